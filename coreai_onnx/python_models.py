@@ -294,8 +294,8 @@ def from_python(folder: str | PathLike[str]) -> OnnxProgram:
     The package is imported, which runs its Python: do this only with packages that you trust.
 
     Raises:
-        LoadError: If to_python did not write the folder, or its Python is invalid; the message names
-            the line.
+        LoadError: If to_python did not write the folder, or its Python is invalid; the message
+            names the line.
     """
     from coreai_onnx.model.python.package import read_package
 

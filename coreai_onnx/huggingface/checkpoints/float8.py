@@ -42,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> None:
     for name, values in _VALUES.items():
         if settings.get(name, values[0]) not in values:
             raise ModelSourceError(
-                f"float8: the setting {name} = {settings[name]!r} must be one of {', '.join(values)}"
+                f"float8: {name} = {settings[name]!r} must be one of {', '.join(values)}"
             )
 
 

@@ -193,13 +193,11 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
         package has now.
 
     Raises:
-        LoadError: If to_python did not write the folder, or its Python is invalid; the message names
-            the line.
+        LoadError: If to_python did not write the folder, or its Python is invalid; the message
+            names the line.
     """
     if file_fault(folder / "__init__.py") or not (folder / BUILDER).is_dir():
-        raise LoadError(
-            f"{folder} was not written by to_python: it has no __init__.py or no builder"
-        )
+        raise LoadError(f"{folder} was not written by to_python: no __init__.py, or no builder")
     try:
         with imported(folder.absolute()) as package:
             models = {name: model.build() for name, model in package.MODELS.items()}

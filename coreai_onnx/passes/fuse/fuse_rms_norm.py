@@ -69,9 +69,8 @@ def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
     """Whether the composite supports the shapes."""
     shape, scale = shape_of(norm.input), shape_of(norm.scale)
     if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
-        return why(
-            f"scale must have the size of the last axis, {shape and shape[-1]}, got {scale}", node
-        )
+        size, actual = shape[-1] if shape else "?", "?" if scale is None else list(scale)
+        return why(f"scale must have the size of the last axis, {size}, got {actual}", node)
     return True
 
 

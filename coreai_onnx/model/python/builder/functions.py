@@ -53,7 +53,7 @@ class Function:
             opsets: Versions that the body uses; None for those of the model.
             attributes: Parameter to attribute, where the name is no Python name.
             doc: Documentation; None for the docstring.
-            metadata: Entries of the function's metadata; values other than strings are written as JSON.
+            metadata: Metadata of the function; values other than strings are written as JSON.
         """
         self.name = name
         self.key = (domain, name, overload)

@@ -51,7 +51,7 @@ class Model:
             file: The model file, ``__file__``.
             opsets: Domain to version.
             ir_version: Version of the ONNX format.
-            metadata: Entries of the model's metadata; values other than strings are written as JSON.
+            metadata: Metadata of the model; values other than strings are written as JSON.
             digest: Digest of the weights; None if other weights may take their place.
             **about: ``domain``, ``model_version`` and ``doc_string`` of the model; ``ranges`` of
                 its symbolic dims, ``states``, ``relations`` and ``complex``, see `METADATA`.
