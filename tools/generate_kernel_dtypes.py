@@ -56,8 +56,10 @@ def main() -> int:
 
 
 def merged(ranges: dict[tuple[int, int], Types]) -> list[tuple[int, int, Types]]:
-    """Join opset ranges that follow each other and have the same dtypes: a kernel is registered
-    again whenever ONNX revises its op, mostly with the same dtypes."""
+    """Join opset ranges that follow each other and have the same dtypes.
+
+    onnxruntime registers a kernel again whenever ONNX revises its op, mostly with the same dtypes.
+    """
     joined: list[tuple[int, int, Types]] = []
     for (first, last), types in sorted(ranges.items()):
         if joined and joined[-1][1] + 1 == first and joined[-1][2] == types:
