@@ -60,8 +60,8 @@ def _portable(model: ir.Model) -> tuple[ir.Model, int]:
         _call_older_forms(result, opset)
     _lower_opset(result)
     count += _inline(result)
-    if found := new_violations(model, result):
-        raise _not_portable(str(one) for one in found)
+    if violations := new_violations(model, result):
+        raise _not_portable(map(str, violations))
     return result, count
 
 
@@ -102,7 +102,7 @@ def _lower_opset(model: ir.Model) -> None:
 
 
 def _check_ops(model: ir.Model) -> None:
-    found: Counter[str] = Counter()
+    obstacles: Counter[str] = Counter()
     for root in _roots(model):
         opset = root.opset_imports.get("", PORTABLE_OPSET)
         for node in root.all_nodes():
@@ -113,9 +113,9 @@ def _check_ops(model: ir.Model) -> None:
                 reason = obstacle(node, opset, PORTABLE_OPSET)
             if reason:
                 domain = f"{node.domain}::" if node.domain else ""
-                found[f"{domain}{node.op_type} {reason}"] += 1
-    if found:
-        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(found.items()))
+                obstacles[f"{domain}{node.op_type} {reason}"] += 1
+    if obstacles:
+        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(obstacles.items()))
 
 
 def _not_portable(reasons: Iterable[str]) -> TargetError:

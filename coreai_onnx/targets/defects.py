@@ -10,13 +10,13 @@ import onnx_ir as ir
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 LOWEST = float(np.finfo(np.float32).min)
-"""The number in a mask of float32 that Attention and GroupQueryAttention treat as -inf since 1.29:
-a row of it is zeros. torch computes an average of the values, as for any other number."""
+"""The number in a mask of float32 that onnxruntime's Attention treats as -inf since 1.29: it returns
+zeros for a row of it. torch does so for -inf only."""
 LOWEST_SCORE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 """The next number, which gives the same scores and hides nothing."""
 FIRST_OPSET_WITHOUT_RANDOM = 22
-"""ONNX revised RandomUniform and RandomNormal in opset 22, and onnxruntime's kernels are registered
-for the first revision only (seen in 1.21 to 1.31)."""
+"""ONNX revised RandomUniform and RandomNormal in opset 22, and onnxruntime registers its kernels for
+the first revision only (seen in 1.31)."""
 
 _CRASHES = "MatmulTransposeFusion"
 
@@ -30,7 +30,7 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
     The pass ``transposes_after_products`` leaves no such product inside a graph.
 
     Args:
-        model: The model; None if it is not known.
+        model: The model; None if it was not read.
     """
     return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
 

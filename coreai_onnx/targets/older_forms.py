@@ -61,8 +61,8 @@ Mod (a, b) => (y) {
 """By op: input dtypes that are new since opset 18, and the op on them with the ops of opset 18."""
 
 
-def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
-    """Return why a standard node of ``opset`` is not valid in ``wanted``; empty if it is.
+def obstacle(node: ir.Node, opset: int, older: int) -> str:
+    """Return why a standard node of ``opset`` is not valid in an ``older`` opset; empty if it is.
 
     Between the two opsets an op may have been introduced, or its meaning, attributes, inputs or
     dtypes may have been extended. The node must not use anything that is new.
@@ -71,7 +71,7 @@ def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
     new = schema_of(op, opset)
     if new is None:
         return "is unknown to onnx"
-    old = schema_of(op, wanted)
+    old = schema_of(op, older)
     if old is None:
         return f"is an op since opset {first_version(op)}"
     if old.since_version == new.since_version:
@@ -84,7 +84,7 @@ def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
 
 
 def call_older_form(
-    model: ir.Model, node: ir.Node, dtype: ir.DataType, opset: int, wanted: int
+    model: ir.Model, node: ir.Node, dtype: ir.DataType, opset: int, older: int
 ) -> None:
     """Turn a node that the older opset does not have into a call of a function that has its ops.
 
@@ -93,11 +93,11 @@ def call_older_form(
         node: A node of an op in ``OLDER_FORMS``.
         dtype: The dtype of its first input.
         opset: The opset of the model.
-        wanted: The older opset.
+        older: The opset to convert to.
     """
     op = node.op_type
     dtypes, text = OLDER_FORMS[op]
-    old, new = schema_of(op, wanted), schema_of(op, opset)
+    old, new = schema_of(op, older), schema_of(op, opset)
     if old is None or new is None or old.since_version == new.since_version or dtype not in dtypes:
         return
     if op == "Mod" and node.attributes.get_int("fmod", 0) == 1:

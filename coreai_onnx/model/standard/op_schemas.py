@@ -104,9 +104,7 @@ def _parse_tensor_type(type_name: str) -> ir.DataType | None:
     """Return the dtype of ``tensor(int64)``; None for a type variable or another type."""
     if not type_name.startswith("tensor("):
         return None
-    inner = type_name[len("tensor(") : -1]
-    aliases = {"float": "FLOAT", "double": "DOUBLE"}
-    return ir.DataType[aliases.get(inner, inner.upper())]
+    return ir.DataType[type_name[len("tensor(") : -1].upper()]
 
 
 def has_schema(domain: str, op_type: str, opsets: Mapping[str, int]) -> bool:
@@ -171,5 +169,5 @@ def too_few(node: ir.Node, inputs: int, outputs: int) -> str:
     """Return which of the leading inputs and the outputs are missing; empty if none."""
     if len(node.outputs) < outputs:
         return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
-    given = sum(value is not None for value in node.inputs[:inputs])
-    return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
+    count = sum(value is not None for value in node.inputs[:inputs])
+    return f"has {count} of the {inputs} inputs that it needs" if count < inputs else ""

@@ -95,12 +95,12 @@ def _device(name: str) -> Any:
             f"use {text_of(DEVICES)} or later"
         )
     devices = ort.get_ep_devices()
-    found = next((device for device in devices if device.ep_name == name), None)
-    if found is None:
-        known = ", ".join(sorted({device.ep_name for device in devices}))
+    device = next((one for one in devices if one.ep_name == name), None)
+    if device is None:
+        names = ", ".join(sorted({one.ep_name for one in devices}))
         raise SessionError(
-            f"the execution provider {name} is not available (available: {known})\n"
+            f"the execution provider {name} is not available (available: {names})\n"
             "  register the library of a plugin first: "
             "onnxruntime.register_execution_provider_library"
         )
-    return found
+    return device

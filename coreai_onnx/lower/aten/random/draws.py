@@ -1,8 +1,8 @@
 """Random tensors. The numbers differ from torch's; their distributions are the same.
 
-onnxruntime has no kernels of RandomUniform and RandomNormal from opset 22 on, but one of Dropout:
-the mask of a dropout with probability one half is a random bit per element, and random bits form
-uniform numbers.
+onnxruntime has no kernels of RandomUniform and RandomNormal from `FIRST_OPSET_WITHOUT_RANDOM` on,
+but one of Dropout: the mask of a dropout with probability one half is a random bit per element, and
+random bits form uniform numbers.
 """
 
 from __future__ import annotations
