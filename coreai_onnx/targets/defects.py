@@ -10,13 +10,13 @@ import onnx_ir as ir
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 LOWEST = float(np.finfo(np.float32).min)
-"""The number in a mask of float32 that onnxruntime's Attention treats as -inf since 1.29: it returns
+"""The number in a mask of float32 that onnxruntime's Attention treats as -inf since 1.29: it gives
 zeros for a row of it. torch does so for -inf only."""
 LOWEST_SCORE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 """The next number, which gives the same scores and hides nothing."""
 FIRST_OPSET_WITHOUT_RANDOM = 22
-"""ONNX revised RandomUniform and RandomNormal in opset 22, and onnxruntime registers its kernels for
-the first revision only (seen in 1.31)."""
+"""ONNX revised RandomUniform and RandomNormal in opset 22, and onnxruntime registers kernels for the
+first revision only (seen in 1.31)."""
 
 _CRASHES = "MatmulTransposeFusion"
 
