@@ -15,7 +15,7 @@ zeros for a row of it. torch does so for -inf only."""
 LOWEST_SCORE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 """The next number, which gives the same scores and hides nothing."""
 FIRST_OPSET_WITHOUT_RANDOM = 22
-"""ONNX revised RandomUniform and RandomNormal in opset 22, and onnxruntime registers kernels for the
+"""ONNX revised RandomUniform and RandomNormal in opset 22; onnxruntime registers kernels for their
 first revision only (seen in 1.31)."""
 
 _CRASHES = "MatmulTransposeFusion"
