@@ -26,6 +26,7 @@ from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
+from coreai_onnx.targets.contrib import contrib_needs
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.blocks import Recognition
@@ -373,7 +374,8 @@ class OnnxProgram(Quantizable):
 
     def summary(self) -> str:
         """Return the interface, composites, functions, operators and sizes as text."""
-        return "\n\n".join(summarize(name, model) for name, model in self.models.items())
+        parts = (summarize(n, model, contrib_needs(model)) for n, model in self.models.items())
+        return "\n\n".join(parts)
 
     def __str__(self) -> str:
         """Return `summary`."""

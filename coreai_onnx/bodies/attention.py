@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -22,6 +21,7 @@ from coreai_onnx.composites.declaration import Composite
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.scope import AttributeRef
 from coreai_onnx.lower.build.values import Value, ir_dtype
+from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 
 NATIVE_SINCE = 23
 
@@ -209,14 +209,8 @@ def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
 
 
 def _above_lowest(op: OpBuilder, mask: Value) -> Value:
-    """Replace the lowest finite number with the next one, which gives the same scores.
-
-    From 1.29 on, onnxruntime treats the lowest number as a masked key, and returns zeros for a row
-    of them; torch does so for -inf only.
-    """
-    lowest = np.finfo(np.float32).min
-    hides = op.Equal(mask, float(lowest))
-    return op.Where(hides, float(np.nextafter(lowest, np.float32(0))), mask)
+    """Replace the lowest finite number, which onnxruntime treats as -inf."""
+    return op.Where(op.Equal(mask, LOWEST), LOWEST_SCORE, mask)
 
 
 def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:

@@ -17,7 +17,8 @@ from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import DOMAIN, ONNX_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, reason_of
 from coreai_onnx.lower.build.values import has_torch_dtype
-from coreai_onnx.passes.opsets import obstacle
+from coreai_onnx.model.standard.op_schemas import schema_of
+from coreai_onnx.targets.older_forms import obstacle
 from coreai_onnx.targets.opsets import OPSETS
 
 _CONSTANT_BYTES = 1024
@@ -159,9 +160,8 @@ def _changed(body: ir.Graph | ir.Function, opset: int) -> list[ir.Node]:
 
 
 def _differs(node: ir.Node, source: int, opset: int) -> bool:
-    try:
-        schema = onnx.defs.get_schema(node.op_type, max(source, opset), "")
-    except onnx.defs.SchemaError:
+    schema = schema_of(node.op_type, max(source, opset))
+    if schema is None:
         return True
     if schema.since_version <= min(source, opset):
         return False

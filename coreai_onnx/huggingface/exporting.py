@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
@@ -36,10 +36,7 @@ from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import ops_library_path
-from coreai_onnx.targets.opsets import chosen_opset
-
-if TYPE_CHECKING:
-    from coreai_onnx.passes import Target
+from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -137,9 +134,9 @@ def export_model(
     library = ops_library_path() if include_kernels else None
     replaces = WRITTEN if overwrite else ()
     check_new(path := Path(folder), replaces=replaces)
-    opset_version = _opset(opset_version, target, minimum_onnxruntime)
+    opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(loaded, target, opset_version, minimum_onnxruntime, check, quantization)
+    convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization)
     programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
@@ -176,18 +173,6 @@ def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
     return given
 
 
-def _opset(version: int | None, target: Target, minimum: str | None) -> int | None:
-    """Return the opset to convert to; None leaves it to the conversion.
-
-    Raises:
-        StagingError: If there is no such opset, or the oldest onnxruntime does not have it.
-    """
-    if version is None and target == "portable" and minimum is None:
-        version = 18
-    chosen_opset(version, minimum)
-    return version
-
-
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
     """Return the dtype of stored weights; None keeps that of the source.
 
@@ -211,7 +196,7 @@ class _Conversion:
 
     loaded: LoadedModel
     target: Target
-    opset: int | None
+    opset: int
     minimum: str | None
     check: bool
     quantization: Mapping[str, Any] | None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.options import rules_of
-
-if TYPE_CHECKING:
-    from coreai_onnx.passes import Target
-
+from coreai_onnx.targets.opsets import DEFAULT_TARGET, Target
 
 Arguments = Mapping[str, Any]
 """The arguments of `OnnxProgram.quantize`."""
@@ -31,7 +28,7 @@ def first_target(target: Target, arguments: Arguments | None) -> Target:
 
     Passes for a target may merge layers that the rules of a quantization name.
     """
-    return target if arguments is None else "onnxruntime"
+    return target if arguments is None else DEFAULT_TARGET
 
 
 def quantize_programs(

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import onnx_ir as ir
-
-from coreai_onnx.errors import TargetError
 
 MODULE_DOMAIN = "ai.coreai.module"
 STANDARD_DOMAIN = "ai.coreai"
@@ -18,18 +14,6 @@ COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
 """Same as in ``composites/declaration.py``, which imports torch; a test compares the two."""
 
 CONTRIB_DOMAIN = "com.microsoft"
-Release = tuple[int, int]
-_CONTRIB_SINCE: dict[str, Release] = {
-    "GatherBlockQuantized": (1, 27),  # 4-bit zero points give wrong results before, 2 bits fail
-    "LinearAttention": (1, 25),
-    "MoE": (1, 23),  # with a swiglu
-    "QMoE": (1, 25),
-}
-"""The first onnxruntime release that has an op in the form that passes create (measured)."""
-_OLDEST = (1, 21)
-"""The oldest onnxruntime that the files are tested with; it has all other ops of its domain."""
-_FIRST = (1, 18)
-"""The first release that supports the opset of the files."""
 MOST_CALLS = 10**15
 """Upper limit of counts: nested functions that call each function twice grow exponentially."""
 
@@ -57,64 +41,6 @@ def standard_op_types(model: ir.Model) -> list[str]:
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     nodes = (node for graph in graphs for node in graph.all_nodes())
     return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
-
-
-def contrib_needs(model: ir.Model) -> str:
-    """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
-
-    Measured with 1.21.1, 1.23.2, 1.24.4, 1.25.1, 1.28.0, 1.29.0, 1.30.0 and 1.31.1; empty without
-    such ops.
-    """
-    graphs = (model.graph, *(function.graph for function in model.functions.values()))
-    nodes = [node for graph in graphs for node in graph.all_nodes()]
-    found = [
-        contrib_since(
-            node.op_type, {name: a.value for name, a in node.attributes.items()}, len(node.inputs)
-        )
-        for node in nodes
-        if node.domain == CONTRIB_DOMAIN
-    ]
-    return ".".join(map(str, max(found))) if found else ""
-
-
-def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:
-    """Return the oldest onnxruntime release that runs an op of ``com.microsoft`` correctly.
-
-    Passes read this table too, so that a file never needs a newer release than it was made for.
-
-    Args:
-        op_type: The op.
-        attributes: Its attributes.
-        inputs: Number of its inputs.
-    """
-    if op_type == "GroupQueryAttention":
-        if "causal" in attributes:
-            return (1, 30)
-        return (1, 23) if inputs > 9 else _OLDEST  # a bias
-    if op_type == "QMoE" and "accuracy_level" in attributes:
-        return (1, 31)
-    if op_type == "QMoE" and attributes.get("expert_weight_bits") == 2:
-        return (1, 27)
-    return _CONTRIB_SINCE.get(op_type, _OLDEST)
-
-
-def release_of(version: str | None) -> Release | None:
-    """Return the release of a ``minimum_onnxruntime``, ``(1, 22)``; None for any.
-
-    Raises:
-        TargetError: It is not a version from 1.18 on.
-    """
-    if version is None:
-        return None
-    found = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
-    if found is None:
-        raise TargetError(f"minimum_onnxruntime must be a version like '1.22', is {version!r}")
-    release = int(found[1]), int(found[2])
-    if release < _FIRST:
-        raise TargetError(
-            f"minimum_onnxruntime {version}: the files need onnxruntime 1.18 or later"
-        )
-    return release
 
 
 def op_histogram(model: ir.Model) -> dict[str, int]:

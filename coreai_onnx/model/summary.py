@@ -8,7 +8,6 @@ from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import (
     composite_calls,
-    contrib_needs,
     op_histogram,
     op_name,
     weights,
@@ -16,8 +15,14 @@ from coreai_onnx.model.inventory import (
 from coreai_onnx.model.metadata import TARGET
 
 
-def summarize(name: str, model: ir.Model) -> str:
-    """Return a model's contents as text: interface, composites, functions, operators, sizes."""
+def summarize(name: str, model: ir.Model, needs: str = "") -> str:
+    """Return a model's contents as text: interface, composites, functions, operators, sizes.
+
+    Args:
+        name: The name of its entrypoint.
+        model: The model.
+        needs: The oldest onnxruntime with all its contrib ops; empty without such ops.
+    """
     io = interface(model)
     rows = [("input", i.name, i.type_text) for i in io.inputs]
     rows += [("state", s.name, s.type_text) for s in io.states]
@@ -26,11 +31,10 @@ def summarize(name: str, model: ir.Model) -> str:
     opset = ", ".join(
         f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
     )
-    known = model.metadata_props.get(TARGET)
-    target = f", optimized for {known}" if known else ""
-    needed = contrib_needs(model)
-    if needed:
-        target += f", needs onnxruntime {needed} or later"
+    optimized_for = model.metadata_props.get(TARGET)
+    target = f", optimized for {optimized_for}" if optimized_for else ""
+    if needs:
+        target += f", needs onnxruntime {needs} or later"
     functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
     tables = [
         (("composite", "calls"), list(composite_calls(model).items())),

@@ -5,7 +5,8 @@ from coreai_onnx.passes.engine.surgeon import close_model, open_model
 from coreai_onnx.passes.engine.why import NearMiss, Why
 from coreai_onnx.passes.order import CONTRIB, LAYOUT, ORDER, Pass
 from coreai_onnx.passes.runner import run_passes
-from coreai_onnx.passes.targets import TARGETS, Target, optimize_for, passes_for
+from coreai_onnx.passes.targets import optimize_for, passes_for
+from coreai_onnx.targets.opsets import TARGETS, Target
 
 __all__ = [
     "CONTRIB",

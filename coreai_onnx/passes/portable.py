@@ -12,11 +12,8 @@ from coreai_onnx.errors import TargetError
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
-from coreai_onnx.passes.opsets import OLDER_FORMS, call_older_form, obstacle
-
-OPSET = 18
-IR_VERSION = 8
-"""The ops that opset 18 introduced."""
+from coreai_onnx.targets.older_forms import OLDER_FORMS, call_older_form, obstacle
+from coreai_onnx.targets.opsets import PORTABLE_IR_VERSION, PORTABLE_OPSET
 
 
 def make_portable(model: ir.Model) -> int:
@@ -38,7 +35,7 @@ def make_portable(model: ir.Model) -> int:
     result, count = _portable(model)
     if result is not model:
         adopt(result, model)
-    model.ir_version = min(model.ir_version, IR_VERSION)
+    model.ir_version = min(model.ir_version, PORTABLE_IR_VERSION)
     return count
 
 
@@ -54,17 +51,17 @@ def check_portable(model: ir.Model) -> None:
 def _portable(model: ir.Model) -> tuple[ir.Model, int]:
     """Return a portable copy, or the model itself if it is portable, and the number of changes."""
     _check_ops(model)
-    opset = model.graph.opset_imports.get("", OPSET)
-    if not model.functions and opset <= OPSET and model.graph.opset_imports.keys() <= {""}:
+    opset = model.graph.opset_imports.get("", PORTABLE_OPSET)
+    if not model.functions and opset <= PORTABLE_OPSET and model.graph.opset_imports.keys() <= {""}:
         return model, 0
     result = model.clone()
     count = _inline(result)
-    if opset > OPSET:
+    if opset > PORTABLE_OPSET:
         _call_older_forms(result, opset)
     _lower_opset(result)
     count += _inline(result)
-    if found := new_violations(model, result):
-        raise _not_portable(str(one) for one in found)
+    if violations := new_violations(model, result):
+        raise _not_portable(map(str, violations))
     return result, count
 
 
@@ -90,42 +87,42 @@ def _call_older_forms(model: ir.Model, opset: int) -> None:
         value = node.inputs[0] if node.inputs else None
         if value is not None and value in types:
             dtype = ir.DataType(types[value].tensor_type.elem_type)
-            call_older_form(model, node, dtype, opset, OPSET)
+            call_older_form(model, node, dtype, opset, PORTABLE_OPSET)
 
 
 def _lower_opset(model: ir.Model) -> None:
-    model.graph.opset_imports.setdefault("", OPSET)
+    model.graph.opset_imports.setdefault("", PORTABLE_OPSET)
     for domain in [d for d in model.graph.opset_imports if d != ""]:
         del model.graph.opset_imports[domain]
     for graph in (model.graph, *model.graph.subgraphs()):
         if "" in graph.opset_imports:
-            graph.opset_imports[""] = min(OPSET, graph.opset_imports[""])
+            graph.opset_imports[""] = min(PORTABLE_OPSET, graph.opset_imports[""])
     for node in model.graph.all_nodes():
         node.version = None
 
 
 def _check_ops(model: ir.Model) -> None:
-    found: Counter[str] = Counter()
+    obstacles: Counter[str] = Counter()
     for root in _roots(model):
-        opset = root.opset_imports.get("", OPSET)
+        opset = root.opset_imports.get("", PORTABLE_OPSET)
         for node in root.all_nodes():
             reason = ""
             if node.domain not in ("", "ai.onnx"):
                 reason = "" if node.op_identifier() in model.functions else "has no body"
-            elif opset > OPSET and node.op_type not in OLDER_FORMS:
-                reason = obstacle(node, opset, OPSET)
+            elif opset > PORTABLE_OPSET and node.op_type not in OLDER_FORMS:
+                reason = obstacle(node, opset, PORTABLE_OPSET)
             if reason:
                 domain = f"{node.domain}::" if node.domain else ""
-                found[f"{domain}{node.op_type} {reason}"] += 1
-    if found:
-        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(found.items()))
+                obstacles[f"{domain}{node.op_type} {reason}"] += 1
+    if obstacles:
+        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(obstacles.items()))
 
 
 def _not_portable(reasons: Iterable[str]) -> TargetError:
     lines = "".join(f"\n  {reason}" for reason in reasons)
     return TargetError(
-        f"the target portable needs opset {OPSET}, and this program has{lines}\n"
-        f"  convert it with opset_version={OPSET}; the model is unchanged"
+        f"the target portable needs opset {PORTABLE_OPSET}, and this program has{lines}\n"
+        f"  convert it with opset_version={PORTABLE_OPSET}; the model is unchanged"
     )
 
 

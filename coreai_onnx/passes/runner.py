@@ -11,7 +11,6 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.violations import new_violations
-from coreai_onnx.model.inventory import release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
 from coreai_onnx.passes.engine.bodies import Bodies
@@ -22,6 +21,7 @@ from coreai_onnx.passes.engine.report import PassMiss, PassReport
 from coreai_onnx.passes.engine.surgeon import close_model, open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
+from coreai_onnx.targets.releases import release_of
 
 MAX_ROUNDS = 32
 """Number of rounds after which the passes are reported as not converging."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
-from coreai_onnx.model.inventory import Release, contrib_since, release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
@@ -21,20 +19,19 @@ from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
 from coreai_onnx.passes.runner import Verify, run_passes
+from coreai_onnx.targets.contrib import contrib_since, is_faster
+from coreai_onnx.targets.opsets import TARGETS, Target
+from coreai_onnx.targets.releases import Release, release_of
 
-Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
-TARGETS: tuple[Target, ...] = get_args(Target)
 _MAKES: dict[Pass, tuple[str, Mapping[str, int]]] = {
     contrib_open_attention: ("GroupQueryAttention", {"causal": 0}),
     contrib_linear_attention: ("LinearAttention", {}),
     contrib_moe: ("MoE", {}),
     contrib_qmoe: ("QMoE", {}),
     contrib_embedding_nbits: ("GatherBlockQuantized", {}),
+    contrib_skip_norms: ("SkipLayerNormalization", {}),
 }
 """The op that a pass creates, in its oldest form; the others create ops that all releases have."""
-_UNTIL: dict[Pass, tuple[int, int]] = {contrib_skip_norms: (1, 30)}
-"""The first release in which the op is slower than the body (docs/internals/performance_log.md)."""
-_NEWEST, _NEVER = (1_000, 0), (1_001, 0)
 
 
 def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
@@ -56,7 +53,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
             on.
     """
-    oldest = release_of(minimum_onnxruntime) or _NEWEST
+    oldest = release_of(minimum_onnxruntime)
     common = ORDER[: -len(FINISH)]
     if target == "onnxruntime":
         return ORDER
@@ -65,13 +62,14 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
     if target == "portable":
         return tuple(one for one in ORDER if not can_make_functions(one))
     if target == "contrib":
-        known = (one for one in CONTRIB if _since(one) <= oldest < _UNTIL.get(one, _NEVER))
-        return (*common, *known, *FINISH)
+        return (*common, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
 
-def _since(one: Pass) -> Release:
-    return contrib_since(*_MAKES.get(one, ("", {})))
+def _pays_off(one: Pass, oldest: Release | None) -> bool:
+    """Return whether the oldest release has the op that a pass creates, and runs it fast."""
+    op, attributes = _MAKES.get(one, ("", {}))
+    return (oldest is None or contrib_since(op, attributes) <= oldest) and is_faster(op, oldest)
 
 
 def optimize_for(
@@ -112,14 +110,16 @@ def _optimize_for(
     minimum = minimum_onnxruntime
     if minimum is None:
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
-    chosen = passes_for(target, minimum)
-    if target == "portable":
+    usual = passes_for(target, minimum)  # also checks both, where passes are given
+    passes = usual if passes is None else passes
+    is_portable = target == "portable"
+    if is_portable:
         check_portable(model)
     if minimum is not None:  # passes read it
         model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
-    report = run_passes(model, chosen if passes is None else passes, verify=verify)
-    if target == "portable" and make_portable(model):
-        again = run_passes(model, chosen if passes is None else passes, verify=verify)
+    report = run_passes(model, passes, verify=verify)
+    if is_portable and make_portable(model):
+        again = run_passes(model, passes, verify=verify)
         for name, count in again.counts.items():
             report.counts[name] += count
         report.nodes_after, report.near_misses = again.nodes_after, again.near_misses

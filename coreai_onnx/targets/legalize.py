@@ -11,7 +11,6 @@ import onnx_ir as ir
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.targets.kernel_dtypes import KERNEL_DTYPES
 
-_NAMES = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
 _D = ir.DataType
 # Wider dtypes hold every value of the narrow one. The last resort for float64 is float32, with
 # which a stock onnxruntime at least runs the op; for int64 it is float64, exact below 2**53.
@@ -34,12 +33,12 @@ _LOSSY = {(_D.INT64, _D.INT32), (_D.INT64, _D.FLOAT), (_D.INT32, _D.FLOAT), (_D.
 
 @functools.cache
 def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | None:
-    """Return the dtypes that onnxruntime's CPU kernels support for a type variable, if known."""
-    found: set[str] = set()
+    """Return the dtypes of a type variable that onnxruntime's CPU kernels take; None if unknown."""
+    dtypes: set[str] = set()
     for first, last, variables in KERNEL_DTYPES.get(op_type, ()):
         if first <= opset <= last and variable in variables:
-            found |= set(variables[variable].split())
-    return frozenset(found) or None
+            dtypes |= set(variables[variable].split())
+    return frozenset(dtypes) or None
 
 
 @functools.cache
@@ -51,12 +50,12 @@ def compute_dtype(
     float16 is cast only if ONNX's op does not have it: onnxruntime itself computes it in float32 if
     it has no kernel.
     """
-    known = kernel_dtypes(op_type, opset, variable)
-    if known is None or _name(dtype) in known:
+    dtypes = kernel_dtypes(op_type, opset, variable)
+    if dtypes is None or dtype.name.lower() in dtypes:
         return None
     if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):
         return None
-    options = [wide for wide in _WIDER.get(dtype, ()) if _name(wide) in known]
+    options = [wide for wide in _WIDER.get(dtype, ()) if wide.name.lower() in dtypes]
     exact = [wide for wide in options if (dtype, wide) not in _LOSSY]
     return next(iter(exact or options), None)
 
@@ -87,7 +86,3 @@ def axes_from_the_front(
     if len(operands) > 1 and isinstance(operands[1], list | tuple):
         operands = (operands[0], [axis % rank for axis in operands[1]], *operands[2:])
     return operands, attributes
-
-
-def _name(dtype: ir.DataType) -> str:
-    return _NAMES.get(dtype, dtype.name.lower())

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.export.compat.finite_checks import Repairs
+from coreai_onnx.targets.releases import newest_opset
 from tests.compat.older_onnxruntime import install
 from tests.models.architecture import Architecture, expected_outputs
 from tests.support.tolerances import as_numpy, tolerance
@@ -125,7 +126,7 @@ def _exported(
 
 def run_release(release: str, folder: Path, cases: list[str]) -> dict[str, Result]:
     """Run cases in processes of a release; one that crashes is restarted behind the model."""
-    opset = _OPSETS[release < "1.23"]
+    opset = _OPSETS[newest_opset(release) < 23]
     failures: dict[str, str] = {}
     waiting = list(cases)
     while waiting:

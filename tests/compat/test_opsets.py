@@ -12,7 +12,8 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx.composites import GatedDeltaUpdate
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.targets.opsets import OPSETS, oldest_onnxruntime
+from coreai_onnx.targets.opsets import OPSETS
+from coreai_onnx.targets.releases import oldest_onnxruntime
 from tests.compat import older_onnxruntime
 from tests.support.tolerances import assert_close
 

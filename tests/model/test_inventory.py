@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -11,13 +10,11 @@ from coreai_onnx.model.inventory import (
     COMPOSITE_DOMAINS,
     MOST_CALLS,
     composite_calls,
-    contrib_needs,
     graphs,
     initializers,
     op_histogram,
     weights,
 )
-from coreai_onnx.model.summary import summarize
 from tests.support.small_models import layers_model, linear_model, parse
 
 
@@ -52,31 +49,6 @@ def test_weights_that_are_shared_count_once() -> None:
     again = ir.Value(name="tied", const_value=model.graph.initializers["weight"].const_value)
     model.graph.initializers.add(again)
     assert weights(model) == (elements, size)
-
-
-@pytest.mark.parametrize(
-    ("call", "needed"),
-    [
-        ("Neg (x)", ""),
-        ("com.microsoft.Gelu (x)", "1.21"),
-        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x)", "1.21"),
-        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x, , , , x)", "1.23"),
-        ("com.microsoft.GroupQueryAttention <causal = 0> (x, x, x, , , x, x)", "1.30"),
-        ("com.microsoft.MoE (x, x, x, , x)", "1.23"),
-        ("com.microsoft.QMoE (x, x, x, x, , x, x)", "1.25"),
-        ("com.microsoft.QMoE <expert_weight_bits = 2> (x, x, x, x, , x, x)", "1.27"),
-        ("com.microsoft.QMoE <accuracy_level = 4> (x, x, x, x, , x, x)", "1.31"),
-        ("com.microsoft.LinearAttention (x, x, x)", "1.25"),
-    ],
-)
-def test_ops_of_onnxruntime_need_a_release(call: str, needed: str) -> None:
-    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
-        main (float[2] x) => (float[2] y) {{ g = com.microsoft.Gelu (x)  y = {call} }}"""
-    if needed == "":
-        text = text.replace("g = com.microsoft.Gelu (x)", "g = Abs (x)")
-    model = ir.from_proto(onnx.parser.parse_model(text))
-    assert contrib_needs(model) == needed
-    assert ("needs onnxruntime" in summarize("main", model)) == bool(needed)
 
 
 def test_graphs_are_those_of_functions_and_of_defaults_as_well() -> None:

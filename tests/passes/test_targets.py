@@ -16,9 +16,9 @@ import coreai_onnx
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.delegation import FinishConfig, to_edge
 from coreai_onnx.errors import TargetError
-from coreai_onnx.model.inventory import contrib_since
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, optimize_for, passes_for
+from coreai_onnx.targets.contrib import contrib_since
 from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
@@ -154,7 +154,9 @@ def test_own_passes_take_the_place_of_the_targets() -> None:
 def test_contrib_has_onnxruntimes_ops() -> None:
     found = ops("llama", "contrib")
     assert found["com.microsoft::GroupQueryAttention"] == 2
-    assert found["ai.coreai::skip_rms_norm"] == 4  # faster than onnxruntime's, see _UNTIL
+    assert (
+        found["ai.coreai::skip_rms_norm"] == 4
+    )  # faster than onnxruntime's, see CONTRIB_SLOW_SINCE
     found = ops("bert", "contrib")
     assert found["Attention"] == 2
     assert found["com.microsoft::BiasGelu"] == 2

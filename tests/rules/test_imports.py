@@ -29,7 +29,8 @@ def test_the_road_is_one_way() -> None:
     ("room", "line", "contract"),
     [
         ("lower", "import coreai_onnx.converter", "imports follow the road"),
-        ("passes", "import torch", "passes know only ONNX"),
+        ("passes", "import torch", "passes and targets know only ONNX"),
+        ("targets", "import torch", "passes and targets know only ONNX"),
         ("lower", "import onnx_graphsurgeon", "only passes know onnx-graphsurgeon"),
         ("export", "import onnxruntime", "only runtime and debugging know onnxruntime"),
         ("a_room_of_its_own", "import json", "imports follow the road"),
@@ -61,7 +62,7 @@ def test_a_circle_is_seen_if_only_the_type_checker_follows_it(tmp_path: Path) ->
 def write_package(folder: Path) -> None:
     """Write a package with the folders that the contracts name."""
     rooms = ("cli", "converter", "debugging", "program", "bodies", "passes", "runtime", "lower")
-    for name in (*rooms, "export", "composites", "lower/aten", "model", "errors"):
+    for name in (*rooms, "export", "composites", "lower/aten", "model", "errors", "targets"):
         (folder / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (folder / "coreai_onnx" / name / "__init__.py").touch()
     (folder / "coreai_onnx" / "__init__.py").touch()

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.targets.opsets import OPSETS, chosen_opset, newest_opset, oldest_onnxruntime
+from coreai_onnx.targets.opsets import OPSETS, chosen_opset
+from coreai_onnx.targets.releases import newest_opset, oldest_onnxruntime
+from tests.rules.tree import REPO
+from tests.support.uninstalled import run_uninstalled
 
 
 @pytest.mark.parametrize(
@@ -42,7 +45,7 @@ def test_what_is_no_version(text: Any) -> None:
 
 
 def test_a_release_that_takes_no_file() -> None:
-    with pytest.raises(StagingError, match=r"need onnxruntime 1\.18"):
+    with pytest.raises(StagingError, match=r"must be 1\.18 or later, got 1\.17\.3"):
         newest_opset("1.17.3")
 
 
@@ -62,6 +65,13 @@ def test_the_choice(opset: int | None, release: str | None, chosen: int) -> None
     assert chosen_opset(opset, release) == chosen
 
 
+@pytest.mark.parametrize(
+    ("opset", "release", "chosen"), [(None, None, 18), (None, "1.24", 18), (20, None, 20)]
+)
+def test_the_choice_for_portable_files(opset: int | None, release: str | None, chosen: int) -> None:
+    assert chosen_opset(opset, release, "portable") == chosen
+
+
 @pytest.mark.parametrize("opset", [17, 27, 0])
 def test_an_opset_out_of_range(opset: int) -> None:
     with pytest.raises(StagingError, match="18 to 26"):
@@ -71,3 +81,11 @@ def test_an_opset_out_of_range(opset: int) -> None:
 def test_an_opset_that_a_release_does_not_take() -> None:
     with pytest.raises(StagingError, match=r"opset 23 needs onnxruntime 1\.23.*takes opset 22"):
         chosen_opset(23, "1.21")
+
+
+def test_the_choice_of_a_target_imports_no_library() -> None:
+    """The command line declares its options before it imports what is slow."""
+    code = "import sys, coreai_onnx.targets.opsets; print(*sys.modules)"
+    modules = run_uninstalled(code, folder=REPO, path=(REPO,)).stdout.split()
+    assert "coreai_onnx.targets.opsets" in modules
+    assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "numpy"} & set(modules)

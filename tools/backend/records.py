@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coreai_onnx.passes.targets import TARGETS
+from coreai_onnx.targets.opsets import TARGETS
 from tools.backend.measuring import NOT_RUN
 from tools.operators.crew import Found
 from tools.operators.journal import Key

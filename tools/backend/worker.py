@@ -12,7 +12,7 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from coreai_onnx.passes.targets import TARGETS
+from coreai_onnx.targets.opsets import TARGETS
 from tools.backend.measuring import NOT_RUN, measure, run_stock
 from tools.backend.models import backend_models
 from tools.operators.measuring import CONVERSION_FAILED

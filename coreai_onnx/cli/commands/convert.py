@@ -29,6 +29,7 @@ from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.opsets import chosen_opset
 
 if TYPE_CHECKING:
     import torch
@@ -93,14 +94,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     quantization.declare(parser)
 
 
-def _opset(options: argparse.Namespace) -> int | None:
-    """Return the requested opset; the default for a portable file is 18."""
-    if options.opset is None and options.target == "portable" and not options.minimum_onnxruntime:
-        return 18
-    opset: int | None = options.opset
-    return opset
-
-
 def execute(options: argparse.Namespace) -> int:
     """Convert, save, and print the files that were written."""
     dynamic = parse_dynamic(options.dynamic)
@@ -150,7 +143,7 @@ def _convert_module(
         kwargs,
         dynamic_shapes=shapes,
         externalize_modules=_externalized(options.externalize) or None,
-        opset_version=_opset(options),
+        opset_version=chosen_opset(options.opset, options.minimum_onnxruntime, options.target),
         minimum_onnxruntime=options.minimum_onnxruntime,
         optimize=False,
     )
@@ -169,7 +162,10 @@ def _convert_program(program: ExportedProgram, options: argparse.Namespace) -> O
     return (
         TorchConverter()
         .add_exported_program(program)
-        .to_onnx(opset_version=_opset(options), minimum_onnxruntime=options.minimum_onnxruntime)
+        .to_onnx(
+            opset_version=chosen_opset(options.opset, options.minimum_onnxruntime, options.target),
+            minimum_onnxruntime=options.minimum_onnxruntime,
+        )
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.options import quantization
 from coreai_onnx.cli.options.numbers import SEED, stages_shown
-from coreai_onnx.cli.options.output import TARGETS
+from coreai_onnx.targets.opsets import DEFAULT_TARGET, TARGETS
 
 NAME = "export"
 DESCRIPTION = """\
@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="of the weights in the file: float32, float16, bfloat16 (default: as in the source)",
     )
     parser.add_argument(
-        "--target", choices=TARGETS, default=TARGETS[0], help="what will run the file"
+        "--target", choices=TARGETS, default=DEFAULT_TARGET, help="what will run the file"
     )
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
     parser.add_argument(

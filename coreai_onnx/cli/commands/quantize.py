@@ -14,6 +14,7 @@ from coreai_onnx.cli.options.numbers import stages_shown
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.opsets import REWRITE_FEW_BITS, TARGETS
 
 NAME = "quantize"
 DESCRIPTION = """\
@@ -45,7 +46,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--target",
-        choices=output.TARGETS,
+        choices=TARGETS,
         help="run the graph passes for this target afterwards (default: if the file was optimized "
         "for contrib, for contrib)",
     )
@@ -71,9 +72,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _target_of(program: OnnxProgram) -> Any:
-    """Return the target whose passes also rewrite products with few-bit weights."""
+    """Return the program's target if its passes rewrite products with few-bit weights."""
     target = next(iter(program.models.values())).metadata_props.get(TARGET)
-    return target if target == "contrib" else None
+    return target if target in REWRITE_FEW_BITS else None
 
 
 def _perplexity(options: argparse.Namespace) -> Callable[[OnnxProgram], float]:

@@ -12,13 +12,11 @@ from coreai_onnx.errors import CommandError
 from coreai_onnx.messages import printable, size_text
 from coreai_onnx.model.provenance.debug_info import LEVELS
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.opsets import DEFAULT_TARGET, PORTABLE_OPSET, TARGETS, Target
 
 if TYPE_CHECKING:
     from coreai_onnx.model.checks.violations import Verifier
-    from coreai_onnx.passes import Pass, Target
-
-TARGETS = ("onnxruntime", "kernels", "contrib", "portable")
-"""The targets of ``coreai_onnx.passes``, which is slow to import."""
+    from coreai_onnx.passes import Pass
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +25,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=TARGETS,
-        default=TARGETS[0],
-        help="what will run the file (docs/passes.md); portable is opset 18 without functions",
+        default=DEFAULT_TARGET,
+        help="what will run the file (docs/passes.md); portable is opset "
+        f"{PORTABLE_OPSET} without functions",
     )
     parser.add_argument(
         "--minimum-onnxruntime",

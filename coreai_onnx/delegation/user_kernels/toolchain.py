@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coreai_onnx.errors import ToolchainError
+from coreai_onnx.targets.releases import OLDEST_TESTED, text_of
 
 INCLUDE_VARIABLE = "ONNXRUNTIME_INCLUDE_DIR"
 """Environment variable with the folder of ``onnxruntime_c_api.h``."""
@@ -18,7 +19,6 @@ CACHE_VARIABLE = "COREAI_ONNX_CACHE"
 
 _HEADER = "onnxruntime_c_api.h"
 _API_VERSION = re.compile(r"^#define ORT_API_VERSION (\d+)", re.MULTILINE)
-_OLDEST_API = 21
 _PACKAGE = Path(__file__).resolve().parents[2]
 _INSTALLED_KIT = Path(__file__).resolve().parent / "cpp"
 _CHECKOUT_KIT = _PACKAGE.parent / "custom_ops"
@@ -67,9 +67,9 @@ def onnxruntime_headers() -> Path:
         header = folder / _HEADER
         if header.is_file():
             found = _API_VERSION.search(header.read_text(encoding="utf-8", errors="replace"))
-            if found and int(found[1]) >= _OLDEST_API:
+            if found and int(found[1]) >= OLDEST_TESTED[1]:
                 return folder
-            looked.append(f"    {folder}: its API is older than version {_OLDEST_API}")
+            looked.append(f"    {folder}: its API is older than version {OLDEST_TESTED[1]}")
     chosen = os.environ.get(INCLUDE_VARIABLE)
     if chosen and not (Path(chosen) / _HEADER).is_file():
         looked.append(f"    {INCLUDE_VARIABLE}={chosen}: no {_HEADER} there")
@@ -94,7 +94,8 @@ def _include_folders() -> Iterator[Path]:
 def _no_headers() -> str:
     script = kit_folder() / "cmake" / "fetch_debian_headers.sh"
     return (
-        f"there is no {_HEADER} of onnxruntime 1.21 or later, which a kernel is compiled with\n"
+        f"there is no {_HEADER} of onnxruntime {text_of(OLDEST_TESTED)} or later, "
+        "which a kernel is compiled with\n"
         "  Python's onnxruntime does not contain it. Get it in one of these ways:\n"
         "    on Debian, also without root:\n"
         f"      sh {script} {cache_folder() / 'headers'} libonnxruntime-dev\n"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
+import onnx.defs
 import onnx_ir as ir
 import sympy
 import torch
@@ -13,8 +14,8 @@ import torch
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.build.attributes import onnx_attributes
 from coreai_onnx.lower.build.inference import infer_dims
+from coreai_onnx.model.standard.op_schemas import OpTypes, first_version, schema_of, types_of
 from coreai_onnx.targets.legalize import axes_from_the_front, compute_dtype
-from coreai_onnx.lower.build.schema import OpSchema, op_schema
 from coreai_onnx.lower.build.scope import AttributeRef, Scope
 from coreai_onnx.lower.build.values import (
     Number,
@@ -42,6 +43,8 @@ class NodeMaker(Protocol):
 
     @overload
     def __call__(self, *operands: Operand, **attributes: Any) -> Value: ...
+
+_NO_OPERATOR = 'op.node("Name", x, domain="my.domain") calls an operator of another domain'
 
 
 class NodeBuilder:
@@ -220,6 +223,26 @@ class NodeBuilder:
             value.dtype = ir_dtype(real_part(dtype))
         return made
 
+    def schema(self, op_type: str) -> onnx.defs.OpSchema:
+        """Return the schema of an operator of the standard domain at the opset.
+
+        Raises:
+            LoweringError: If the opset does not have it; the message names the first that does.
+        """
+        schema = schema_of(op_type, self.opset)
+        if schema is None:
+            first = first_version(op_type)
+            if first is None:
+                raise LoweringError(
+                    f"ONNX has no operator {op_type}", self.scope.where, _NO_OPERATOR
+                )
+            raise LoweringError(
+                f"ONNX has {op_type} in opset {first}, not in opset {self.opset}",
+                self.scope.where,
+                "choose a higher opset_version",
+            )
+        return schema
+
     def node_outputs(
         self,
         op_type: str,
@@ -228,11 +251,8 @@ class NodeBuilder:
         count: int,
     ) -> tuple[Value, ...]:
         """Append a node of the standard domain and return all its outputs."""
-        try:
-            schema = op_schema(op_type, self.opset)
-        except KeyError as error:
-            what, advice = error.args
-            raise LoweringError(what, self.scope.where, advice) from None
+        self.schema(op_type)
+        schema = types_of(op_type, self.opset)
         operands, attributes = axes_from_the_front(op_type, operands, attributes)
         bound = _bind_types(schema, operands)
         narrowed: dict[str, ir.DataType] = {}
@@ -263,7 +283,7 @@ class NodeBuilder:
         self,
         x: Operand,
         variable: str | None,
-        schema: OpSchema,
+        schema: OpTypes,
         bound: Mapping[str, ir.DataType],
         narrowed: Mapping[str, ir.DataType],
     ) -> Value | None:
@@ -299,7 +319,7 @@ class NodeBuilder:
         value: Value,
         op_type: str,
         variable: str,
-        schema: OpSchema,
+        schema: OpTypes,
         bound: Mapping[str, ir.DataType],
         attributes: Mapping[str, Any],
     ) -> None:
@@ -314,7 +334,7 @@ class NodeBuilder:
             value.dtype = dtype
 
 
-def _bind_types(schema: OpSchema, operands: Sequence[Operand]) -> dict[str, ir.DataType]:
+def _bind_types(schema: OpTypes, operands: Sequence[Operand]) -> dict[str, ir.DataType]:
     """Return the dtype of each type variable: from the values, or else from the numbers."""
     bound: dict[str, ir.DataType] = {}
     for i, x in enumerate(operands):

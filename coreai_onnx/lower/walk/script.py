@@ -21,6 +21,7 @@ from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, ir_dtype, promoted_dtype, real_part
 from coreai_onnx.lower.walk.binding import bind_by_name
 from coreai_onnx.lower.walk.registry import Lowering
+from coreai_onnx.model.standard.op_schemas import schema_of
 
 
 class Tensor:
@@ -149,7 +150,7 @@ class Recorder(evaluator.Evaluator):
             return Tensor(self.op, made[0])
         if op.name == "Constant":
             return Tensor(self.op, self._constant(kwargs))
-        schema = onnx.defs.get_schema(op.name, self.op.opset, "")
+        schema = self.op.schema(op.name)
         operands, attributes = list(args), dict(kwargs)
         for i, parameter in enumerate(schema.inputs):
             if parameter.name in attributes:
@@ -163,7 +164,7 @@ class Recorder(evaluator.Evaluator):
 
     def record(self, op_type: str, args: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
         """Append a node; operands with the same type variable are cast to one dtype."""
-        schema = onnx.defs.get_schema(op_type, self.op.opset, "")
+        schema = self.op.schema(op_type)
         if any(t.startswith("seq(") for t in _types(schema)):
             raise LoweringError(f"an onnxscript function uses a sequence of tensors: {op_type}")
         operands = self._aligned(schema, [unwrap(a) for a in args])
@@ -282,11 +283,8 @@ def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
 
 def _form(op_type: str, opset: int) -> tuple[list[str], set[str]] | None:
     """Return the inputs of an operator at an opset and its attributes."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-    return [p.name for p in schema.inputs], set(schema.attributes)
+    schema = schema_of(op_type, opset)
+    return None if schema is None else ([p.name for p in schema.inputs], set(schema.attributes))
 
 
 def as_lowering(function: Any) -> Lowering:

@@ -1,10 +1,11 @@
-"""ONNX's operator schemas: which version of a domain defines an operator, and what it requires."""
+"""ONNX's operator schemas: the versions of an operator, its types, and what it requires."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import onnx.defs
 import onnx_ir as ir
@@ -13,6 +14,12 @@ ONNX_DOMAINS = ("", "ai.onnx")
 """The two names of ONNX's own domain."""
 SCHEMA_DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml")
 """Domains whose ops have a schema in onnx."""
+RANDOM_OPS = frozenset(
+    """RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial
+    Bernoulli""".split()
+)
+"""Operators whose results differ from run to run: two equal nodes are not one, and none is
+computed ahead of time. A Dropout in training mode draws as well; its mode is an input."""
 _DTYPES = ("to", "dtype", "output_dtype")
 """Attributes of ONNX's operators that hold a data type."""
 
@@ -46,6 +53,58 @@ def first_version(op_type: str, domain: str = "") -> int | None:
         if schema.name == op_type and schema.domain == plain_domain(domain)
     )
     return min(versions, default=None)
+
+
+@dataclass(frozen=True)
+class OpTypes:
+    """The types of an operator's inputs and outputs.
+
+    Attributes:
+        inputs: Type variable (or concrete type) of each formal input.
+        variadic: Whether the last formal input repeats.
+        outputs: Type variable (or concrete type) of each formal output.
+        only: Type variables that allow a single dtype, with that dtype.
+    """
+
+    inputs: tuple[str, ...]
+    variadic: bool
+    outputs: tuple[str, ...]
+    only: Mapping[str, ir.DataType]
+
+    def input_type(self, index: int) -> str | None:
+        """Return the type variable of the input at ``index``."""
+        if index < len(self.inputs):
+            return self.inputs[index]
+        return self.inputs[-1] if self.variadic and self.inputs else None
+
+    def concrete(self, type_name: str) -> ir.DataType | None:
+        """Return the dtype of a type variable or type string, if it allows only one."""
+        return self.only.get(type_name) or _parse_tensor_type(type_name)
+
+
+@functools.cache
+def types_of(op_type: str, opset: int) -> OpTypes:
+    """Return the types of an operator that ``ai.onnx`` defines at an opset."""
+    schema = schema_of(op_type, opset)
+    assert schema is not None, op_type
+    dtypes = {
+        constraint.type_param_str: _parse_tensor_type(next(iter(constraint.allowed_type_strs)))
+        for constraint in schema.type_constraints
+        if len(constraint.allowed_type_strs) == 1
+    }
+    return OpTypes(
+        inputs=tuple(p.type_str for p in schema.inputs),
+        variadic=bool(schema.inputs) and "Variadic" in str(schema.inputs[-1].option),
+        outputs=tuple(p.type_str for p in schema.outputs),
+        only={name: dtype for name, dtype in dtypes.items() if dtype is not None},
+    )
+
+
+def _parse_tensor_type(type_name: str) -> ir.DataType | None:
+    """Return the dtype of ``tensor(int64)``; None for a type variable or another type."""
+    if not type_name.startswith("tensor("):
+        return None
+    return ir.DataType[type_name[len("tensor(") : -1].upper()]
 
 
 def has_schema(domain: str, op_type: str, opsets: Mapping[str, int]) -> bool:
@@ -110,5 +169,5 @@ def too_few(node: ir.Node, inputs: int, outputs: int) -> str:
     """Return which of the leading inputs and the outputs are missing; empty if none."""
     if len(node.outputs) < outputs:
         return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
-    given = sum(value is not None for value in node.inputs[:inputs])
-    return f"has {given} of the {inputs} inputs that it needs" if given < inputs else ""
+    count = sum(value is not None for value in node.inputs[:inputs])
+    return f"has {count} of the {inputs} inputs that it needs" if count < inputs else ""

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.passes.engine.context import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.digest import digest
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
 
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-     "Bernoulli"}
-)  # fmt: skip
 _SMALL = 1024
 """Larger attribute tensors compare equal only if they are the same object."""
 
@@ -70,7 +67,7 @@ def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
         return training is not None and not bool(training.any())
     if node.op == "BatchNormalization":
         return bool(attribute_of(node, "training_mode", 0) == 0)
-    return node.op not in _RANDOM
+    return node.op not in RANDOM_OPS
 
 
 def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str]]:

@@ -28,6 +28,9 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+from coreai_onnx.targets.contrib import contrib_since
+from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
+from coreai_onnx.targets.releases import text_of
 
 _NAME = "scaled_dot_product_attention"
 _FLOAT, _INT32 = 1, 6
@@ -87,7 +90,8 @@ def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
         if open_groups and not is_open:
             continue
         if is_open and grouped and not open_groups:
-            why("groups of heads that are not causal need onnxruntime 1.30", node)
+            since = contrib_since("GroupQueryAttention", {"causal": 0})
+            why(f"groups of heads that are not causal need onnxruntime {text_of(since)}", node)
             continue
         writer.write(node, shapes, is_causal=causal, rotates=causal or open_groups)
         count += 1
@@ -225,14 +229,14 @@ class _AttentionWriter:
         if mask in self._biases:
             return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
-        lowest = edit.constant(f"{mask.name}_low", np.array(np.finfo(np.float32).min))
+        lowest = edit.constant(f"{mask.name}_low", np.array(LOWEST, np.float32))
         if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
-            least, above = -np.inf, np.nextafter(np.finfo(np.float32).min, np.float32(0))
-            next_one = edit.constant(f"{mask.name}_above", np.array(above))
+            least = -np.inf
+            next_one = edit.constant(f"{mask.name}_above", np.array(LOWEST_SCORE, np.float32))
             hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
             bias = self._typed(edit.node("Where", like, [hides, next_one, mask]), shape)
         else:
-            least = float(np.finfo(np.float32).min)
+            least = LOWEST
             zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
             bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import Release, contrib_since
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
+from coreai_onnx.targets.contrib import contrib_since
+from coreai_onnx.targets.releases import Release, text_of
 
 
 class BrokenGraphError(Exception):
@@ -55,7 +56,7 @@ def too_new(
             if node.domain == CONTRIB_DOMAIN and oldest is not None:
                 since = contrib_since(node.op, node.attrs, len(node.inputs))
                 if since > oldest:
-                    return f"{node.op} of onnxruntime {since[0]}.{since[1]}"
+                    return f"{node.op} of onnxruntime {text_of(since)}"
             if node.domain not in STANDARD_DOMAINS:
                 continue
             schema = schema_of(node.op, opset)

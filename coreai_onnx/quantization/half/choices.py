@@ -12,12 +12,12 @@ import onnx_ir as ir
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.standard.model_protos import subgraphs
 from coreai_onnx.model.standard.model_types import ModelTypes, Type
-from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS, schema_of
+from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS, RANDOM_OPS, schema_of
 from coreai_onnx.quantization.half.bodies import is_control_flow, matching, receivers
 from coreai_onnx.quantization.half.constants import fault
-from coreai_onnx.quantization.half.contrib import computes_half, narrow_outputs
 from coreai_onnx.quantization.half.magnitudes import Label, module_function
 from coreai_onnx.quantization.half.values import Values, element
+from coreai_onnx.targets.contrib import computes_half, narrow_outputs
 from coreai_onnx.targets.legalize import compute_dtype
 
 _FLOAT = onnx.TensorProto.FLOAT
@@ -28,10 +28,9 @@ _WIDE_OPS = frozenset(
 """Ops that torch.autocast computes in float32 as well, without those that accumulate so anyway
 (https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32)."""
 _FIXED_OPS = frozenset(
-    """QuantizeLinear DequantizeLinear DynamicQuantizeLinear EyeLike RandomNormal RandomUniform
-    RandomNormalLike RandomUniformLike Bernoulli Multinomial DFT STFT MelWeightMatrix HannWindow
-    HammingWindow BlackmanWindow""".split()
-)
+    """QuantizeLinear DequantizeLinear DynamicQuantizeLinear EyeLike DFT STFT MelWeightMatrix
+    HannWindow HammingWindow BlackmanWindow""".split()
+).union(RANDOM_OPS)
 _POSITION_OPS = frozenset(
     """Add Sub Mul Div Neg Sin Cos Exp Log Pow Floor Ceil Unsqueeze Squeeze Reshape Expand Transpose
     Concat Slice Tile Identity Where MatMul Einsum Cast Range Min Max Clip""".split()

@@ -8,10 +8,10 @@ from typing import Any
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
+from coreai_onnx.targets.releases import DEVICES, text_of
 
 CPU = "CPUExecutionProvider"
 _RECORD = "session.record_ep_graph_assignment_info"
-_OLDEST = "1.24"
 
 
 def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[str, str]]) -> None:
@@ -91,15 +91,16 @@ def _device(name: str) -> Any:
     """Return the first device of an execution provider."""
     if not hasattr(ort, "get_ep_devices"):
         raise SessionError(
-            f"onnxruntime {ort.__version__} cannot list execution providers; use {_OLDEST} or later"
+            f"onnxruntime {ort.__version__} cannot list execution providers; "
+            f"use {text_of(DEVICES)} or later"
         )
     devices = ort.get_ep_devices()
-    found = next((device for device in devices if device.ep_name == name), None)
-    if found is None:
-        known = ", ".join(sorted({device.ep_name for device in devices}))
+    device = next((one for one in devices if one.ep_name == name), None)
+    if device is None:
+        names = ", ".join(sorted({one.ep_name for one in devices}))
         raise SessionError(
-            f"the execution provider {name} is not available (available: {known})\n"
+            f"the execution provider {name} is not available (available: {names})\n"
             "  register the library of a plugin first: "
             "onnxruntime.register_execution_provider_library"
         )
-    return found
+    return device

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import size_fault
 from coreai_onnx.model.delegated_parts import PROVIDER
@@ -40,10 +41,10 @@ from coreai_onnx.runtime.libraries.parts import Parts, add_entries, opened_with,
 from coreai_onnx.runtime.libraries.providers import CPU, add_providers
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
-from coreai_onnx.runtime.sessions.optimizers import READ_BYTES, disabled_optimizers, read_graph
 from coreai_onnx.runtime.sessions.settings import SessionSettings
 from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
+from coreai_onnx.targets.defects import disabled_optimizers
 
 
 @runtime_checkable
@@ -63,6 +64,8 @@ _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
 level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
+READ_BYTES = 1 << 28
+"""Files of more than 256 MiB are not inspected; optimizers that may crash are disabled for them."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
@@ -98,7 +101,7 @@ class OpenModel:
             _check_file(Path(source))
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
-        graph = _graph(source, most=math.inf if whole else READ_BYTES)
+        graph = read_graph(source, most=math.inf if whole else READ_BYTES)
         self._providers = provider_settings(graph, settings.providers)
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
@@ -273,11 +276,21 @@ def _advice(message: str, *, kernels: bool) -> str:
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
-def _graph(source: Source, *, most: float) -> ir.Model | None:
+def read_graph(source: Source, *, most: float = READ_BYTES) -> ir.Model | None:
     """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
     if isinstance(source, HasModel):
         return source.model
-    return source if isinstance(source, ir.Model) else read_graph(source, most=most)
+    if isinstance(source, ir.Model):
+        return source
+    try:
+        with without_warnings():
+            if isinstance(source, str | PathLike):
+                small = Path(source).stat().st_size <= most
+                return ir.load(source) if small else None
+            proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
+            return ir.from_proto(proto)
+    except Exception:  # noqa: BLE001 - onnxruntime reports the fault
+        return None
 
 
 def _read(source: Source) -> ir.Model:

@@ -11,16 +11,13 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import attribute_graphs
+from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.runtime.states.in_place import Update
 
 _MOST_NODES = 100
 """Positions that follow from more nodes per update may depend on the network itself."""
 _MOST_BYTES = 1 << 16
 """The same for constants."""
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-     "Bernoulli"}
-)  # fmt: skip
 
 Calls = tuple[ir.Node, ...]
 
@@ -150,7 +147,7 @@ class PositionsModel:
         if (
             not self._left
             or node.domain
-            or node.op_type in _RANDOM
+            or node.op_type in RANDOM_OPS
             or any(x.is_ref() or any(attribute_graphs(x)) for x in attributes)
         ):
             raise UnknownPositionsError

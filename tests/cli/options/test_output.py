@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from coreai_onnx import passes
 from coreai_onnx.cli.options import output
 from coreai_onnx.errors import CommandError
 from coreai_onnx.program import OnnxProgram
@@ -24,10 +23,6 @@ def wasteful() -> OnnxProgram:
     model = parse("""<ir_version: 10, opset_import: ["": 21]>
     g (float[2, 4] x) => (float[2, 4] y) { a = Identity(x)  unused = Neg(a)  y = Relu(a) }""")
     return OnnxProgram({"main": model})
-
-
-def test_targets_are_those_of_the_passes() -> None:
-    assert set(output.TARGETS) == set(passes.TARGETS)
 
 
 def test_the_passes_of_the_target_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from torchao.quantization import (
 
 from coreai_onnx import OnnxProgram, convert
 from coreai_onnx.errors import TargetError
-from coreai_onnx.passes.targets import Target
+from coreai_onnx.targets.opsets import Target
 from tests.support.tolerances import assert_close
 
 pytestmark = [

@@ -57,6 +57,16 @@ def test_several_outputs() -> None:
     assert dtype_of(only) == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("op_type", "first"), [("Gelu", 20), ("Attention", 23)]  # Attention was revised in opset 24
+)
+def test_the_schema_of_an_op_the_opset_lacks(op_type: str, first: int) -> None:
+    assert Building(opset=first).op.schema(op_type).since_version == first
+    text = f"ONNX has {op_type} in opset {first}, not in opset {first - 1}"
+    with pytest.raises(LoweringError, match=text):
+        Building(opset=first - 1).op.schema(op_type)
+
+
 def test_an_op_the_opset_lacks() -> None:
     building = Building(opset=18)
     x = building.input("x", torch.float32, (2, 2))

@@ -11,6 +11,7 @@ from coreai_onnx.model.standard.op_schemas import (
     imported_version,
     schema_fault,
     schema_of,
+    types_of,
 )
 
 
@@ -57,3 +58,16 @@ def node(op_type: str, inputs: int, **attributes: object) -> ir.Node:
 )
 def test_nodes_against_their_schemas(made: ir.Node, fault: str) -> None:
     assert schema_fault(made, 21) == fault
+
+
+def test_type_variables_and_fixed_types() -> None:
+    where = types_of("Where", 23)
+    assert [where.input_type(i) for i in range(3)] == ["B", "T", "T"]
+    assert where.concrete("B") == ir.DataType.BOOL
+    assert where.concrete("T") is None
+    assert types_of("TopK", 23).concrete(types_of("TopK", 23).outputs[1]) == ir.DataType.INT64
+
+
+def test_variadic_inputs_repeat() -> None:
+    assert types_of("Concat", 23).input_type(9) == "T"
+    assert types_of("Add", 23).input_type(9) is None

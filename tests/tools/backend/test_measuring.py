@@ -12,7 +12,7 @@ from onnx.backend.test.case.test_case import TestCase
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import LoadError
-from coreai_onnx.passes.targets import TARGETS
+from coreai_onnx.targets.opsets import TARGETS
 from tools.backend.measuring import FAULTY, NOT_RUN, Before, measure, run_stock
 from tools.backend.models import BackendModel
 from tools.operators.measuring import (

@@ -1,8 +1,8 @@
 """Random tensors. The numbers differ from torch's; their distributions are the same.
 
-onnxruntime has no kernels of RandomUniform and RandomNormal from opset 22 on, but one of Dropout:
-the mask of a dropout with probability one half is a random bit per element, and random bits form
-uniform numbers.
+onnxruntime has no kernels of RandomUniform and RandomNormal from `FIRST_OPSET_WITHOUT_RANDOM` on,
+but one of Dropout: the mask of a dropout with probability one half is a random bit per element, and
+random bits form uniform numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from coreai_onnx.lower.build.values import (
     wrap,
 )
 from coreai_onnx.lower.walk.registry import lowers
-
-_WITHOUT_KERNELS = 22
+from coreai_onnx.targets.defects import FIRST_OPSET_WITHOUT_RANDOM
 
 
 # ---------------------------------------------------------------------- sources of randomness
@@ -64,7 +63,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return uniform numbers in [0, 1)."""
     wide = _wide(dtype)
-    if op.opset < _WITHOUT_KERNELS:
+    if op.opset < FIRST_OPSET_WITHOUT_RANDOM:
         numbers = _random_op(op, "RandomUniform", size, wide)
     else:
         numbers = _random_bits(op, size, wide)
@@ -74,7 +73,7 @@ def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> V
 def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return standard normal numbers (from uniform ones: Box and Muller, 1958)."""
     wide = _wide(dtype)
-    if op.opset < _WITHOUT_KERNELS:
+    if op.opset < FIRST_OPSET_WITHOUT_RANDOM:
         return op.cast(_random_op(op, "RandomNormal", size, wide), dtype)
     radius = op.Sqrt(op.Mul(_exponential(op, size, wide), 2.0))
     angle = op.Mul(uniform_numbers(op, size, wide), 2 * math.pi)

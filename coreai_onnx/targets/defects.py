@@ -1,19 +1,22 @@
-"""Optimizers of onnxruntime that must be disabled for a model."""
+"""Defects of onnxruntime that programs are written around."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from os import PathLike
-from pathlib import Path
 
-import onnx
+import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
-READ_BYTES = 1 << 28
-"""Files of more than 256 MiB are not inspected; the optimizer is disabled for them."""
+LOWEST = float(np.finfo(np.float32).min)
+"""The number in a mask of float32 that onnxruntime's Attention treats as -inf since 1.29: it gives
+zeros for a row of it. torch does so for -inf only."""
+LOWEST_SCORE = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
+"""The next number, which gives the same scores and hides nothing."""
+FIRST_OPSET_WITHOUT_RANDOM = 22
+"""ONNX revised RandomUniform and RandomNormal in opset 22; onnxruntime registers kernels for their
+first revision only (seen in 1.31)."""
 
 _CRASHES = "MatmulTransposeFusion"
 
@@ -27,24 +30,9 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
     The pass ``transposes_after_products`` leaves no such product inside a graph.
 
     Args:
-        model: The model; None if it is not known.
+        model: The model; None if it was not read.
     """
     return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
-
-
-def read_graph(
-    source: str | PathLike[str] | bytes | onnx.ModelProto, *, most: float = READ_BYTES
-) -> ir.Model | None:
-    """Return the model in a file, bytes or a proto; None if it is large or broken."""
-    try:
-        with without_warnings():
-            if isinstance(source, str | PathLike):
-                small = Path(source).stat().st_size <= most
-                return ir.load(source) if small else None
-            proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
-            return ir.from_proto(proto)
-    except Exception:  # noqa: BLE001 - onnxruntime reports the fault
-        return None
 
 
 def _transposes(model: ir.Model) -> Iterator[ir.Node]:

@@ -1,4 +1,7 @@
-"""Models on which an optimizer of onnxruntime crashes; sessions open in processes of their own."""
+"""Defects of onnxruntime, as the installed release has them.
+
+Sessions that may crash open in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
-from coreai_onnx.runtime.sessions.optimizers import disabled_optimizers, read_graph
+from coreai_onnx.runtime.sessions.opening import read_graph
+from coreai_onnx.targets.defects import (
+    FIRST_OPSET_WITHOUT_RANDOM,
+    LOWEST,
+    LOWEST_SCORE,
+    disabled_optimizers,
+)
 
 CRASHES = ["MatmulTransposeFusion"]
 HEAD = '<ir_version: 10, opset_import: ["": 21, "f": 1]>\n'
@@ -75,3 +86,26 @@ def test_a_session_opens_what_crashes_a_stock_one(body: str, tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "(2, 5, 3)"
+
+
+@pytest.mark.parametrize("op", ["RandomNormal", "RandomUniform"])
+def test_random_operators_lost_their_kernels(op: str) -> None:
+    def opened(opset: int) -> ort.InferenceSession:
+        model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": {opset}]>
+            main () => (float[4] y) {{ y = {op} <shape = [4]> () }}""")
+        return ort.InferenceSession(model.SerializeToString())
+
+    assert opened(FIRST_OPSET_WITHOUT_RANDOM - 1).run(None, {})[0].shape == (4,)
+    with pytest.raises(Exception, match=rf"Could not find an implementation for {op}\("):
+        opened(FIRST_OPSET_WITHOUT_RANDOM)
+
+
+def test_attention_takes_the_lowest_number_for_minus_infinity() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 23]>
+        main (float[1, 1, 1, 2] q, float[1, 1, 2, 2] k, float[1, 2] m) => (float[a, b, c, d] y)
+        { y = Attention (q, k, k, m) }""")
+    session = ort.InferenceSession(model.SerializeToString())
+    feeds = {"q": np.ones((1, 1, 1, 2), np.float32), "k": np.ones((1, 1, 2, 2), np.float32)}
+    for mask, result in ((LOWEST, 0.0), (LOWEST_SCORE, 1.0)):
+        (y,) = session.run(None, feeds | {"m": np.full((1, 2), mask, np.float32)})
+        assert y.ravel().tolist() == [result, result]

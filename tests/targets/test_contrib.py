@@ -1,14 +1,15 @@
-"""Ops of com.microsoft in a conversion to 16 bits."""
+"""Ops of com.microsoft: the releases that have them, and their conversion to 16 bits."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.quantization.half.contrib import _WIDE_OUTPUTS, computes_half
+from coreai_onnx.targets.contrib import _FLOAT32_OUTPUTS, computes_half, contrib_needs
 from tests.support.small_models import parse
 from tests.support.tolerances import assert_close
 
@@ -80,7 +81,7 @@ def test_ops_compute_in_float16(op: str) -> None:
 
 
 def test_every_op_is_run() -> None:
-    assert CALLS.keys() == _WIDE_OUTPUTS.keys()
+    assert CALLS.keys() == _FLOAT32_OUTPUTS.keys()
 
 
 NORM = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
@@ -122,3 +123,29 @@ def test_scales_of_caches_keep_float32() -> None:
     for index in (12, 13):
         node.replace_input_with(index, None)
     assert computes_half(node, ir.DataType.FLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("call", "needed"),
+    [
+        ("Neg (x)", ""),
+        ("com.microsoft.Gelu (x)", "1.21"),
+        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x)", "1.21"),
+        ("com.microsoft.GroupQueryAttention (x, x, x, , , x, x, , , , x)", "1.23"),
+        ("com.microsoft.GroupQueryAttention <causal = 0> (x, x, x, , , x, x)", "1.30"),
+        ("com.microsoft.MoE (x, x, x, , x)", "1.23"),
+        ("com.microsoft.QMoE (x, x, x, x, , x, x)", "1.25"),
+        ("com.microsoft.QMoE <expert_weight_bits = 2> (x, x, x, x, , x, x)", "1.27"),
+        ("com.microsoft.QMoE <accuracy_level = 4> (x, x, x, x, , x, x)", "1.31"),
+        ("com.microsoft.LinearAttention (x, x, x)", "1.25"),
+    ],
+)
+def test_ops_of_onnxruntime_need_a_release(call: str, needed: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        main (float[2] x) => (float[2] y) {{ g = com.microsoft.Gelu (x)  y = {call} }}"""
+    if needed == "":
+        text = text.replace("g = com.microsoft.Gelu (x)", "g = Abs (x)")
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert contrib_needs(model) == needed
+    summary = OnnxProgram({"main": model}).summary()
+    assert (f"needs onnxruntime {needed} or later" in summary) == bool(needed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import onnx
-import onnx.defs
 import onnx.parser
 import onnx_ir as ir
+
+from coreai_onnx.model.standard.op_schemas import first_version, schema_of
 
 _MEANING_CHANGED = {
     "GridSample": "names its modes in other words since opset 20",
@@ -16,7 +17,6 @@ _NEW_VALUES = {
     ("Pad", "mode"): ("wrap",),
     ("Resize", "coordinate_transformation_mode"): ("half_pixel_symmetric",),
 }
-_Schema = onnx.defs.OpSchema
 _FORMS_DOMAIN = "ai.coreai.older"
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _REDUCTION = """
@@ -61,19 +61,19 @@ Mod (a, b) => (y) {
 """By op: input dtypes that are new since opset 18, and the op on them with the ops of opset 18."""
 
 
-def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
-    """Return why a standard node of ``opset`` is not valid in ``wanted``; empty if it is.
+def obstacle(node: ir.Node, opset: int, older: int) -> str:
+    """Return why a standard node of ``opset`` is not valid in an ``older`` opset; empty if it is.
 
     Between the two opsets an op may have been introduced, or its meaning, attributes, inputs or
     dtypes may have been extended. The node must not use anything that is new.
     """
     op = node.op_type
-    new = _schema(op, opset)
+    new = schema_of(op, opset)
     if new is None:
         return "is unknown to onnx"
-    old = _schema(op, wanted)
+    old = schema_of(op, older)
     if old is None:
-        return f"is an op since opset {_first(op, wanted, opset)}"
+        return f"is an op since opset {first_version(op)}"
     if old.since_version == new.since_version:
         return ""
     if op in _MEANING_CHANGED:
@@ -84,7 +84,7 @@ def obstacle(node: ir.Node, opset: int, wanted: int) -> str:
 
 
 def call_older_form(
-    model: ir.Model, node: ir.Node, dtype: ir.DataType, opset: int, wanted: int
+    model: ir.Model, node: ir.Node, dtype: ir.DataType, opset: int, older: int
 ) -> None:
     """Turn a node that the older opset does not have into a call of a function that has its ops.
 
@@ -93,11 +93,11 @@ def call_older_form(
         node: A node of an op in ``OLDER_FORMS``.
         dtype: The dtype of its first input.
         opset: The opset of the model.
-        wanted: The older opset.
+        older: The opset to convert to.
     """
     op = node.op_type
     dtypes, text = OLDER_FORMS[op]
-    old, new = _schema(op, wanted), _schema(op, opset)
+    old, new = schema_of(op, older), schema_of(op, opset)
     if old is None or new is None or old.since_version == new.since_version or dtype not in dtypes:
         return
     if op == "Mod" and node.attributes.get_int("fmod", 0) == 1:
@@ -111,19 +111,7 @@ def _is_float(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in OLDER_FORMS["Mod"][0]
 
 
-def _schema(op: str, opset: int) -> _Schema | None:
-    try:
-        return onnx.defs.get_schema(op, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-
-
-def _first(op: str, without: int, opset: int) -> int:
-    """Return the first opset with an op; ``since_version`` is that of its last revision."""
-    return next(version for version in range(without + 1, opset + 1) if _schema(op, version))
-
-
-def _attributes(node: ir.Node, old: _Schema) -> str:
+def _attributes(node: ir.Node, old: onnx.defs.OpSchema) -> str:
     for name, attribute in node.attributes.items():
         if name not in old.attributes:
             return f"has the attribute {name}, which is newer"
@@ -133,7 +121,7 @@ def _attributes(node: ir.Node, old: _Schema) -> str:
     return ""
 
 
-def _inputs(node: ir.Node, old: _Schema) -> str:
+def _inputs(node: ir.Node, old: onnx.defs.OpSchema) -> str:
     if len(node.inputs) > old.max_input:
         return "has an input that is newer"
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in old.type_constraints}

@@ -1,0 +1,92 @@
+"""onnxruntime's own operators, ``com.microsoft``: their releases, and their dtypes on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
+from coreai_onnx.targets.releases import (
+    CONTRIB_SINCE,
+    CONTRIB_SLOW_SINCE,
+    OLDEST_TESTED,
+    Release,
+    text_of,
+)
+
+_STATISTICS = frozenset({1, 2})
+_FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
+    **dict.fromkeys(
+        """BiasGelu FastGelu FusedMatMul GatherBlockQuantized Gelu GroupQueryAttention MatMulNBits
+        MultiHeadAttention QuickGelu RotaryEmbedding""".split(),
+        frozenset(),
+    ),
+    "SkipLayerNormalization": _STATISTICS,
+    "SkipSimplifiedLayerNormalization": _STATISTICS,
+}
+"""The outputs that are float32 for inputs of any dtype. All float inputs have the same dtype."""
+_SCALES = {"GroupQueryAttention": 12}
+"""The first of the inputs, scales of 8-bit caches, that are float32 in any case."""
+
+
+def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:
+    """Return the oldest onnxruntime release that runs an op of ``com.microsoft`` correctly.
+
+    Args:
+        op_type: The op.
+        attributes: Its attributes.
+        inputs: Number of its inputs.
+    """
+    forms = {"", *attributes, *(f"input {index}" for index in range(inputs))}
+    forms |= {f"{name}={value}" for name, value in attributes.items() if isinstance(value, int)}
+    needs = (CONTRIB_SINCE.get((op_type, form), OLDEST_TESTED) for form in forms)
+    return max(needs)
+
+
+def is_faster(op_type: str, release: Release | None) -> bool:
+    """Return whether an op is not slower than the ops that it replaces.
+
+    Args:
+        op_type: An op of ``com.microsoft``.
+        release: The oldest release that must run it; None for the newest.
+    """
+    slow = CONTRIB_SLOW_SINCE.get(op_type)
+    return slow is None or (release is not None and release < slow)
+
+
+def contrib_needs(model: ir.Model) -> str:
+    """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
+
+    Empty without such ops.
+    """
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    releases = [
+        contrib_since(
+            node.op_type, {name: a.value for name, a in node.attributes.items()}, len(node.inputs)
+        )
+        for graph in graphs
+        for node in graph.all_nodes()
+        if node.domain == CONTRIB_DOMAIN
+    ]
+    return text_of(max(releases)) if releases else ""
+
+
+def computes_half(node: ir.Node, dtype: ir.DataType) -> bool:
+    """Return whether onnxruntime computes an op of another domain than ONNX's in 16 bits.
+
+    Args:
+        node: The node.
+        dtype: ``FLOAT16``, or ``BFLOAT16``, for which its CPU kernels are not defined.
+    """
+    if dtype != ir.DataType.FLOAT16 or node.domain != CONTRIB_DOMAIN:
+        return False
+    scales = node.inputs[_SCALES.get(node.op_type, len(node.inputs)) :]
+    return node.op_type in _FLOAT32_OUTPUTS and not any(scales)
+
+
+def narrow_outputs(node: ir.Node, floats: list[bool]) -> list[bool]:
+    """Return which of the outputs that are float32 have 16 bits if the inputs have."""
+    wide = _FLOAT32_OUTPUTS[node.op_type]
+    return [is_float and index not in wide for index, is_float in enumerate(floats)]
