@@ -15,7 +15,7 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
-from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine.bodies import Bodies, WriteBody
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
 from coreai_onnx.passes.engine.context import adopt_constants, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
@@ -65,6 +65,7 @@ def run_passes(
     *,
     progress: Progress | None = None,
     verify: Verify | None = None,
+    write_body: WriteBody | None = None,
 ) -> PassReport:
     """Optimize ``model`` in place.
 
@@ -78,6 +79,8 @@ def run_passes(
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
         verify: Called after each pass that changed the model.
+        write_body: Writes the bodies of the composites that passes create, which is
+            ``coreai_onnx.bodies.pass_bodies.write_pass_body``; None if the passes create none.
 
     Returns:
         Counts per pass and the near misses.
@@ -91,8 +94,8 @@ def run_passes(
     """
     chosen = tuple(ORDER if passes is None else passes)
     if verify is not None:
-        return _run_verified(model, chosen, verify, progress)
-    run = _Run(model, chosen, progress)
+        return _run_verified(model, chosen, verify, progress, write_body)
+    run = _Run(model, chosen, progress, write_body)
     try:
         run.all()
         result = _closed(run, model)
@@ -101,9 +104,9 @@ def run_passes(
         _check_result(model, result, "a pass")
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in chosen if one is not late.one)
-        return run_passes(model, fitting, progress=progress)
+        return run_passes(model, fitting, progress=progress, write_body=write_body)
     except _BadPassError as first:
-        replay = _Replay(model, chosen, limit=run.steps + 1)
+        replay = _Replay(model, chosen, limit=run.steps + 1, write_body=write_body)
         error = replay.first_error() or first
         if replay.valid is not None:
             adopt(replay.valid, model)
@@ -114,15 +117,21 @@ def run_passes(
 
 
 def _run_verified(
-    model: ir.Model, passes: tuple[Pass, ...], verify: Verify, progress: Progress | None
+    model: ir.Model,
+    passes: tuple[Pass, ...],
+    verify: Verify,
+    progress: Progress | None,
+    write_body: WriteBody | None,
 ) -> PassReport:
     """Run the passes, and verify the model after each that changed it."""
-    run = _Replay(model, passes, limit=None, verify=verify, progress=progress)
+    run = _Replay(
+        model, passes, limit=None, verify=verify, progress=progress, write_body=write_body
+    )
     try:
         run.all()
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in passes if one is not late.one)
-        return _run_verified(model, fitting, verify, progress)
+        return _run_verified(model, fitting, verify, progress, write_body)
     except _BadPassError as error:
         if run.valid is not None:
             adopt(run.valid, model)
@@ -195,7 +204,11 @@ class _Run:
     """
 
     def __init__(
-        self, model: ir.Model, passes: Sequence[Pass], progress: Progress | None = None
+        self,
+        model: ir.Model,
+        passes: Sequence[Pass],
+        progress: Progress | None = None,
+        write_body: WriteBody | None = None,
     ) -> None:
         self.main = open_model(model)
         self.oldest = release_of(model.metadata_props.get(MINIMUM_ONNXRUNTIME))
@@ -204,7 +217,7 @@ class _Run:
         )
         self.steps = 0
         self._passes, self._progress = passes, progress
-        self._bodies = Bodies(self.main)
+        self._bodies = Bodies(self.main, write_body)
 
     def all(self) -> None:
         """Run the passes on every graph."""
@@ -295,6 +308,7 @@ class _Replay(_Run):
         limit: The number of steps that the failed run began; None for all.
         verify: Called after each pass that changed the model.
         progress: Called before each pass.
+        write_body: Writes the bodies of composites.
 
     Attributes:
         valid: The model after the last step that left it valid; None while it is unchanged.
@@ -307,8 +321,9 @@ class _Replay(_Run):
         limit: int | None,
         verify: Verify | None = None,
         progress: Progress | None = None,
+        write_body: WriteBody | None = None,
     ) -> None:
-        super().__init__(model, passes, progress)
+        super().__init__(model, passes, progress, write_body)
         self.valid: ir.Model | None = None
         self._model, self._limit, self._verify = model, limit, verify
 

@@ -1,7 +1,6 @@
 """Bodies of the composites that passes create.
 
-Passes do not import torch, so they cannot run the writers of ``coreai_onnx/functions``. The bodies
-that they need are generated from these writers, in ONNX's text form (``composite_bodies.py``). If
+Passes do not import torch, so whoever runs them hands in what writes the bodies (`WriteBody`). If
 the model already has an equal body, that function is called: functions are compared by what they
 do, not by which stage created them.
 """
@@ -13,19 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.errors import PassError
 from coreai_onnx.model.checks.fixed_attributes import FIXED
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
-from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS, Body
 from coreai_onnx.passes.engine.context import context_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
 
+WriteBody = Callable[[str, str, int], ir.Function | None]
+"""Writes the body of a composite: from its op type with the variant, or a part of a body
+(``skip_rms_norm/sum``), the dtype of the first input, and the opset. It returns None if there is no
+body for the dtype, and may return the same object again."""
 _FUNCTIONS_SINCE = 8
 """The first IR version in which a model can contain functions."""
 _DTYPE_WORDS = ("float64", "bfloat16", "float16")
@@ -36,17 +37,18 @@ _MAKERS: set[Callable[..., int]] = set()
 class Bodies:
     """The functions of a model while passes run on it."""
 
-    def __init__(self, main: gs.Graph) -> None:
+    def __init__(self, main: gs.Graph, write: WriteBody | None = None) -> None:
         """Index the functions of a model.
 
         Args:
             main: The main graph.
+            write: Writes the bodies of composites; None if the passes create none.
         """
-        self._main = main
+        self._main, self._write = main, write
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
-        self._outlines: dict[Body, tuple[Any, ...]] = {}
+        self._outlines: dict[tuple[str, str], tuple[Any, ...]] = {}
 
     @property
     def opset(self) -> int:
@@ -66,14 +68,18 @@ class Bodies:
         Returns:
             The op type to call; None if there is no body for the dtype, or if every name that it
             could have belongs to another body.
+
+        Raises:
+            PassError: There is nothing that writes bodies.
         """
-        body = _body(name, dtype, self.opset)
-        if body is None:
+        written = self._written(name, dtype)
+        if written is None or dtype is None:
             return None
-        if body not in self._outlines:  # a pass asks once for every place that it rewrites
-            self._outlines[body] = outline(self._parsed(name, body))
-        found = self._equal(name, self._outlines[body], body.fixed)
-        return found or self._add(self._parsed(name, body), op_types or (name,), dtype)
+        key = name, dtype.name
+        if key not in self._outlines:  # a pass asks once for every place that it rewrites
+            self._outlines[key] = outline(Importer().function(written))
+        present = self._equal(name, self._outlines[key], written.metadata_props.get(FIXED, ""))
+        return present or self._add(_copied(written), op_types or (name,), dtype)
 
     def provide(self, function: gs.Function, dtype: np.dtype[Any] | None) -> str | None:
         """Make sure that the model has a function of a composite; return the op type to call.
@@ -95,8 +101,19 @@ class Bodies:
             name: Op type, with the variant, or a part of a body: ``skip_rms_norm/sum``.
             dtype: Dtype of the first input.
         """
-        found = _body(name, dtype, self.opset)
-        return None if found is None else self._parsed(name, found)
+        written = self._written(name, dtype)
+        return None if written is None else _copied(written)
+
+    def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
+        if dtype is None:
+            return None
+        if self._write is None:
+            raise PassError(
+                f"a pass creates a body of {name}, but nothing writes bodies; optimize with "
+                "OnnxProgram.optimize, or pass write_body=coreai_onnx.bodies.pass_bodies."
+                "write_pass_body"
+            )
+        return self._write(name, dtype.name, self.opset)
 
     def _equal(self, name: str, wanted: tuple[Any, ...], fixed: str) -> str | None:
         """Return the op type of the function of a composite that has the outline.
@@ -204,29 +221,15 @@ class Bodies:
                     return self.arguments(function)[index]
         return []
 
-    def _parsed(self, name: str, body: Body) -> gs.Function:
-        head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}]>\n'
-        proto = onnx.parser.parse_function(f"{head}f {body.text}")
-        proto.name, proto.doc_string = name, FORMULAS[_plain(name)]
-        for index, node in enumerate(proto.node):
-            node.name = node.output[0] or f"{node.op_type}_{index}"
-        function = ir.from_proto(proto)
-        assert isinstance(function, ir.Function)
-        if body.fixed:
-            function.metadata_props[FIXED] = body.fixed
-        return Importer().function(function)
+
+def _copied(written: ir.Function) -> gs.Function:
+    """Import a copy of a body, since passes change a body and its metadata."""
+    return Importer().function(written.clone())
 
 
 def _plain(name: str) -> str:
     """Return the name of the composite for an op type or for a part of its body."""
     return name.partition(".")[0].partition("/")[0]
-
-
-def _body(name: str, dtype: np.dtype[Any] | None, opset: int) -> Body | None:
-    """Return a composite's body; None if there is none for the dtype."""
-    word = "" if dtype is None else dtype.name
-    found = (b for b in BODIES[name] if word in b.dtypes and b.since <= opset)
-    return max(found, key=lambda body: body.since, default=None)
 
 
 def _fixed(function: gs.Function) -> str:
