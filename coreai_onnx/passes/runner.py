@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
@@ -15,9 +14,10 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import release_of
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, WriteBody
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
-from coreai_onnx.passes.engine.context import adopt_constants, context_of, with_subgraphs
+from coreai_onnx.passes.engine.graphs import adopt_objects, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.engine.report import PassMiss, PassReport
 from coreai_onnx.passes.engine.surgeon import close_model, open_model
@@ -225,7 +225,7 @@ class _Run:
         pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
-                context_of(graph).pure_calls, context_of(graph).bodies = pure, bodies
+                graph.pure_calls, graph.bodies = pure, bodies
         # The main graph comes first, since functions that it no longer calls can be skipped. It is
         # processed again if function bodies changed, since they may no longer call others.
         # Functions that passes add are at the end of the list.
@@ -245,7 +245,8 @@ class _Run:
 
     def _root(self, graph: gs.Graph) -> list[PassMiss]:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
-        label = "main" if context_of(graph).kind == "main" else f"{graph.domain}::{graph.name}"
+        graph = context_of(graph)  # a user's pass may have added a function of graph-surgeon
+        label = f"{graph.domain}::{graph.name}" if isinstance(graph, gs.Function) else "main"
         root = _Root(graph, label, interface_of(graph), int(graph.opset or self.main.opset))
         for number in range(1, MAX_ROUNDS + 1):
             changed, misses = 0, []
@@ -277,6 +278,8 @@ class _Run:
             ) from error
         if count:
             self._check(one, root)
+        elif not _is_ours(one):  # a user's pass may not report what it changes
+            adopt_objects(root.graph)
         if count and _is_ours(one) and too_new(root.graph, root.opset, self.oldest):
             raise _TooNewError(one)
         self.steps += 1
@@ -289,7 +292,7 @@ class _Run:
             check(root.graph, root.interface)
         except BrokenGraphError as error:
             raise _BadPassError(f"pass {name_of(one)} broke {root.label}: {error}") from error
-        adopt_constants(root.graph)
+        adopt_objects(root.graph)
 
     def _node_count(self) -> int:
         roots = [self.main, *self.main.functions]
@@ -343,7 +346,7 @@ class _Replay(_Run):
         count = super()._step(one, root, why)
         if not count:
             self._check(one, root)
-        if count or not _is_ours(one):  # a user's pass may not report what it changes
+        if count or not _is_ours(one):
             self._export(one, root)
         return count
 

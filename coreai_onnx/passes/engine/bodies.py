@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.model.checks.fixed_attributes import FIXED
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
-from coreai_onnx.passes.engine.context import context_of, with_subgraphs
+from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
@@ -138,8 +138,8 @@ class Bodies:
             return None
         function.name = op_type
         self._main.functions.append(function)
-        context_of(function).bodies = self
-        self._set_pure(context_of(self._main).pure_calls | {(DOMAIN, op_type)})
+        function.bodies = self
+        self._set_pure(self._main.pure_calls | {(DOMAIN, op_type)})
         return op_type
 
     def named(self, name: str) -> gs.Function | None:
@@ -162,7 +162,7 @@ class Bodies:
         function.name = new
         self._indexed = ()
         self._calls = CallIndex()
-        pure = context_of(self._main).pure_calls
+        pure = self._main.pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
@@ -181,7 +181,7 @@ class Bodies:
 
     def _set_pure(self, calls: frozenset[tuple[str, str]]) -> None:
         for graph in self._graphs():
-            context_of(graph).pure_calls = calls
+            graph.pure_calls = calls
 
     def callers_first(self) -> Iterator[gs.Function]:
         """Yield every function after its callers, functions added during the iteration included."""
@@ -234,7 +234,7 @@ def _plain(name: str) -> str:
 
 def _fixed(function: gs.Function) -> str:
     """Return the fixed attributes of a body as its metadata has them; empty if unknown."""
-    source = context_of(function).source
+    source = function.source
     return "" if source is None else source.metadata_props.get(FIXED, "")
 
 
@@ -313,9 +313,54 @@ def outline(function: gs.Function) -> tuple[Any, ...]:
 def _frozen(value: Any) -> str:
     if isinstance(value, gs.Node.AttributeRef):
         return f"@{value.name}"
-    if isinstance(value, gs.Constant):
+    if isinstance(value, gs.AnyConstant):
         values = np.asarray(value.values)
         return f"{values.dtype.name} {values.shape} {values.tobytes().hex()}"
     if isinstance(value, gs.Graph):
         return f"graph {id(value)}"  # bodies with branches never compare equal
     return repr(list(value)) if isinstance(value, list | tuple) else repr(value)
+
+
+def append_body(first: gs.Function, second: gs.Function) -> bool:
+    """Let a function also compute another one of its result; return False if that is impossible.
+
+    first(a, b) → s, second(x, w) → y     becomes     first(a, b, w) → y, s
+
+    The nodes are copied, so that ``second`` stays as it is. Types are not copied: a body holds for
+    every dtype and shape. The metadata are those of ``second``.
+
+    Args:
+        first: A function with one output, which is changed.
+        second: A function whose first input is that output, and whose nodes have no subgraphs.
+    """
+    if any(attribute_graphs(node) for node in second.nodes):
+        return False
+    names = first.names
+    (joint,) = first.outputs
+    copies: dict[gs.Tensor, gs.Tensor] = {second.inputs[0]: joint}
+
+    def copied(tensor: gs.Tensor) -> Any:
+        if tensor.is_empty():
+            return gs.Variable.empty()
+        if tensor not in copies:
+            name = names.claim(tensor.name)
+            copies[tensor] = (
+                gs.Constant(name, tensor.values)
+                if isinstance(tensor, gs.Constant)
+                else gs.Variable(name)
+            )
+        return copies[tensor]
+
+    first.inputs.extend(copied(tensor) for tensor in second.inputs[1:])
+    outputs = [copied(tensor) for tensor in second.outputs]
+    for node in second.nodes:
+        inputs, results = ([copied(t) for t in tensors] for tensors in (node.inputs, node.outputs))
+        name = names.claim(node.name)
+        first.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, results, node.domain))
+    first.outputs = [*outputs, joint]
+    for name, default in second.attrs.items():
+        first.attrs.setdefault(name, default)
+    if first.source is not None and second.source is not None:
+        first.source.metadata_props.clear()
+        first.source.metadata_props.update(second.source.metadata_props)
+    return True

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.model.standard.model_types import ModelTypes
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.exporter import Exporter
 from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of

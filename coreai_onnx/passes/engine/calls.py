@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 
-import onnx_graphsurgeon as gs
-
-from coreai_onnx.passes.engine.context import with_subgraphs
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import with_subgraphs
 
 Key = tuple[str, str]
 """Domain and name of a function."""
@@ -55,7 +54,7 @@ class CallIndex:
             self._calls[key].pop(id(root), None)
         keys: dict[Key, None] = {}
         for node in _calls_in(root):
-            key = node.domain, node.op
+            key = node.domain or "", node.op
             keys[key] = None
             self._calls.setdefault(key, {}).setdefault(id(root), []).append(node)
         self._keys[id(root)] = list(keys)

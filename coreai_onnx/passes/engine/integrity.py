@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import onnx_graphsurgeon as gs
-import onnx_ir as ir
-
 from coreai_onnx.model.inventory import Release, contrib_since
 from coreai_onnx.model.standard.op_schemas import schema_of
-from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import (
+    attribute_graphs,
+    origin_of,
+    reads_in,
+    reads_of,
+    with_subgraphs,
+)
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
 
 
@@ -66,7 +70,7 @@ def too_new(
 
 
 def _is_new(node: gs.Node) -> bool:
-    source: ir.Node | None = node.__dict__.get("origin")
+    source = origin_of(node)
     return source is None or (source.op_type, len(source.inputs)) != (node.op, len(node.inputs))
 
 
@@ -98,7 +102,7 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
         for tensor in node.outputs:
             if tensor.is_empty():
                 continue
-            if isinstance(tensor, gs.Constant):
+            if isinstance(tensor, gs.AnyConstant):
                 raise BrokenGraphError(f"constant {tensor.name!r} has a producer")
             if makers.setdefault(id(tensor), node) is not node:
                 raise BrokenGraphError(f"{tensor.name!r} is produced by two nodes")
@@ -107,9 +111,10 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
         if id(tensor) in makers:
             raise BrokenGraphError(f"graph input {tensor.name!r} is produced by a node")
     _check_reads(graph, visible, makers)
-    for tensor in graph.outputs:
-        if not (isinstance(tensor, gs.Constant) or id(tensor) in visible or id(tensor) in makers):
-            raise BrokenGraphError(f"graph output {tensor.name!r} is produced by nothing")
+    known = visible | makers.keys()
+    for output in graph.outputs:
+        if not isinstance(output, gs.AnyConstant) and id(output) not in known:
+            raise BrokenGraphError(f"graph output {output.name!r} is produced by nothing")
 
 
 def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node]) -> None:
@@ -118,7 +123,7 @@ def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node])
     in_order = True
     for node in graph.nodes:
         for tensor in node.inputs:
-            if id(tensor) in ready or isinstance(tensor, gs.Constant) or tensor.is_empty():
+            if id(tensor) in ready or isinstance(tensor, gs.AnyConstant) or tensor.is_empty():
                 continue
             if id(tensor) not in makers:
                 raise BrokenGraphError(

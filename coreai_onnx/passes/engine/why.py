@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import onnx_graphsurgeon as gs
+from coreai_onnx.passes.engine import graphs as gs
 
 
 @dataclass

@@ -18,7 +18,7 @@ from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes import ORDER, passes_for
 from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.targets.opsets import OPSETS
