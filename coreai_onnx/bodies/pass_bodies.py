@@ -109,8 +109,8 @@ def write_pass_body(name: str, dtype: str, opset: int) -> ir.Function | None:
 
 
 def _example(dims: str | tuple[str, torch.dtype], dtype: torch.dtype) -> Example:
-    letters, own = (dims, dtype) if isinstance(dims, str) else dims
-    return Example(own, tuple(1 if d == "1" else d for d in letters.split()))
+    letters, element = (dims, dtype) if isinstance(dims, str) else dims
+    return Example(element, tuple(1 if d == "1" else d for d in letters.split()))
 
 
 def _keep_output(function: ir.Function, name: str) -> None:

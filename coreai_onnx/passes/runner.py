@@ -25,7 +25,10 @@ from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.order import ORDER, Pass
 
 MAX_ROUNDS = 32
-"""Number of rounds after which the passes are reported as not converging."""
+"""Number of rounds after which the passes are reported as not converging.
+
+A bound for passes that undo each other.
+"""
 
 Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""
@@ -161,9 +164,9 @@ def _check_result(
         who: The pass, for the message.
         verify: Returns what the result computes wrongly.
     """
-    if found := new_violations(model, result):
-        place = f"\n  at {found[0].where}" if found[0].where else ""
-        what = f"{who} left an invalid node\n  {found[0]}{place}"
+    if violations := new_violations(model, result):
+        place = f"\n  at {violations[0].where}" if violations[0].where else ""
+        what = f"{who} left an invalid node\n  {violations[0]}{place}"
         raise _BadPassError(what, SpecViolationError)
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):

@@ -91,8 +91,8 @@ class Bodies:
         Returns:
             The op type; None if every name that the function could have belongs to another body.
         """
-        found = self._equal(function.name, outline(function), _fixed(function))
-        return found or self._add(function, (function.name,), dtype)
+        present = self._equal(function.name, outline(function), _fixed(function))
+        return present or self._add(function, (function.name,), dtype)
 
     def body(self, name: str, dtype: np.dtype[Any] | None) -> gs.Function | None:
         """Return a new function with the body of a composite; None if there is none for the dtype.
@@ -115,15 +115,15 @@ class Bodies:
             )
         return self._write(name, dtype.name, self.opset)
 
-    def _equal(self, name: str, wanted: tuple[Any, ...], fixed: str) -> str | None:
+    def _equal(self, name: str, structure: tuple[Any, ...], fixed: str) -> str | None:
         """Return the op type of the function of a composite that has the outline.
 
         A function of an old file has no fixed attributes in its metadata.
         """
         for function in self._main.functions:
-            own = function.domain == DOMAIN and _plain(function.name) == _plain(name)
-            if own and _fixed(function) in ("", fixed) and outline(function) == wanted:
-                return str(function.name)
+            same = function.domain == DOMAIN and _plain(function.name) == _plain(name)
+            if same and _fixed(function) in ("", fixed) and outline(function) == structure:
+                return function.name
         return None
 
     def _add(
@@ -170,6 +170,7 @@ class Bodies:
     def find(self, domain: str, name: str) -> gs.Function | None:
         """Return the function of a domain and a name."""
         functions = self._main.functions
+        # Passes add and remove functions; `rename` resets the index, as the number stays the same.
         if self._indexed is not functions or len(self._by_name) != len(functions):
             self._indexed = functions
             self._by_name = {(f.domain, f.name): f for f in reversed(functions)}
@@ -186,7 +187,7 @@ class Bodies:
     def callers_first(self) -> Iterator[gs.Function]:
         """Yield every function after its callers, functions added during the iteration included."""
         done: set[int] = set()
-        while left := [one for one in self._main.functions if id(one) not in done]:
+        while left := [function for function in self._main.functions if id(function) not in done]:
             functions, count = self._main.functions, len(self._main.functions)
             for chosen in sorted_callers_first(left):
                 if self._main.functions is not functions or len(functions) != count:
@@ -271,8 +272,8 @@ def can_make_functions(one: Callable[..., int]) -> bool:
 
 def model_bodies(graph: gs.Graph) -> Bodies | None:
     """Return the functions of the model that a graph belongs to; None outside of a run."""
-    found = context_of(graph).bodies
-    return found if isinstance(found, Bodies) else None
+    bodies = context_of(graph).bodies
+    return bodies if isinstance(bodies, Bodies) else None
 
 
 def bodies_of(graph: gs.Graph) -> Bodies | None:

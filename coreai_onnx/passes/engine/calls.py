@@ -43,11 +43,11 @@ class CallIndex:
         for root in self._dirty.values():
             self._read(root)
         self._dirty.clear()
-        found = self._calls.get(key, {})
-        if len(found) > 1:
-            order = {one: position for position, one in enumerate(self._roots)}
-            found = dict(sorted(found.items(), key=lambda item: order[item[0]]))
-        return [node for nodes in found.values() for node in nodes]
+        by_root = self._calls.get(key, {})
+        if len(by_root) > 1:  # a root that changed was indexed last
+            order = {root: position for position, root in enumerate(self._roots)}
+            by_root = dict(sorted(by_root.items(), key=lambda item: order[item[0]]))
+        return [node for nodes in by_root.values() for node in nodes]
 
     def _read(self, root: gs.Graph) -> None:
         for key in self._keys.get(id(root), ()):
@@ -61,9 +61,9 @@ class CallIndex:
 
 
 def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
-    """Return functions, each after its callers; otherwise in the given order.
+    """Return functions, each after its callers; otherwise in their order.
 
-    Functions that call each other recursively, which ONNX forbids, keep the given order.
+    Functions that call each other recursively, which ONNX forbids, keep their order.
     """
     number = {(one.domain, one.name): i for i, one in enumerate(functions)}
     calls = [

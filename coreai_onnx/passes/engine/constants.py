@@ -15,7 +15,9 @@ from coreai_onnx.passes.engine import graphs as gs
 
 Compute = Callable[..., np.ndarray]
 _CHUNK = 1 << 20
+"""Bytes that are hashed at a time: a weight in a data file is never in memory as a whole."""
 _SAMPLE = 4096
+"""Bytes that a fingerprint reads at each of its places, of which there are six at most."""
 
 
 def constant_from_tensor(name: str, source: ir.TensorProtocol) -> gs.Constant:

@@ -25,6 +25,7 @@ class Edit:
     def __init__(self, graph: gs.Graph) -> None:
         """Start without a change; analyses of the graph run when they are first needed."""
         self.graph = graph
+        # By id: a user's pass may hand in objects of graph-surgeon itself, which have no hash.
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
 
@@ -91,7 +92,7 @@ class Edit:
         """Remove a node whose first output the producer of ``source`` computes from now on.
 
         The output keeps its name, and that of ``source`` ends: a value of its name would no longer
-        be the one that the exported program calls so.
+        be the one that has this name in the exported program.
 
         Args:
             node: The node; nothing else reads ``source``.
@@ -248,6 +249,7 @@ def bypass_nodes(
 def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
     """Make input ``index`` of ``node`` read ``tensor``."""
     old = node.inputs[index]
+    # Methods of list: those of graph-surgeon's lists would update the other side by value.
     position = next(i for i, reader in enumerate(old.outputs) if reader is node)
     list.__delitem__(old.outputs, position)
     list.__setitem__(node.inputs, index, tensor)

@@ -228,9 +228,9 @@ def _in_source_order(
     constants: dict[str, ir.Value],
 ) -> list[ir.Value]:
     """Return initializers in source order: defaults of inputs and constants may alternate."""
-    known = source.initializers if isinstance(source, ir.Graph) else {}
+    in_source = source.initializers if isinstance(source, ir.Graph) else {}
     both = defaults | constants
-    ordered = [both.pop(name) for name in known if name in both]
+    ordered = [both.pop(name) for name in in_source if name in both]
     return ordered + [value for name, value in both.items() if name in constants]
 
 

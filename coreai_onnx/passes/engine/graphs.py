@@ -126,14 +126,15 @@ class UniqueNames:
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
-    def claim(self, wanted: str) -> str:
-        """Reserve and return ``wanted``, or ``wanted_1``, ``wanted_2`` … if it is in use."""
-        name = wanted
-        while name in self._taken:
-            self._next[wanted] = self._next.get(wanted, 0) + 1
-            name = f"{wanted}_{self._next[wanted]}"
-        self._taken.add(name)
-        return name
+    def claim(self, name: str) -> str:
+        """Reserve and return ``name``, or ``name_1``, ``name_2`` … if it is in use."""
+        unique = name
+        while unique in self._taken:
+            # The count is kept: a search from 1 would take quadratic time for equal names.
+            self._next[name] = self._next.get(name, 0) + 1
+            unique = f"{name}_{self._next[name]}"
+        self._taken.add(unique)
+        return unique
 
 
 class Weight(LazyValues):
@@ -206,7 +207,7 @@ class Variable(_Variable):
     def to_constant(self, values: np.ndarray, export_dtype: Any = None) -> Constant:
         """Turn the variable into a constant of the same name."""
         constant: Constant = super().to_constant(values, export_dtype)
-        constant.__class__ = Constant
+        constant.__class__ = Constant  # graph-surgeon has made it one of its own class
         return constant
 
 
@@ -334,9 +335,9 @@ def _adopt_parts(graph: Graph) -> None:
         *(node.outputs for node in graph.nodes),
     )
     for part in parts:
-        for one in part:
-            if type(one) in _CLASSES:
-                one.__class__ = _CLASSES[type(one)]
+        for member in part:
+            if type(member) in _CLASSES:
+                member.__class__ = _CLASSES[type(member)]
 
 
 def attribute_graphs(node: Node) -> list[Graph]:

@@ -41,20 +41,17 @@ def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) ->
     _check_graph(root, set())
 
 
-def too_new(
-    root: gs.Graph, opset: int, oldest: Release | None = None, *, known: bool = True
-) -> str:
+def too_new(root: gs.Graph, opset: int, oldest: Release | None = None) -> str:
     """Return a node that passes created and a runtime may not have; empty if there is none.
 
     Args:
         root: The main graph or a function body.
         opset: Its ``ai.onnx`` opset.
         oldest: The oldest onnxruntime that must run the model; None for any.
-        known: Whether to skip nodes that came with the model.
     """
     for graph in with_subgraphs(root):
         for node in graph.nodes:
-            if known and not _is_new(node):
+            if not _is_new(node):
                 continue
             if node.domain == CONTRIB_DOMAIN and oldest is not None:
                 since = contrib_since(node.op, node.attrs, len(node.inputs))
@@ -111,9 +108,9 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
         if id(tensor) in makers:
             raise BrokenGraphError(f"graph input {tensor.name!r} is produced by a node")
     _check_reads(graph, visible, makers)
-    known = visible | makers.keys()
+    produced = visible | makers.keys()
     for output in graph.outputs:
-        if not isinstance(output, gs.AnyConstant) and id(output) not in known:
+        if not isinstance(output, gs.AnyConstant) and id(output) not in produced:
             raise BrokenGraphError(f"graph output {output.name!r} is produced by nothing")
 
 

@@ -62,7 +62,7 @@ def constant_of(tensor: gs.Tensor, *, at_most: int | None = None) -> np.ndarray 
 
 def ints_of(tensor: gs.Tensor) -> list[int] | None:
     """Return a small integer constant as a flat list (axes, shapes, perms)."""
-    values = constant_of(tensor, at_most=4096)
+    values = constant_of(tensor, at_most=4096)  # axes and shapes, not the indices of an embedding
     if values is None or values.dtype.kind not in "iu":
         return None
     return [int(value) for value in values.ravel()]
@@ -155,9 +155,9 @@ def scaled(node: gs.Operation, like: gs.Tensor | None = None) -> tuple[gs.Tensor
 
 def axes_of(node: gs.Operation, index: int = 1) -> list[int] | None:
     """Return the axes of a node, from an input (opset 13 and later) or an attribute."""
-    given = input_of(node, index)
-    if given is not None:
-        return ints_of(given)
+    tensor = input_of(node, index)
+    if tensor is not None:
+        return ints_of(tensor)
     axes = attribute_of(node, "axes", None)
     return list(axes) if isinstance(axes, list | tuple) else None
 

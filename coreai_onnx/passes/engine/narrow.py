@@ -58,8 +58,8 @@ def computed_by(tensor: gs.Tensor, *ops: str) -> Computation | None:
     node = maker(tensor)
     if node is None or node.outputs[0] is not tensor:
         return None
-    found = computation(node)
-    return found if is_standard(found, *ops) else None
+    operation = computation(node)
+    return operation if is_standard(operation, *ops) else None
 
 
 def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
@@ -98,8 +98,9 @@ def _cast_dtype(node: gs.Node) -> np.dtype[Any] | None:
 
 def _operand(tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
     """Return an operand before it was widened; None if it has more bits than the dtype."""
-    own = dtype_of(tensor)
-    if isinstance(tensor, gs.AnyConstant) or (own is not None and own.kind in "iub"):
+    present = dtype_of(tensor)
+    # Constants were widened when they were folded; integers and masks have no wide form.
+    if isinstance(tensor, gs.AnyConstant) or (present is not None and present.kind in "iub"):
         return tensor
     cast = made_by(tensor, "Cast")
     return cast.inputs[0] if cast is not None and dtype_of(cast.inputs[0]) == dtype else None
