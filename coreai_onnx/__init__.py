@@ -119,6 +119,13 @@ _MOVED = {
     "coreai_onnx.generation": "coreai_onnx.huggingface.generation",
     "coreai_onnx.kernels": "coreai_onnx.delegation.user_kernels",
     "coreai_onnx.memory": "coreai_onnx.runtime.memory",
+    "coreai_onnx.passes.engine.append_body": "coreai_onnx.passes.engine.bodies",
+    "coreai_onnx.passes.engine.bypass": "coreai_onnx.passes.engine.edit",
+    "coreai_onnx.passes.engine.context": "coreai_onnx.passes.engine.graphs",
+    "coreai_onnx.passes.engine.digest": "coreai_onnx.passes.engine.constants",
+    "coreai_onnx.passes.engine.head_layout": "coreai_onnx.passes.engine.edit",
+    "coreai_onnx.passes.engine.lazy": "coreai_onnx.passes.engine.constants",
+    "coreai_onnx.passes.engine.weight": "coreai_onnx.passes.engine.constants",
 }
 """Modules under the names that they had in version 0.1."""
 

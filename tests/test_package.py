@@ -59,9 +59,41 @@ assert main(["inspect", "nowhere.onnx"]) == 2
 """
 
 
+TORCH_FOR_A_BODY = """
+import sys
+import onnx.parser, onnx_ir
+from coreai_onnx import OnnxProgram
+
+def optimized(text):
+    text = '<ir_version: 10, opset_import: ["": 23]> main (float[2, 8] x' + text
+    program = OnnxProgram({"main": onnx_ir.from_proto(onnx.parser.parse_model(text))})
+    return program.optimize()
+
+plain = optimized(") => (float[2, 8] y) { a = Identity (x)  y = Neg (a) }")
+assert plain.pass_report.counts["remove_identities"] == 1
+assert "torch" not in sys.modules
+norm = optimized(''', float[8] w) => (float[2, 8] y) <float two = {2.0}, int64[1] axes = {-1},
+  float eps = {0.00001}> { square = Pow (x, two)  mean = ReduceMean (square, axes)
+  sum = Add (mean, eps)  root = Sqrt (sum)  normal = Div (x, root)  y = Mul (normal, w) }''')
+assert norm.composites() == {"ai.coreai::rms_norm": 1}
+assert "torch" in sys.modules
+"""
+
+
 def test_what_runs_models_needs_neither_torch_nor_graph_surgeon(repo: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
+        cwd=repo,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_passes_import_torch_when_they_create_a_composite(repo: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", TORCH_FOR_A_BODY],
         cwd=repo,
         capture_output=True,
         text=True,

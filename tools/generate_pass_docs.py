@@ -62,9 +62,9 @@ ops have the same meaning in opset 18, or another form there: `ReduceMax` and `R
 booleans, `IsInf` of 16-bit floats and `Mod` of floats are written with older ops. Otherwise a
 `TargetError` lists the newer ops, and the program is unchanged.
 
-A composite that a pass creates is a function with a body too. Passes do not import torch, so the
-bodies are generated from the writers in `coreai_onnx/functions` in ONNX's text form
-(`composite_bodies.py`), and tests compare them with the torch reference. The function gets the
+A composite that a pass creates is a function with a body too, which the same code writes as in a
+conversion (`coreai_onnx/bodies`). Passes do not import torch: `optimize` hands that code to them
+(`write_body`), and torch is imported when a pass needs the first body. The function gets the
 composite's name if the model has no function of that name, or an equal one. Otherwise the nodes
 are not fused, and a near miss gives the reason. Passes work the same way on a program that was
 loaded from a file.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.cleanup.constant_reshapes import constant_reshapes
 from coreai_onnx.passes.cleanup.fold_constants import fold_constants
 from coreai_onnx.passes.cleanup.fold_shapes import fold_shapes
@@ -44,6 +42,7 @@ from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.quantized_products import contrib_matmul_nbits
 from coreai_onnx.passes.contrib.rope import contrib_rope
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
@@ -13,9 +12,10 @@ from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
-from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.bodies import Bodies, WriteBody
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
-from coreai_onnx.passes.engine.context import adopt_constants, context_of, with_subgraphs
+from coreai_onnx.passes.engine.graphs import adopt_objects, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
 from coreai_onnx.passes.engine.report import PassMiss, PassReport
 from coreai_onnx.passes.engine.surgeon import close_model, open_model
@@ -24,7 +24,10 @@ from coreai_onnx.passes.order import ORDER, Pass
 from coreai_onnx.targets.releases import release_of
 
 MAX_ROUNDS = 32
-"""Number of rounds after which the passes are reported as not converging."""
+"""Number of rounds after which the passes are reported as not converging.
+
+A bound for passes that undo each other.
+"""
 
 Progress = Callable[[str, str, int], None]
 """Called before each pass with the graph's name, the pass's name and the round, from 1."""
@@ -64,6 +67,7 @@ def run_passes(
     *,
     progress: Progress | None = None,
     verify: Verify | None = None,
+    write_body: WriteBody | None = None,
 ) -> PassReport:
     """Optimize ``model`` in place.
 
@@ -77,6 +81,8 @@ def run_passes(
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
         verify: Called after each pass that changed the model.
+        write_body: Writes the bodies of the composites that passes create, which is
+            ``coreai_onnx.bodies.pass_bodies.write_pass_body``; None if the passes create none.
 
     Returns:
         Counts per pass and the near misses.
@@ -90,8 +96,8 @@ def run_passes(
     """
     chosen = tuple(ORDER if passes is None else passes)
     if verify is not None:
-        return _run_verified(model, chosen, verify, progress)
-    run = _Run(model, chosen, progress)
+        return _run_verified(model, chosen, verify, progress, write_body)
+    run = _Run(model, chosen, progress, write_body)
     try:
         run.all()
         result = _closed(run, model)
@@ -100,9 +106,9 @@ def run_passes(
         _check_result(model, result, "a pass")
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in chosen if one is not late.one)
-        return run_passes(model, fitting, progress=progress)
+        return run_passes(model, fitting, progress=progress, write_body=write_body)
     except _BadPassError as first:
-        replay = _Replay(model, chosen, limit=run.steps + 1)
+        replay = _Replay(model, chosen, limit=run.steps + 1, write_body=write_body)
         error = replay.first_error() or first
         if replay.valid is not None:
             adopt(replay.valid, model)
@@ -113,15 +119,21 @@ def run_passes(
 
 
 def _run_verified(
-    model: ir.Model, passes: tuple[Pass, ...], verify: Verify, progress: Progress | None
+    model: ir.Model,
+    passes: tuple[Pass, ...],
+    verify: Verify,
+    progress: Progress | None,
+    write_body: WriteBody | None,
 ) -> PassReport:
     """Run the passes, and verify the model after each that changed it."""
-    run = _Replay(model, passes, limit=None, verify=verify, progress=progress)
+    run = _Replay(
+        model, passes, limit=None, verify=verify, progress=progress, write_body=write_body
+    )
     try:
         run.all()
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in passes if one is not late.one)
-        return _run_verified(model, fitting, verify, progress)
+        return _run_verified(model, fitting, verify, progress, write_body)
     except _BadPassError as error:
         if run.valid is not None:
             adopt(run.valid, model)
@@ -151,9 +163,9 @@ def _check_result(
         who: The pass, for the message.
         verify: Returns what the result computes wrongly.
     """
-    if found := new_violations(model, result):
-        place = f"\n  at {found[0].where}" if found[0].where else ""
-        what = f"{who} left an invalid node\n  {found[0]}{place}"
+    if violations := new_violations(model, result):
+        place = f"\n  at {violations[0].where}" if violations[0].where else ""
+        what = f"{who} left an invalid node\n  {violations[0]}{place}"
         raise _BadPassError(what, SpecViolationError)
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):
@@ -194,7 +206,11 @@ class _Run:
     """
 
     def __init__(
-        self, model: ir.Model, passes: Sequence[Pass], progress: Progress | None = None
+        self,
+        model: ir.Model,
+        passes: Sequence[Pass],
+        progress: Progress | None = None,
+        write_body: WriteBody | None = None,
     ) -> None:
         self.main = open_model(model)
         self.oldest = release_of(model.metadata_props.get(MINIMUM_ONNXRUNTIME))
@@ -203,7 +219,7 @@ class _Run:
         )
         self.steps = 0
         self._passes, self._progress = passes, progress
-        self._bodies = Bodies(self.main)
+        self._bodies = Bodies(self.main, write_body)
 
     def all(self) -> None:
         """Run the passes on every graph."""
@@ -211,7 +227,7 @@ class _Run:
         pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):
             for graph in with_subgraphs(root):
-                context_of(graph).pure_calls, context_of(graph).bodies = pure, bodies
+                graph.pure_calls, graph.bodies = pure, bodies
         # The main graph comes first, since functions that it no longer calls can be skipped. It is
         # processed again if function bodies changed, since they may no longer call others.
         # Functions that passes add are at the end of the list.
@@ -231,7 +247,8 @@ class _Run:
 
     def _root(self, graph: gs.Graph) -> list[PassMiss]:
         """Run rounds over one root graph until one changes nothing; return the last near misses."""
-        label = "main" if context_of(graph).kind == "main" else f"{graph.domain}::{graph.name}"
+        graph = context_of(graph)  # a user's pass may have added a function of graph-surgeon
+        label = f"{graph.domain}::{graph.name}" if isinstance(graph, gs.Function) else "main"
         root = _Root(graph, label, interface_of(graph), int(graph.opset or self.main.opset))
         for number in range(1, MAX_ROUNDS + 1):
             changed, misses = 0, []
@@ -263,6 +280,8 @@ class _Run:
             ) from error
         if count:
             self._check(one, root)
+        elif not _is_ours(one):  # a user's pass may not report what it changes
+            adopt_objects(root.graph)
         if count and _is_ours(one) and too_new(root.graph, root.opset, self.oldest):
             raise _TooNewError(one)
         self.steps += 1
@@ -275,7 +294,7 @@ class _Run:
             check(root.graph, root.interface)
         except BrokenGraphError as error:
             raise _BadPassError(f"pass {name_of(one)} broke {root.label}: {error}") from error
-        adopt_constants(root.graph)
+        adopt_objects(root.graph)
 
     def _node_count(self) -> int:
         roots = [self.main, *self.main.functions]
@@ -294,6 +313,7 @@ class _Replay(_Run):
         limit: The number of steps that the failed run began; None for all.
         verify: Called after each pass that changed the model.
         progress: Called before each pass.
+        write_body: Writes the bodies of composites.
 
     Attributes:
         valid: The model after the last step that left it valid; None while it is unchanged.
@@ -306,8 +326,9 @@ class _Replay(_Run):
         limit: int | None,
         verify: Verify | None = None,
         progress: Progress | None = None,
+        write_body: WriteBody | None = None,
     ) -> None:
-        super().__init__(model, passes, progress)
+        super().__init__(model, passes, progress, write_body)
         self.valid: ir.Model | None = None
         self._model, self._limit, self._verify = model, limit, verify
 
@@ -327,7 +348,7 @@ class _Replay(_Run):
         count = super()._step(one, root, why)
         if not count:
             self._check(one, root)
-        if count or not _is_ours(one):  # a user's pass may not report what it changes
+        if count or not _is_ours(one):
             self._export(one, root)
         return count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import onnx_ir as ir
 
@@ -14,7 +15,7 @@ from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
-from coreai_onnx.passes.engine.bodies import can_make_functions
+from coreai_onnx.passes.engine.bodies import WriteBody, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
 from coreai_onnx.passes.portable import check_portable, make_portable
@@ -78,6 +79,7 @@ def optimize_for(
     passes: Sequence[Pass] | None = None,
     minimum_onnxruntime: str | None = None,
     verify: Verify | None = None,
+    write_body: WriteBody | None = None,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -88,6 +90,7 @@ def optimize_for(
         minimum_onnxruntime: The oldest onnxruntime that must run the file; None for the version in
             the model's metadata, which a conversion writes, or else the newest.
         verify: Called after each pass that changed the model.
+        write_body: Writes the bodies of the composites that passes create, as for `run_passes`.
 
     Returns:
         The report of the passes.
@@ -97,7 +100,7 @@ def optimize_for(
         PassError: A pass failed.
     """
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        return _optimize_for(model, target, passes, minimum_onnxruntime, verify)
+        return _optimize_for(model, target, passes, minimum_onnxruntime, verify, write_body)
 
 
 def _optimize_for(
@@ -106,20 +109,27 @@ def _optimize_for(
     passes: Sequence[Pass] | None,
     minimum_onnxruntime: str | None,
     verify: Verify | None,
+    write_body: WriteBody | None,
 ) -> PassReport:
     minimum = minimum_onnxruntime
     if minimum is None:
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     usual = passes_for(target, minimum)  # also checks both, where passes are given
-    passes = usual if passes is None else passes
     is_portable = target == "portable"
     if is_portable:
         check_portable(model)
     if minimum is not None:  # passes read it
         model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
-    report = run_passes(model, passes, verify=verify)
+    run = partial(
+        run_passes,
+        model,
+        usual if passes is None else passes,
+        verify=verify,
+        write_body=write_body,
+    )
+    report = run()
     if is_portable and make_portable(model):
-        again = run_passes(model, passes, verify=verify)
+        again = run()
         for name, count in again.counts.items():
             report.counts[name] += count
         report.nodes_after, report.near_misses = again.nodes_after, again.near_misses

@@ -11,10 +11,11 @@ import torch
 
 from coreai_onnx import OnnxProgram, TorchConverter, from_python, get_decomp_table
 from coreai_onnx.debugging.diff.model_diff import diff_models
-from coreai_onnx.passes import Target, optimize_for
+from coreai_onnx.passes import Target
 from coreai_onnx.runtime import kernels_built
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES, named
+from tests.passes.rewriting import optimize_for
 from tests.support.tolerances import assert_close
 
 DECOMPOSED = """

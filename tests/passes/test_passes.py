@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.passes import TARGETS, optimize_for, run_passes
+from coreai_onnx.passes import TARGETS
 from tests.passes.random_graphs import BINDINGS, ROUNDED, STEPS, inputs_of, models
-from tests.passes.rewriting import run, same_bytes
+from tests.passes.rewriting import optimize_for, run, run_passes, same_bytes
 from tests.support.tolerances import assert_close
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     composite,

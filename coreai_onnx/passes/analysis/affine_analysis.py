@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, AffineValue
 from coreai_onnx.passes.analysis.affine_rules import PARTIAL, RULES
 from coreai_onnx.passes.analysis.dataflow import ForwardAnalysis
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import constant_of
 
 _LONGEST = 4096

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.analysis.affine import (
     ONE,
     AffineDims,
@@ -23,6 +21,7 @@ from coreai_onnx.passes.analysis.affine import (
     transform,
 )
 from coreai_onnx.passes.analysis.shape_values import sliced_shape
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import attribute_of, axes_of, ints_of, shape_of
 
 _FAR = 2**31 - 1

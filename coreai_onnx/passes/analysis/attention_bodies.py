@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.match import dtype_of, shape_of
 

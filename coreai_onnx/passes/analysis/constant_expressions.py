@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import tensor_from_constant
 from coreai_onnx.passes.engine.match import is_standard, maker
-from coreai_onnx.passes.engine.weight import tensor_from_constant
 
 _DEPTH = 64
 """The maximum number of nodes between a result and its constants."""

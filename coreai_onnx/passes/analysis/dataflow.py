@@ -6,10 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import is_standard, maker
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 
 T = TypeVar("T")
 
@@ -22,7 +20,7 @@ class ForwardAnalysis(ABC, Generic[T]):
 
     def __init__(self) -> None:
         """Start with an empty cache."""
-        self._known: TensorTable[T | None] = TensorTable()
+        self._known: dict[gs.Tensor, T | None] = {}
 
     @abstractmethod
     def of_constant(self, constant: gs.Constant) -> T | None:

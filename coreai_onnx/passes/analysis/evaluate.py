@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import attribute_of
 
 Array: TypeAlias = Any

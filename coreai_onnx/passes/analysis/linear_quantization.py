@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     VIEWS,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.linear_quantization import BYTES
 from coreai_onnx.passes.analysis.quantized_products import before_transposes
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     VIEWS,
     attribute_of,

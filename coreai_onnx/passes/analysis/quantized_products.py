@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import attribute_of, dtype_of, input_of, made_by, shape_of
 
 _FLOAT32 = np.dtype(np.float32)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,

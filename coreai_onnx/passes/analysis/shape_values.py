@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dataflow import ForwardAnalysis
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, evaluate, rearrange
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import Dim, attribute_of, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why

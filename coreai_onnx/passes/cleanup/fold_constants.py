@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import VIEWS, is_standard
 from coreai_onnx.passes.engine.why import Why
@@ -56,12 +56,12 @@ def _is_constant(node: gs.Node) -> bool:
 
 
 def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
-    constants = [tensor for tensor in node.inputs if not tensor.is_empty()]
+    constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
     read = sum(_nbytes(constant) for constant in constants)
     if read > LIMIT and node.op not in ("Shape", "Size"):
         why("an input is bigger than the limit", node)
         return None
-    arrays = [None if t.is_empty() else np.asarray(t.values) for t in node.inputs]
+    arrays = [np.asarray(t.values) if isinstance(t, gs.Constant) else None for t in node.inputs]
     try:
         results = evaluate(node, arrays, limit=LIMIT)
     except CannotEvaluateError as error:
@@ -101,6 +101,6 @@ def _fold_output(edit: Edit, node: gs.Node, why: Why) -> int:
         return 0
     output = node.outputs[0]
     constant = edit.constant(f"{output.name}_value", results[0])
-    constant.maker = node.__dict__.get("origin")
+    constant.maker = node.origin
     edit.become(node, "Identity", [constant])
     return 1

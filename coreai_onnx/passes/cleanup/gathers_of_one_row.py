@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import attribute_of, constant_of, is_standard, same_known_shape
 from coreai_onnx.passes.engine.why import Why

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import set_input
 from coreai_onnx.passes.engine.match import cast_to, dtype_of, made_by
 from coreai_onnx.passes.engine.why import Why

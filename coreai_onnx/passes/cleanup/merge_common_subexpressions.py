@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
-from coreai_onnx.passes.engine.context import attribute_graphs, context_of, with_subgraphs
-from coreai_onnx.passes.engine.digest import digest
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import digest
 from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
 
@@ -80,7 +80,7 @@ def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str
         nodes = [node for graph in with_subgraphs(body) for node in graph.nodes]
         if not all(_is_pure(node, every) for node in nodes):
             waiting.append(call)
-        for inner in {(node.domain, node.op) for node in nodes} & every:
+        for inner in {(node.domain or "", node.op) for node in nodes} & every:
             callers.setdefault(inner, []).append(call)
     impure: set[tuple[str, str]] = set()
     while waiting:
@@ -92,7 +92,7 @@ def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str
 
 
 def _key(node: gs.Node) -> tuple[Any, ...]:
-    origin = node.__dict__.get("origin")
+    origin = node.origin
     return (
         node.domain or "",
         node.op,

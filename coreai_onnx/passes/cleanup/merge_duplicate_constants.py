@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.context import context_of
-from coreai_onnx.passes.engine.digest import digest, fingerprint
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import digest, fingerprint, is_lazy
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import is_lazy
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import attribute_of, is_standard, made_by, scalar_of
 from coreai_onnx.passes.engine.why import Why

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import set_input
 from coreai_onnx.passes.engine.match import Dim, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why

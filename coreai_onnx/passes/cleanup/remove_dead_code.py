@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
-from coreai_onnx.passes.engine.context import attribute_graphs, context_of, with_subgraphs
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import detach
+from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.why import Why
 
 

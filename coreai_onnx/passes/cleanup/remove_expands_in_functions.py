@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.cleanup.remove_noop_expands import remove_noop_expands
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.match import Dim, shape_of
 from coreai_onnx.passes.engine.why import Why

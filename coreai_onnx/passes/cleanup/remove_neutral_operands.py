@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.edit import bypass_nodes
 from coreai_onnx.passes.engine.match import constant_of, dtype_of, rank_of
 from coreai_onnx.passes.engine.why import Why
 

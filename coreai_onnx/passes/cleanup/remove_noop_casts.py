@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.edit import bypass_nodes
 from coreai_onnx.passes.engine.match import attribute_of, dtype_of
 from coreai_onnx.passes.engine.why import Why
 

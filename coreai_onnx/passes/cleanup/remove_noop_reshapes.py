@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
-from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.edit import bypass_nodes
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
-from coreai_onnx.passes.engine.bypass import bypass_nodes
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.edit import bypass_nodes
 from coreai_onnx.passes.engine.match import Dim, input_of, ints_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 

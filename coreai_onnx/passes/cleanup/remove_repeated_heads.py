@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import axes_of, composite, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.narrow import computed_by
@@ -53,7 +52,7 @@ def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     heads, groups = before[1], wide[2]
     kept = (wide[0], wide[1], *wide[3:]) == before and None not in before
     whole = isinstance(heads, int) and isinstance(groups, int)
-    if not kept or not whole or not is_standard(reshape, "Reshape"):
+    if not kept or not whole or reshape is None or not is_standard(reshape, "Reshape"):
         return None
     product = int(heads) * int(groups)  # type: ignore[arg-type]  # ints, checked above
     return source if after == (before[0], product, before[2], before[3]) else None

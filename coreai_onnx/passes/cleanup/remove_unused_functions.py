@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
-from coreai_onnx.passes.engine.context import called_functions, context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import called_functions, context_of
 from coreai_onnx.passes.engine.why import Why
 
 

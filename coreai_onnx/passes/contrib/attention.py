@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.contrib.rope import Tables
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.context import context_of
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     Dim,
@@ -25,7 +24,6 @@ from coreai_onnx.passes.engine.match import (
     maker,
     shape_of,
 )
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
 from coreai_onnx.targets.contrib import contrib_since
@@ -155,7 +153,7 @@ class _AttentionWriter:
         """Write to ``edit``; ``of_rows`` says whether the opset has Attention."""
         self._edit, self._of_rows = edit, of_rows
         self._tables = Tables(edit)
-        self._biases: TensorTable[tuple[gs.Tensor, gs.Tensor]] = TensorTable()
+        self._biases: dict[gs.Tensor, tuple[gs.Tensor, gs.Tensor]] = {}
         self._lengths: dict[tuple[Dim, Dim], list[gs.Tensor]] = {}
         self._positions = AffineAnalysis()
 
@@ -172,6 +170,7 @@ class _AttentionWriter:
         """Replace ``node`` with onnxruntime's op and the changes of layout around it."""
         edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
         bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
+        biases = [] if bias is None else [bias]
         sources, tables = list(node.inputs[:3]), None
         if rotates:
             sources, tables = self._unrotated(node, shapes)
@@ -181,18 +180,16 @@ class _AttentionWriter:
         if shapes.heads != shapes.key_heads or tables is not None:
             op = "GroupQueryAttention"
             inputs = [*rows, empty, empty, *self._sizes(node, shapes)]
-            inputs += [*(tables or (empty, empty)), empty, bias]
+            inputs += [*(tables or (empty, empty)), empty, *biases]
             attrs |= {"kv_num_heads": shapes.key_heads, "do_rotary": int(tables is not None)}
             if not causal:
                 attrs["causal"] = 0
         elif self._of_rows:
-            op, domain, inputs = "Attention", "", [*rows, bias]
+            op, domain, inputs = "Attention", "", [*rows, *biases]
             attrs = {"q_num_heads": shapes.heads, "kv_num_heads": shapes.heads, "is_causal": causal}
         else:
-            op, inputs = "MultiHeadAttention", [*rows, empty, empty, bias]
+            op, inputs = "MultiHeadAttention", [*rows, empty, empty, *biases]
             attrs["unidirectional"] = causal
-        if bias is None:
-            inputs = inputs[:-1]
         while inputs[-1].is_empty():
             inputs.pop()
         if attribute_of(node, "scale", None) is not None:
@@ -219,7 +216,7 @@ class _AttentionWriter:
         for what in ("keys", "values"):
             self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
 
-    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Tensor:
+    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Variable:
         tensor = node.outputs[0]
         tensor.dtype, tensor.shape = np.dtype(np.float32), shape
         return tensor

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME
 from coreai_onnx.passes.contrib.rope import Tables
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.head_layout import become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     attribute_of,
@@ -36,7 +35,7 @@ class _Joined:
 
     past: gs.Tensor
     new: gs.Tensor
-    whole: gs.Tensor
+    whole: gs.Variable
     concat: gs.Node
 
 
@@ -83,7 +82,7 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
     past, new = concat.inputs
     if any(len(shape_of(one) or ()) != 4 for one in (past, new, tensor)):
         return None
-    return _Joined(past, new, tensor, concat)
+    return _Joined(past, new, concat.outputs[0], concat)
 
 
 def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, positions: AffineAnalysis) -> str:

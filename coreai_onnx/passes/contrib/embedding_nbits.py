@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.contrib.few_bit_codes import (
     codes_in_rows,
     obstacle_in_codes,
     packed_zeros,
 )
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,

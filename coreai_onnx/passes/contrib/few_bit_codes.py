@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.analysis.call_constants import constants_behind
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import dtype_of, static_shape_of
 
 _BYTE = 8

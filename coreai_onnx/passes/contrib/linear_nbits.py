@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.contrib.few_bit_codes import (
     float32_scales,
@@ -13,6 +12,7 @@ from coreai_onnx.passes.contrib.few_bit_codes import (
     packed_zeros,
 )
 from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS, Sizes, become_matmul_nbits
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     attribute_of,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import onnx_graphsurgeon as gs
-
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN
 

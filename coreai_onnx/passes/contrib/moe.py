@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.contrib.expert_blocks import (
     ExpertBlock,
     expert_block,
@@ -13,9 +11,10 @@ from coreai_onnx.passes.contrib.expert_blocks import (
     rows_of_tokens,
     softmax_routing,
 )
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, attribute_of, input_of
 from coreai_onnx.passes.engine.why import Why
 

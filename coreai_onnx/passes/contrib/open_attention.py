@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.contrib.attention import write_attentions
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.contrib.expert_blocks import (
@@ -16,9 +15,10 @@ from coreai_onnx.passes.contrib.expert_blocks import (
     softmax_routing,
 )
 from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     attribute_of,

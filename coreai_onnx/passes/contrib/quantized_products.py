@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.model.packed_codes import pack_codes, pack_rows
 from coreai_onnx.passes.analysis.quantized_products import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
 from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS, Sizes, become_matmul_nbits
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import input_of, is_standard, shape_of
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _BITS = 4
@@ -79,7 +78,7 @@ def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
     no value needs more than 4 bits. The weight is packed when the model is written.
     """
     edit, count = Edit(graph), 0
-    packed = TensorTable[list[gs.Tensor]]()
+    packed: dict[gs.Tensor, list[gs.Tensor]] = {}
     for node in graph.nodes:
         if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
             continue

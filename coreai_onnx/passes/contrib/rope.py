@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
@@ -18,7 +18,6 @@ from coreai_onnx.passes.engine.match import (
     maker,
     shape_of,
 )
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _ELEMENTWISE = ("Cast", "Cos", "Sin", "Mul")
@@ -55,7 +54,7 @@ class Tables:
     def __init__(self, edit: Edit) -> None:
         """Create nodes with ``edit``."""
         self._edit = edit
-        self._known: TensorTable[gs.Tensor] = TensorTable()
+        self._known: dict[gs.Tensor, gs.Tensor] = {}
 
     def of(self, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
         """Return the tables of a rope, ``[length, lanes / 2]``; None if batch items differ."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,

@@ -1,7 +1,6 @@
 """Bodies of the composites that passes create.
 
-Passes do not import torch, so they cannot run the writers of ``coreai_onnx/functions``. The bodies
-that they need are generated from these writers, in ONNX's text form (``composite_bodies.py``). If
+Passes do not import torch, so whoever runs them hands in what writes the bodies (`WriteBody`). If
 the model already has an equal body, that function is called: functions are compared by what they
 do, not by which stage created them.
 """
@@ -13,19 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.errors import PassError
 from coreai_onnx.model.checks.fixed_attributes import FIXED
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
-from coreai_onnx.passes.engine.composite_bodies import BODIES, FORMULAS, Body
-from coreai_onnx.passes.engine.context import context_of, with_subgraphs
+from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
 
+WriteBody = Callable[[str, str, int], ir.Function | None]
+"""Writes the body of a composite: from its op type with the variant, or a part of a body
+(``skip_rms_norm/sum``), the dtype of the first input, and the opset. It returns None if there is no
+body for the dtype, and may return the same object again."""
 _FUNCTIONS_SINCE = 8
 """The first IR version in which a model can contain functions."""
 _DTYPE_WORDS = ("float64", "bfloat16", "float16")
@@ -36,17 +37,18 @@ _MAKERS: set[Callable[..., int]] = set()
 class Bodies:
     """The functions of a model while passes run on it."""
 
-    def __init__(self, main: gs.Graph) -> None:
+    def __init__(self, main: gs.Graph, write: WriteBody | None = None) -> None:
         """Index the functions of a model.
 
         Args:
             main: The main graph.
+            write: Writes the bodies of composites; None if the passes create none.
         """
-        self._main = main
+        self._main, self._write = main, write
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
-        self._outlines: dict[Body, tuple[Any, ...]] = {}
+        self._outlines: dict[tuple[str, str], tuple[Any, ...]] = {}
 
     @property
     def opset(self) -> int:
@@ -66,14 +68,18 @@ class Bodies:
         Returns:
             The op type to call; None if there is no body for the dtype, or if every name that it
             could have belongs to another body.
+
+        Raises:
+            PassError: There is nothing that writes bodies.
         """
-        body = _body(name, dtype, self.opset)
-        if body is None:
+        written = self._written(name, dtype)
+        if written is None or dtype is None:
             return None
-        if body not in self._outlines:  # a pass asks once for every place that it rewrites
-            self._outlines[body] = outline(self._parsed(name, body))
-        found = self._equal(name, self._outlines[body], body.fixed)
-        return found or self._add(self._parsed(name, body), op_types or (name,), dtype)
+        key = name, dtype.name
+        if key not in self._outlines:  # a pass asks once for every place that it rewrites
+            self._outlines[key] = outline(Importer().function(written))
+        present = self._equal(name, self._outlines[key], written.metadata_props.get(FIXED, ""))
+        return present or self._add(_copied(written), op_types or (name,), dtype)
 
     def provide(self, function: gs.Function, dtype: np.dtype[Any] | None) -> str | None:
         """Make sure that the model has a function of a composite; return the op type to call.
@@ -85,8 +91,8 @@ class Bodies:
         Returns:
             The op type; None if every name that the function could have belongs to another body.
         """
-        found = self._equal(function.name, outline(function), _fixed(function))
-        return found or self._add(function, (function.name,), dtype)
+        present = self._equal(function.name, outline(function), _fixed(function))
+        return present or self._add(function, (function.name,), dtype)
 
     def body(self, name: str, dtype: np.dtype[Any] | None) -> gs.Function | None:
         """Return a new function with the body of a composite; None if there is none for the dtype.
@@ -95,18 +101,29 @@ class Bodies:
             name: Op type, with the variant, or a part of a body: ``skip_rms_norm/sum``.
             dtype: Dtype of the first input.
         """
-        found = _body(name, dtype, self.opset)
-        return None if found is None else self._parsed(name, found)
+        written = self._written(name, dtype)
+        return None if written is None else _copied(written)
 
-    def _equal(self, name: str, wanted: tuple[Any, ...], fixed: str) -> str | None:
+    def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
+        if dtype is None:
+            return None
+        if self._write is None:
+            raise PassError(
+                f"a pass creates a body of {name}, but nothing writes bodies; optimize with "
+                "OnnxProgram.optimize, or pass write_body=coreai_onnx.bodies.pass_bodies."
+                "write_pass_body"
+            )
+        return self._write(name, dtype.name, self.opset)
+
+    def _equal(self, name: str, structure: tuple[Any, ...], fixed: str) -> str | None:
         """Return the op type of the function of a composite that has the outline.
 
         A function of an old file has no fixed attributes in its metadata.
         """
         for function in self._main.functions:
-            own = function.domain == DOMAIN and _plain(function.name) == _plain(name)
-            if own and _fixed(function) in ("", fixed) and outline(function) == wanted:
-                return str(function.name)
+            same = function.domain == DOMAIN and _plain(function.name) == _plain(name)
+            if same and _fixed(function) in ("", fixed) and outline(function) == structure:
+                return function.name
         return None
 
     def _add(
@@ -121,8 +138,8 @@ class Bodies:
             return None
         function.name = op_type
         self._main.functions.append(function)
-        context_of(function).bodies = self
-        self._set_pure(context_of(self._main).pure_calls | {(DOMAIN, op_type)})
+        function.bodies = self
+        self._set_pure(self._main.pure_calls | {(DOMAIN, op_type)})
         return op_type
 
     def named(self, name: str) -> gs.Function | None:
@@ -145,7 +162,7 @@ class Bodies:
         function.name = new
         self._indexed = ()
         self._calls = CallIndex()
-        pure = context_of(self._main).pure_calls
+        pure = self._main.pure_calls
         if (DOMAIN, old) in pure:
             self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
         return True
@@ -153,6 +170,7 @@ class Bodies:
     def find(self, domain: str, name: str) -> gs.Function | None:
         """Return the function of a domain and a name."""
         functions = self._main.functions
+        # Passes add and remove functions; `rename` resets the index, as the number stays the same.
         if self._indexed is not functions or len(self._by_name) != len(functions):
             self._indexed = functions
             self._by_name = {(f.domain, f.name): f for f in reversed(functions)}
@@ -164,12 +182,12 @@ class Bodies:
 
     def _set_pure(self, calls: frozenset[tuple[str, str]]) -> None:
         for graph in self._graphs():
-            context_of(graph).pure_calls = calls
+            graph.pure_calls = calls
 
     def callers_first(self) -> Iterator[gs.Function]:
         """Yield every function after its callers, functions added during the iteration included."""
         done: set[int] = set()
-        while left := [one for one in self._main.functions if id(one) not in done]:
+        while left := [function for function in self._main.functions if id(function) not in done]:
             functions, count = self._main.functions, len(self._main.functions)
             for chosen in sorted_callers_first(left):
                 if self._main.functions is not functions or len(functions) != count:
@@ -204,17 +222,10 @@ class Bodies:
                     return self.arguments(function)[index]
         return []
 
-    def _parsed(self, name: str, body: Body) -> gs.Function:
-        head = f'<domain: "{DOMAIN}", opset_import: ["": {self.opset}]>\n'
-        proto = onnx.parser.parse_function(f"{head}f {body.text}")
-        proto.name, proto.doc_string = name, FORMULAS[_plain(name)]
-        for index, node in enumerate(proto.node):
-            node.name = node.output[0] or f"{node.op_type}_{index}"
-        function = ir.from_proto(proto)
-        assert isinstance(function, ir.Function)
-        if body.fixed:
-            function.metadata_props[FIXED] = body.fixed
-        return Importer().function(function)
+
+def _copied(written: ir.Function) -> gs.Function:
+    """Import a copy of a body, since passes change a body and its metadata."""
+    return Importer().function(written.clone())
 
 
 def _plain(name: str) -> str:
@@ -222,16 +233,9 @@ def _plain(name: str) -> str:
     return name.partition(".")[0].partition("/")[0]
 
 
-def _body(name: str, dtype: np.dtype[Any] | None, opset: int) -> Body | None:
-    """Return a composite's body; None if there is none for the dtype."""
-    word = "" if dtype is None else dtype.name
-    found = (b for b in BODIES[name] if word in b.dtypes and b.since <= opset)
-    return max(found, key=lambda body: body.since, default=None)
-
-
 def _fixed(function: gs.Function) -> str:
     """Return the fixed attributes of a body as its metadata has them; empty if unknown."""
-    source = context_of(function).source
+    source = function.source
     return "" if source is None else source.metadata_props.get(FIXED, "")
 
 
@@ -268,8 +272,8 @@ def can_make_functions(one: Callable[..., int]) -> bool:
 
 def model_bodies(graph: gs.Graph) -> Bodies | None:
     """Return the functions of the model that a graph belongs to; None outside of a run."""
-    found = context_of(graph).bodies
-    return found if isinstance(found, Bodies) else None
+    bodies = context_of(graph).bodies
+    return bodies if isinstance(bodies, Bodies) else None
 
 
 def bodies_of(graph: gs.Graph) -> Bodies | None:
@@ -310,9 +314,54 @@ def outline(function: gs.Function) -> tuple[Any, ...]:
 def _frozen(value: Any) -> str:
     if isinstance(value, gs.Node.AttributeRef):
         return f"@{value.name}"
-    if isinstance(value, gs.Constant):
+    if isinstance(value, gs.AnyConstant):
         values = np.asarray(value.values)
         return f"{values.dtype.name} {values.shape} {values.tobytes().hex()}"
     if isinstance(value, gs.Graph):
         return f"graph {id(value)}"  # bodies with branches never compare equal
     return repr(list(value)) if isinstance(value, list | tuple) else repr(value)
+
+
+def append_body(first: gs.Function, second: gs.Function) -> bool:
+    """Let a function also compute another one of its result; return False if that is impossible.
+
+    first(a, b) → s, second(x, w) → y     becomes     first(a, b, w) → y, s
+
+    The nodes are copied, so that ``second`` stays as it is. Types are not copied: a body holds for
+    every dtype and shape. The metadata are those of ``second``.
+
+    Args:
+        first: A function with one output, which is changed.
+        second: A function whose first input is that output, and whose nodes have no subgraphs.
+    """
+    if any(attribute_graphs(node) for node in second.nodes):
+        return False
+    names = first.names
+    (joint,) = first.outputs
+    copies: dict[gs.Tensor, gs.Tensor] = {second.inputs[0]: joint}
+
+    def copied(tensor: gs.Tensor) -> Any:
+        if tensor.is_empty():
+            return gs.Variable.empty()
+        if tensor not in copies:
+            name = names.claim(tensor.name)
+            copies[tensor] = (
+                gs.Constant(name, tensor.values)
+                if isinstance(tensor, gs.Constant)
+                else gs.Variable(name)
+            )
+        return copies[tensor]
+
+    first.inputs.extend(copied(tensor) for tensor in second.inputs[1:])
+    outputs = [copied(tensor) for tensor in second.outputs]
+    for node in second.nodes:
+        inputs, results = ([copied(t) for t in tensors] for tensors in (node.inputs, node.outputs))
+        name = names.claim(node.name)
+        first.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, results, node.domain))
+    first.outputs = [*outputs, joint]
+    for name, default in second.attrs.items():
+        first.attrs.setdefault(name, default)
+    if first.source is not None and second.source is not None:
+        first.source.metadata_props.clear()
+        first.source.metadata_props.update(second.source.metadata_props)
+    return True

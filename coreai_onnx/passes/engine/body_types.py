@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.model.standard.model_types import ModelTypes
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.exporter import Exporter
 from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of
@@ -51,13 +51,13 @@ class BodyTypes:
         arguments = self._bodies.arguments(function)
         if not arguments or not all(arguments):
             return
-        for tensor, given in zip(function.inputs, arguments, strict=True):
-            tensor.dtype, tensor.shape = _shared_dtype(given), _shared_shape(given)
+        for tensor, passed in zip(function.inputs, arguments, strict=True):
+            tensor.dtype, tensor.shape = _shared_dtype(passed), _shared_shape(passed)
         body = Exporter(function).function(function)
-        known = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
-        found = {value.name: kind.tensor_type for value, kind in known.items()}
+        inferred = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
+        types = {value.name: kind.tensor_type for value, kind in inferred.items()}
         for tensor in _variables(function):
-            info = found.get(tensor.name)
+            info = types.get(tensor.name)
             if tensor.dtype is None and info is not None and info.elem_type != _UNKNOWN:
                 tensor.dtype = ir.DataType(info.elem_type).numpy()
                 if info.HasField("shape"):
@@ -65,12 +65,12 @@ class BodyTypes:
 
     def _function(self, node: ir.Node) -> ir.Function | None:
         """Return the function that a node calls, as it was when first requested."""
-        found = self._bodies.find(node.domain, node.op_type)
-        if found is None:
+        called = self._bodies.find(node.domain, node.op_type)
+        if called is None:
             return None
-        if id(found) not in self._exported:  # it is kept, so that no other object gets its id
-            self._exported[id(found)] = found, Exporter(found).function(found)
-        return self._exported[id(found)][1]
+        if id(called) not in self._exported:  # it is kept, so that no other object gets its id
+            self._exported[id(called)] = called, Exporter(called).function(called)
+        return self._exported[id(called)][1]
 
 
 def forget_types(function: gs.Function) -> None:
@@ -87,18 +87,18 @@ def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
 
     Bodies of composites and functions with attributes, to which none are assigned, keep theirs.
     """
-    known = [
+    types = [
         (tensor, tensor.dtype, tensor.shape)
         for function in functions
         if function.domain != DOMAIN and not function.attrs
         for tensor in _variables(function)
     ]
-    for tensor, _, _ in known:
+    for tensor, _, _ in types:
         tensor.dtype = tensor.shape = None
     try:
         yield
     finally:
-        for tensor, dtype, shape in known:
+        for tensor, dtype, shape in types:
             tensor.dtype, tensor.shape = dtype, shape
 
 
@@ -108,17 +108,17 @@ def _variables(function: gs.Function) -> list[gs.Variable]:
 
 
 def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
-    found = {dtype_of(tensor) for tensor in tensors}
-    return found.pop() if len(found) == 1 else None
+    dtypes = {dtype_of(tensor) for tensor in tensors}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
     """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
     shapes = [shape_of(tensor) for tensor in tensors]
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+    of_known_rank = [shape for shape in shapes if shape is not None]
+    if len(of_known_rank) < len(shapes) or len({len(shape) for shape in of_known_rank}) > 1:
         return None
-    return [_name(dims) for dims in zip(*known, strict=True)]
+    return [_name(dims) for dims in zip(*of_known_rank, strict=True)]
 
 
 def _name(dims: tuple[Dim, ...]) -> Dim:

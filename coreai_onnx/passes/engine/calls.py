@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 
-import onnx_graphsurgeon as gs
-
-from coreai_onnx.passes.engine.context import with_subgraphs
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import with_subgraphs
 
 Key = tuple[str, str]
 """Domain and name of a function."""
@@ -44,27 +43,27 @@ class CallIndex:
         for root in self._dirty.values():
             self._read(root)
         self._dirty.clear()
-        found = self._calls.get(key, {})
-        if len(found) > 1:
-            order = {one: position for position, one in enumerate(self._roots)}
-            found = dict(sorted(found.items(), key=lambda item: order[item[0]]))
-        return [node for nodes in found.values() for node in nodes]
+        by_root = self._calls.get(key, {})
+        if len(by_root) > 1:  # a root that changed was indexed last
+            order = {root: position for position, root in enumerate(self._roots)}
+            by_root = dict(sorted(by_root.items(), key=lambda item: order[item[0]]))
+        return [node for nodes in by_root.values() for node in nodes]
 
     def _read(self, root: gs.Graph) -> None:
         for key in self._keys.get(id(root), ()):
             self._calls[key].pop(id(root), None)
         keys: dict[Key, None] = {}
         for node in _calls_in(root):
-            key = node.domain, node.op
+            key = node.domain or "", node.op
             keys[key] = None
             self._calls.setdefault(key, {}).setdefault(id(root), []).append(node)
         self._keys[id(root)] = list(keys)
 
 
 def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
-    """Return functions, each after its callers; otherwise in the given order.
+    """Return functions, each after its callers; otherwise in their order.
 
-    Functions that call each other recursively, which ONNX forbids, keep the given order.
+    Functions that call each other recursively, which ONNX forbids, keep their order.
     """
     number = {(one.domain, one.name): i for i, one in enumerate(functions)}
     calls = [

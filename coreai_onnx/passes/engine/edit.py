@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.context import context_of, with_subgraphs
-from coreai_onnx.passes.engine.match import Dim, shape_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import context_of, origin_of, with_subgraphs
+from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
+from coreai_onnx.passes.engine.why import Why
 
 
 class Edit:
@@ -24,6 +25,7 @@ class Edit:
     def __init__(self, graph: gs.Graph) -> None:
         """Start without a change; analyses of the graph run when they are first needed."""
         self.graph = graph
+        # By id: a user's pass may hand in objects of graph-surgeon itself, which have no hash.
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
 
@@ -62,7 +64,9 @@ class Edit:
             _learn(new, old)
             _move_readers(old, new)
             return True
-        if self.is_output(new) or id(new) not in self._local or isinstance(old, gs.Constant):
+        if self.is_output(new) or id(new) not in self._local:
+            return False
+        if isinstance(old, gs.AnyConstant) or isinstance(new, gs.AnyConstant):
             return False
         _learn(old, new)
         _move_readers(new, old)
@@ -72,7 +76,9 @@ class Edit:
     def can_replace(self, old: gs.Tensor, new: gs.Tensor) -> bool:
         """Whether ``replace`` would succeed."""
         return not self.is_output(old) or (
-            not self.is_output(new) and id(new) in self._local and not isinstance(old, gs.Constant)
+            not self.is_output(new)
+            and id(new) in self._local
+            and not isinstance(old, gs.AnyConstant)
         )
 
     def bypass(self, node: gs.Node, source: gs.Tensor) -> bool:
@@ -86,12 +92,13 @@ class Edit:
         """Remove a node whose first output the producer of ``source`` computes from now on.
 
         The output keeps its name, and that of ``source`` ends: a value of its name would no longer
-        be the one that the exported program calls so.
+        be the one that has this name in the exported program.
 
         Args:
             node: The node; nothing else reads ``source``.
             source: Its input, which a node of the graph produces.
         """
+        assert not isinstance(source, gs.AnyConstant)
         _take_over_producer(source, node.outputs[0])
         self.remove(node)
 
@@ -127,10 +134,9 @@ class Edit:
     def fix(self, tensor: gs.Variable, values: np.ndarray) -> None:
         """Turn a variable that is not a graph output into a constant of the same name."""
         maker = tensor.inputs[0] if tensor.inputs else None
-        if maker is not None:
-            tensor.maker = maker.__dict__.get("origin")
         list.clear(tensor.inputs)
-        tensor.to_constant(np.asarray(values))
+        constant = tensor.to_constant(np.asarray(values))
+        constant.maker = None if maker is None else origin_of(maker)
 
     def become(
         self,
@@ -148,7 +154,7 @@ class Edit:
         node.inputs.extend(inputs)
         node.outputs.extend(outputs)
 
-    def produce(self, node: gs.Node, tensor: gs.Tensor) -> None:
+    def produce(self, node: gs.Node, tensor: gs.Variable) -> None:
         """Make ``node`` produce one more tensor, instead of the node that does."""
         _leave_producer(tensor)
         node.outputs.append(tensor)
@@ -177,7 +183,7 @@ class Edit:
         like: gs.Node,
         inputs: Sequence[gs.Tensor],
         *,
-        outputs: Sequence[gs.Tensor] | None = None,
+        outputs: Sequence[gs.Variable] | None = None,
         domain: str | None = None,
         **attrs: Any,
     ) -> gs.Node:
@@ -201,16 +207,49 @@ class Edit:
             _leave_producer(tensor)
         name = names.claim(f"{like.name}_{op.lower()}")
         node = gs.Node(op, name, attrs, list(inputs), list(outputs), domain)
-        node.origin = like.__dict__.get("origin")
+        node.origin = origin_of(like)
         self._added.setdefault(id(like), []).append(node)
         self._nodes.add(id(node))
         self._local.update(id(tensor) for tensor in outputs)
         return node
 
 
+def bypass_nodes(
+    graph: gs.Graph,
+    why: Why,
+    ops: tuple[str, ...],
+    is_noop: Callable[[gs.Node, Why], bool],
+    source_of: Callable[[gs.Node], gs.Tensor | None] = lambda node: node.inputs[0],
+) -> int:
+    """Remove the no-op nodes of some standard ops.
+
+    Args:
+        graph: The graph.
+        why: Collects near misses, among them nodes whose result is a graph output.
+        ops: The ops.
+        is_noop: Whether the result of a node equals its source.
+        source_of: Returns the source of a no-op: its first input by default.
+
+    Returns:
+        The number of removed nodes.
+    """
+    edit, count = Edit(graph), 0
+    for node in graph.nodes:
+        source = source_of(node) if is_standard(node, *ops) and is_noop(node, why) else None
+        if source is None:
+            continue
+        if edit.bypass(node, source):
+            count += 1
+        else:
+            why("it names a graph output", node)
+    edit.finish()
+    return count
+
+
 def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
     """Make input ``index`` of ``node`` read ``tensor``."""
     old = node.inputs[index]
+    # Methods of list: those of graph-surgeon's lists would update the other side by value.
     position = next(i for i, reader in enumerate(old.outputs) if reader is node)
     list.__delitem__(old.outputs, position)
     list.__setitem__(node.inputs, index, tensor)
@@ -244,7 +283,7 @@ def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
     list.clear(old.outputs)
 
 
-def _take_over_producer(new: gs.Tensor, old: gs.Tensor) -> None:
+def _take_over_producer(new: gs.Variable, old: gs.Variable) -> None:
     """Exchange the producers of ``new`` and ``old``."""
     (new_maker,), (old_maker,) = list(new.inputs), list(old.inputs)
     new_index = next(i for i, t in enumerate(new_maker.outputs) if t is new)
@@ -265,7 +304,7 @@ def _leave_producer(tensor: gs.Tensor) -> None:
 
 def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
     """Take over type information from an equal tensor that is removed."""
-    if isinstance(kept, gs.Constant):
+    if isinstance(kept, gs.AnyConstant):
         return
     if kept.dtype is None and gone.dtype is not None:
         kept.dtype = gone.dtype
@@ -278,3 +317,44 @@ def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
             b if isinstance(b, int) or a is None else a
             for a, b in zip(kept.shape, gone.shape, strict=True)
         ]
+
+
+PERM = [0, 2, 1, 3]
+"""The permutation from one layout to the other, and back."""
+
+
+def joined_heads(
+    edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
+) -> tuple[gs.Tensor, gs.Tensor]:
+    """Return ``[b, h, s, d]`` transposed, and as ``[b, s, width]``; both still untyped."""
+    turned = edit.node("Transpose", like, [tensor], perm=PERM).outputs[0]
+    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
+    return turned, edit.node("Reshape", like, [turned, target]).outputs[0]
+
+
+def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
+    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; still untyped."""
+    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
+    return edit.node("Reshape", like, [row, target]).outputs[0]
+
+
+def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
+    """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
+
+    ``h`` and ``d`` must be static; the dtype does not change.
+    """
+    batch, heads, length, size = tensor.shape
+    turned, row = joined_heads(edit, tensor, like, heads * size)
+    apart: list[Dim] = [batch, length, heads, size]
+    turned.dtype, turned.shape = tensor.dtype, apart
+    row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
+    return row
+
+
+def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
+    """Make ``node`` return ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype does not change."""
+    batch, length, width = row.shape
+    size = width // heads
+    apart = split_heads(edit, row, node, heads, size)
+    apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
+    edit.become(node, "Transpose", [apart], perm=PERM)

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from coreai_onnx.errors import PassError
-from coreai_onnx.passes.engine.context import (
-    GraphContext,
-    adopt_constants,
-    context_of,
-    reads_of,
-    with_subgraphs,
-)
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import holds_source, tensor_from_constant
+from coreai_onnx.passes.engine.graphs import adopt_objects, reads_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import CONTAINERS, LISTS, type_of_value
-from coreai_onnx.passes.engine.weight import holds_source, tensor_from_constant
 
 
 class Exporter:
@@ -28,22 +22,17 @@ class Exporter:
 
     def __init__(self, root: gs.Graph) -> None:
         """Prepare to export ``root``, which receives the constants that passes created."""
-        self.root = root
-        self.values: dict[int, ir.Value] = {}
-        adopt_constants(root)
+        self.values: dict[gs.Tensor, ir.Value] = {}
+        if isinstance(root, gs.Graph):
+            adopt_objects(root)
 
     def graph(self, graph: gs.Graph) -> ir.Graph:
         """Export a graph whose outer values have been exported."""
-        context: GraphContext | None = graph.__dict__.get("context")
-        if context is None:  # a pass created the subgraph
-            context = GraphContext("subgraph", None, context_of(self.root).names)
-        source = context.source
-        return self._graph(graph, context, graph.name or (source.name if source else None))
+        return self._graph(graph, graph.name or (graph.source.name if graph.source else None))
 
     def function(self, graph: gs.Function) -> ir.Function:
         """Export a function body; its constants become ``Constant`` nodes."""
-        context = context_of(graph)
-        source = context.source
+        source = graph.source if isinstance(graph, gs.Function) else None
         if not isinstance(source, ir.Function):
             raise PassError(f"function {graph.name!r} was not read by the engine")
         # A body keeps its attributes: passes do not change the signature of a function.
@@ -51,18 +40,18 @@ class Exporter:
             source.attributes.get(name) or _new_attribute(name, value, None)
             for name, value in graph.attrs.items()
         ]
-        body = self._graph(graph, context, source.graph.name)
+        body = self._graph(graph, source.graph.name)
         return ir.Function(
             graph.domain, graph.name, source.overload, graph=body, attributes=attributes
         )
 
-    def _graph(self, graph: gs.Graph, context: GraphContext, name: str | None) -> ir.Graph:
-        source = context.source
+    def _graph(self, graph: gs.Graph, name: str | None) -> ir.Graph:
+        source = graph.source
         inputs = [self._value(tensor) for tensor in graph.inputs]
         as_nodes: list[gs.Constant] = []
         initializers: dict[str, ir.Value] = {}
-        for constant in context.constants:
-            if context.kind == "function" or "node" in constant.__dict__:
+        for constant in graph.constants:
+            if graph.kind == "function" or constant.node is not None:
                 as_nodes.append(constant)
             else:
                 initializers[constant.name] = self._initializer(constant)
@@ -82,23 +71,25 @@ class Exporter:
 
     def _nodes(self, graph: gs.Graph, constants: Sequence[gs.Constant]) -> list[ir.Node]:
         """Export nodes in order, ``Constant`` nodes at their original positions."""
-        new = [c for c in constants if "node" not in c.__dict__]
+        new = [c for c in constants if c.node is None]
         exported = [self._constant_node(constant) for constant in new]
-        unplaced = {id(c): c for c in constants if "node" in c.__dict__}
-        waiting = list(unplaced.values())[::-1]
+        unplaced = dict.fromkeys(c for c in constants if c.node is not None)
+        waiting = list(unplaced)[::-1]
         for node in graph.nodes:
-            due = [t for t in reads_of(node) if id(t) in unplaced]
-            position = node.__dict__.get("position", -1)
-            while waiting and waiting[-1].position < position:
+            due = [t for t in reads_of(node) if isinstance(t, gs.Constant) and t in unplaced]
+            while waiting and waiting[-1].position < node.position:
                 due.append(waiting.pop())
-            placed = [c for c in due if unplaced.pop(id(c), None) is not None]
-            exported += [*map(self._constant_node, placed), self._node(node)]
-        return [*exported, *map(self._constant_node, unplaced.values())]
+            for constant in due:
+                if constant in unplaced:
+                    del unplaced[constant]
+                    exported.append(self._constant_node(constant))
+            exported.append(self._node(node))
+        return [*exported, *map(self._constant_node, unplaced)]
 
     def _value(self, tensor: gs.Tensor) -> ir.Value:
-        value = self.values.get(id(tensor))
+        value = self.values.get(tensor)
         if value is None:
-            value = self.values[id(tensor)] = _exported_value(tensor)
+            value = self.values[tensor] = _exported_value(tensor)
         return value
 
     def _initializer(self, constant: gs.Constant) -> ir.Value:
@@ -107,7 +98,7 @@ class Exporter:
         return value
 
     def _constant_node(self, constant: gs.Constant) -> ir.Node:
-        source: ir.Node | None = constant.__dict__.get("node")
+        source = constant.node
         if source is not None and holds_source(constant):
             attributes = list(source.attributes.values())
         else:
@@ -115,11 +106,11 @@ class Exporter:
         name = constant.name if source is None else source.name
         outputs = [self._value(constant)]
         node = ir.Node("", "Constant", [], attributes, outputs=outputs, name=name)
-        _annotate(node, source or constant.__dict__.get("maker"))
+        _annotate(node, source or constant.maker)
         return node
 
     def _node(self, node: gs.Node) -> ir.Node:
-        source: ir.Node | None = node.__dict__.get("origin")
+        source = node.origin
         old = {} if source is None else source.attributes
         exported = ir.Node(
             node.domain or "",
@@ -167,7 +158,7 @@ def _is_value_of(old: ir.Attr, value: Any) -> bool:
     """Whether no pass changed an attribute: its value is the imported one."""
     if old.is_ref():
         return isinstance(value, gs.Node.AttributeRef) and value.name == old.ref_attr_name
-    if isinstance(value, gs.Constant):
+    if isinstance(value, gs.AnyConstant):
         return tensor_from_constant(value) is old.value
     if isinstance(value, list):
         return old.type in LISTS and value == list(old.value)
@@ -182,7 +173,7 @@ def _new_attribute(name: str, value: Any, old: ir.Attr | None) -> ir.Attr:
         return ir.Attr(name, old.type if old else ir.AttributeType.UNDEFINED, None)
     if isinstance(value, list | tuple) and not value:
         return ir.Attr(name, old.type if old else ir.AttributeType.INTS, ())
-    if isinstance(value, gs.Constant):
+    if isinstance(value, gs.AnyConstant):
         value = tensor_from_constant(value)
     elif isinstance(value, np.ndarray):
         value = ir.tensor(value)
@@ -198,7 +189,7 @@ def _new_attribute(name: str, value: Any, old: ir.Attr | None) -> ir.Attr:
 
 
 def _exported_value(tensor: gs.Tensor) -> ir.Value:
-    origin: ir.Value | None = tensor.__dict__.get("origin")
+    origin = tensor.origin
     value = ir.Value(name=tensor.name)
     _annotate(value, origin)
     if origin is not None and _keeps_type(tensor, origin):
@@ -237,9 +228,9 @@ def _in_source_order(
     constants: dict[str, ir.Value],
 ) -> list[ir.Value]:
     """Return initializers in source order: defaults of inputs and constants may alternate."""
-    known = source.initializers if isinstance(source, ir.Graph) else {}
+    in_source = source.initializers if isinstance(source, ir.Graph) else {}
     both = defaults | constants
-    ordered = [both.pop(name) for name in known if name in both]
+    ordered = [both.pop(name) for name in in_source if name in both]
     return ordered + [value for name, value in both.items() if name in constants]
 
 
@@ -251,7 +242,7 @@ def _opset_imports(graph: gs.Graph, source: ir.Graph | ir.Function | None) -> di
     for entry in graph.import_domains or ():
         imports.setdefault("" if entry.domain == "ai.onnx" else entry.domain, entry.version)
     # Runtimes inline functions into their callers, so the model imports what its functions import.
-    functions = graph.functions if context_of(graph).kind == "main" else []
+    functions = graph.functions if graph.kind == "main" else []
     for root in (graph, *functions):
         for inner in with_subgraphs(root):
             for node in inner.nodes:

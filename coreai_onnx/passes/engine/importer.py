@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_from_onnx_attr_type
 
 from coreai_onnx.errors import PassError
-from coreai_onnx.passes.engine.context import GraphContext, Kind, UniqueNames
-from coreai_onnx.passes.engine.weight import constant_from_tensor
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import constant_from_tensor
 
 CONTAINERS: dict[str, Any] = {
     "tensor_type": ir.TensorType,
@@ -41,32 +40,34 @@ class Importer:
 
     def __init__(self) -> None:
         """Start with no values and no names."""
-        self.names = UniqueNames()
+        self.names = gs.UniqueNames()
         self.values: Values = {}
 
-    def graph(self, source: ir.Graph, kind: Kind) -> gs.Graph:
+    def graph(self, source: ir.Graph, kind: gs.Kind) -> gs.Graph:
         """Import a graph whose outer values have been imported."""
-        context = GraphContext(kind, source, self.names)
-        graph = gs.Graph(name=source.name or "", **self._parts(source, context))
-        graph.context = context
+        constants: list[gs.Constant] = []
+        graph = gs.Graph(name=source.name or "", **self._parts(source, constants))
+        graph.kind, graph.source = kind, source
+        graph.names, graph.constants = self.names, constants
         return graph
 
     def function(self, source: ir.Function) -> gs.Function:
         """Import a function body."""
-        context = GraphContext("function", source, self.names)
-        parts = self._parts(source.graph, context)
+        constants: list[gs.Constant] = []
+        parts = self._parts(source.graph, constants)
         attrs = {name: self._attribute(attr) for name, attr in source.attributes.items()}
         graph = gs.Function(source.name, domain=source.domain, attrs=attrs, **parts)
-        graph.context = context
+        graph.source, graph.names, graph.constants = source, self.names, constants
         return graph
 
-    def _parts(self, source: ir.Graph, context: GraphContext) -> dict[str, Any]:
+    def _parts(self, source: ir.Graph, constants: list[gs.Constant]) -> dict[str, Any]:
+        """Return the parts of a graph; its constants are added to ``constants``."""
         inputs = [self._variable(value) for value in source.inputs]
         self._reserve_outputs(source)
-        for value in source.initializers.values():
-            if value not in self.values:  # an input with a default stays an input
-                context.constants.append(self._initializer(value))
-        kept = [(i, node) for i, node in enumerate(source) if not self._lift(node, i, context)]
+        constants += [  # an input with a default stays an input
+            self._initializer(v) for v in source.initializers.values() if v not in self.values
+        ]
+        kept = [(i, node) for i, node in enumerate(source) if not self._lift(node, i, constants)]
         for _, node in kept:
             for value in node.outputs:
                 if value.name != "" and value not in self.values:
@@ -108,7 +109,7 @@ class Importer:
         self.values[value] = constant
         return constant
 
-    def _lift(self, node: ir.Node, position: int, context: GraphContext) -> bool:
+    def _lift(self, node: ir.Node, position: int, constants: list[gs.Constant]) -> bool:
         """Import a ``Constant`` node as a constant tensor, if its value is known."""
         if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
             return False
@@ -124,7 +125,7 @@ class Importer:
             return False
         constant = self._constant(value, tensor)
         constant.node, constant.position = node, position
-        context.constants.append(constant)
+        constants.append(constant)
         return True
 
     def _known(self, value: ir.Value, what: str) -> gs.Tensor:
@@ -140,7 +141,7 @@ class Importer:
             else self._known(value, f"input of {source.op_type} node {source.name!r}:")
             for value in source.inputs
         ]
-        outputs = [
+        outputs: list[Any] = [
             gs.Variable.empty() if value.name == "" else self.values[value]
             for value in source.outputs
         ]

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import onnx_graphsurgeon as gs
-import onnx_ir as ir
-
 from coreai_onnx.model.standard.op_schemas import schema_of
-from coreai_onnx.passes.engine.context import attribute_graphs, reads_in, reads_of, with_subgraphs
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.graphs import (
+    attribute_graphs,
+    origin_of,
+    reads_in,
+    reads_of,
+    with_subgraphs,
+)
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
 from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.releases import Release, text_of
@@ -38,20 +42,17 @@ def check(root: gs.Graph, interface: tuple[tuple[str, ...], tuple[str, ...]]) ->
     _check_graph(root, set())
 
 
-def too_new(
-    root: gs.Graph, opset: int, oldest: Release | None = None, *, known: bool = True
-) -> str:
+def too_new(root: gs.Graph, opset: int, oldest: Release | None = None) -> str:
     """Return a node that passes created and a runtime may not have; empty if there is none.
 
     Args:
         root: The main graph or a function body.
         opset: Its ``ai.onnx`` opset.
         oldest: The oldest onnxruntime that must run the model; None for any.
-        known: Whether to skip nodes that came with the model.
     """
     for graph in with_subgraphs(root):
         for node in graph.nodes:
-            if known and not _is_new(node):
+            if not _is_new(node):
                 continue
             if node.domain == CONTRIB_DOMAIN and oldest is not None:
                 since = contrib_since(node.op, node.attrs, len(node.inputs))
@@ -67,7 +68,7 @@ def too_new(
 
 
 def _is_new(node: gs.Node) -> bool:
-    source: ir.Node | None = node.__dict__.get("origin")
+    source = origin_of(node)
     return source is None or (source.op_type, len(source.inputs)) != (node.op, len(node.inputs))
 
 
@@ -99,7 +100,7 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
         for tensor in node.outputs:
             if tensor.is_empty():
                 continue
-            if isinstance(tensor, gs.Constant):
+            if isinstance(tensor, gs.AnyConstant):
                 raise BrokenGraphError(f"constant {tensor.name!r} has a producer")
             if makers.setdefault(id(tensor), node) is not node:
                 raise BrokenGraphError(f"{tensor.name!r} is produced by two nodes")
@@ -108,9 +109,10 @@ def _check_graph(graph: gs.Graph, outer: set[int]) -> None:
         if id(tensor) in makers:
             raise BrokenGraphError(f"graph input {tensor.name!r} is produced by a node")
     _check_reads(graph, visible, makers)
-    for tensor in graph.outputs:
-        if not (isinstance(tensor, gs.Constant) or id(tensor) in visible or id(tensor) in makers):
-            raise BrokenGraphError(f"graph output {tensor.name!r} is produced by nothing")
+    produced = visible | makers.keys()
+    for output in graph.outputs:
+        if not isinstance(output, gs.AnyConstant) and id(output) not in produced:
+            raise BrokenGraphError(f"graph output {output.name!r} is produced by nothing")
 
 
 def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node]) -> None:
@@ -119,7 +121,7 @@ def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node])
     in_order = True
     for node in graph.nodes:
         for tensor in node.inputs:
-            if id(tensor) in ready or isinstance(tensor, gs.Constant) or tensor.is_empty():
+            if id(tensor) in ready or isinstance(tensor, gs.AnyConstant) or tensor.is_empty():
                 continue
             if id(tensor) not in makers:
                 raise BrokenGraphError(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
+
+from coreai_onnx.passes.engine import graphs as gs
 
 Dim = int | str | None
 STANDARD_DOMAINS = (None, "", "ai.onnx")
@@ -19,7 +20,7 @@ CONTRIB_DOMAIN = "com.microsoft"
 """Domain of onnxruntime's contrib ops."""
 
 
-def is_standard(node: gs.Node, *ops: str) -> bool:
+def is_standard(node: gs.Operation, *ops: str) -> bool:
     """Whether a node is of the standard ONNX domain and its op is one of ``ops``."""
     return node.op in ops and node.domain in STANDARD_DOMAINS
 
@@ -52,7 +53,7 @@ def same_known_shape(a: gs.Tensor, b: gs.Tensor) -> bool:
 
 def constant_of(tensor: gs.Tensor, *, at_most: int | None = None) -> np.ndarray | None:
     """Return a constant's values, or None for a variable or more than ``at_most`` elements."""
-    if not isinstance(tensor, gs.Constant):
+    if not isinstance(tensor, gs.AnyConstant):
         return None
     if at_most is not None and int(np.prod(tensor.shape, dtype=np.int64)) > at_most:
         return None
@@ -61,20 +62,20 @@ def constant_of(tensor: gs.Tensor, *, at_most: int | None = None) -> np.ndarray 
 
 def ints_of(tensor: gs.Tensor) -> list[int] | None:
     """Return a small integer constant as a flat list (axes, shapes, perms)."""
-    values = constant_of(tensor, at_most=4096)
+    values = constant_of(tensor, at_most=4096)  # axes and shapes, not the indices of an embedding
     if values is None or values.dtype.kind not in "iu":
         return None
     return [int(value) for value in values.ravel()]
 
 
-def input_of(node: gs.Node, index: int) -> gs.Tensor | None:
+def input_of(node: gs.Operation, index: int) -> gs.Tensor | None:
     """Return an input, or None if it is absent."""
     if index >= len(node.inputs) or node.inputs[index].is_empty():
         return None
     return node.inputs[index]
 
 
-def attribute_of(node: gs.Node, name: str, default: Any) -> Any:
+def attribute_of(node: gs.Operation, name: str, default: Any) -> Any:
     """Return an attribute's value.
 
     A reference to a function's attribute has no value here: callers get the ``AttributeRef``. It
@@ -85,7 +86,7 @@ def attribute_of(node: gs.Node, name: str, default: Any) -> Any:
 
 def maker(tensor: gs.Tensor) -> gs.Node | None:
     """Return the node that produces a tensor; None for inputs and constants."""
-    if isinstance(tensor, gs.Constant) or tensor.is_empty() or len(tensor.inputs) != 1:
+    if isinstance(tensor, gs.AnyConstant) or tensor.is_empty() or len(tensor.inputs) != 1:
         return None
     return tensor.inputs[0]
 
@@ -136,7 +137,7 @@ def scalar_of(tensor: gs.Tensor, like: gs.Tensor | None = None) -> float | None:
     return float(np.asarray(values, dtype=np.float64).reshape(()))
 
 
-def scaled(node: gs.Node, like: gs.Tensor | None = None) -> tuple[gs.Tensor, float] | None:
+def scaled(node: gs.Operation, like: gs.Tensor | None = None) -> tuple[gs.Tensor, float] | None:
     """Return the tensor and the constant scalar of a commutative node with two inputs.
 
     Args:
@@ -147,16 +148,16 @@ def scaled(node: gs.Node, like: gs.Tensor | None = None) -> tuple[gs.Tensor, flo
         return None
     for tensor, other in (node.inputs, node.inputs[::-1]):
         value = scalar_of(other, tensor if like is None else like)
-        if value is not None and not isinstance(tensor, gs.Constant):
+        if value is not None and not isinstance(tensor, gs.AnyConstant):
             return tensor, value
     return None
 
 
-def axes_of(node: gs.Node, index: int = 1) -> list[int] | None:
+def axes_of(node: gs.Operation, index: int = 1) -> list[int] | None:
     """Return the axes of a node, from an input (opset 13 and later) or an attribute."""
-    given = input_of(node, index)
-    if given is not None:
-        return ints_of(given)
+    tensor = input_of(node, index)
+    if tensor is not None:
+        return ints_of(tensor)
     axes = attribute_of(node, "axes", None)
     return list(axes) if isinstance(axes, list | tuple) else None
 
@@ -166,7 +167,7 @@ def rank_of(tensor: gs.Tensor) -> int | None:
     return None if tensor.shape is None else len(tensor.shape)
 
 
-def cast_to(node: gs.Node | None) -> int | None:
+def cast_to(node: gs.Operation | None) -> int | None:
     """Return the ONNX dtype that a ``Cast`` casts to; None if the node is not a ``Cast``."""
     to = attribute_of(node, "to", None) if node is not None and is_standard(node, "Cast") else None
     return to if isinstance(to, int) else None

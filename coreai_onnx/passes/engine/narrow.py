@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import cast_to, dtype_of, is_standard, made_by, maker
 
@@ -40,7 +40,7 @@ class Computation:
     domain: str | None
     attrs: Mapping[str, Any]
     inputs: Sequence[gs.Tensor]
-    outputs: Sequence[gs.Tensor]
+    outputs: Sequence[gs.Variable]
     last: gs.Node
 
 
@@ -58,8 +58,8 @@ def computed_by(tensor: gs.Tensor, *ops: str) -> Computation | None:
     node = maker(tensor)
     if node is None or node.outputs[0] is not tensor:
         return None
-    found = computation(node)
-    return found if is_standard(found, *ops) else None
+    operation = computation(node)
+    return operation if is_standard(operation, *ops) else None
 
 
 def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
@@ -70,7 +70,7 @@ def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor |
     """
     if dtype_of(tensor) == dtype:
         return tensor
-    if not isinstance(tensor, gs.Constant) or dtype_of(tensor) != _WIDE:
+    if not isinstance(tensor, gs.AnyConstant) or dtype_of(tensor) != _WIDE:
         return None
     values = np.asarray(tensor.values)
     narrow = values.astype(dtype)
@@ -84,9 +84,9 @@ def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
     op = maker(node.inputs[0]) if dtype is not None else None
     if dtype is None or op is None or dtype_of(op.outputs[0]) not in (_WIDE, None):
         return None
-    inputs = [_operand(tensor, dtype) for tensor in op.inputs]
-    narrow = any(tensor is not None and dtype_of(tensor) == dtype for tensor in inputs)
-    if not narrow or any(tensor is None for tensor in inputs):
+    operands = [_operand(tensor, dtype) for tensor in op.inputs]
+    inputs = [tensor for tensor in operands if tensor is not None]
+    if len(inputs) < len(operands) or not any(dtype_of(tensor) == dtype for tensor in inputs):
         return None
     return op, inputs
 
@@ -98,8 +98,9 @@ def _cast_dtype(node: gs.Node) -> np.dtype[Any] | None:
 
 def _operand(tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
     """Return an operand before it was widened; None if it has more bits than the dtype."""
-    own = dtype_of(tensor)
-    if isinstance(tensor, gs.Constant) or (own is not None and own.kind in "iub"):
+    present = dtype_of(tensor)
+    # Constants were widened when they were folded; integers and masks have no wide form.
+    if isinstance(tensor, gs.AnyConstant) or (present is not None and present.kind in "iub"):
         return tensor
     cast = made_by(tensor, "Cast")
     return cast.inputs[0] if cast is not None and dtype_of(cast.inputs[0]) == dtype else None

@@ -8,13 +8,15 @@ object refers to the object it was imported from:
 ==================  ===========================================================================
 ``node.origin``     the ``ir.Node``: metadata, doc string, overload, untouched attributes
 ``tensor.origin``   the ``ir.Value``: metadata, doc string, type and shape while unchanged
-``graph.context``   the ``ir.Graph`` or ``ir.Function``, its constants in order, the names in use
+``graph.source``    the ``ir.Graph`` or ``ir.Function``; ``constants`` are in its order
 ==================  ===========================================================================
+
+The objects are of the classes of `graphs`, which declare these fields.
 
 Guarantees for passes:
 
 * Initializers and ``Constant`` nodes of known value are ``gs.Constant`` tensors. Their data is the
-  tensor object of the ``onnx_ir`` model (``weight.Weight``), read when ``.values`` is read, and the
+  tensor object of the ``onnx_ir`` model (``graphs.Weight``), read when ``.values`` is read, and the
   same object is exported again: weights are never copied. A ``Constant`` node that produces a graph
   output, refers to a function attribute or holds strings remains a node.
 * A graph input with a default (a state) is a ``gs.Variable``: the caller may override it, so it is
@@ -30,9 +32,9 @@ A round trip without a pass keeps order everywhere: the protos are equal byte fo
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.exporter import Exporter
 from coreai_onnx.passes.engine.importer import Importer
 

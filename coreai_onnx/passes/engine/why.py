@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import onnx_graphsurgeon as gs
+from coreai_onnx.passes.engine import graphs as gs
 
 
 @dataclass
@@ -41,12 +41,12 @@ class Why:
 
     def __call__(self, reason: str, node: gs.Node) -> Literal[False]:
         """Record that ``node`` was not rewritten and why; return False, for early returns."""
-        known = self._misses.get((reason, node.op))
-        if known is None:
+        miss = self._misses.get((reason, node.op))
+        if miss is None:
             name = node.name or next((t.name for t in node.outputs), "")
             self._misses[reason, node.op] = NearMiss(reason, node.op, name)
         else:
-            known.count += 1
+            miss.count += 1
         return False
 
     @property

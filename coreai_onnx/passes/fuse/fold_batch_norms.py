@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, is_standard, made_by
 from coreai_onnx.passes.engine.why import Why
 
@@ -70,7 +70,9 @@ def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
 
 
 def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Constant]:
-    weight, bias, statistics = conv.inputs[1], input_of(conv, 2), list(node.inputs[1:5])
+    weight, bias = conv.inputs[1], input_of(conv, 2)
+    statistics = [tensor for tensor in node.inputs[1:5] if isinstance(tensor, gs.Constant)]
+    assert isinstance(weight, gs.Constant)
     dtype, names = np.dtype(weight.dtype), context_of(edit.graph).names
 
     def factor(scale: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -86,7 +88,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         return np.asarray((start - mean) * factor(scale, variance) + shift).astype(dtype)
 
     scale, _, _, variance = statistics
-    own = [] if bias is None else [bias]
+    own = [bias] if isinstance(bias, gs.Constant) else []
     path = weight.name.removesuffix(".weight")
     return [
         lazy_constant(

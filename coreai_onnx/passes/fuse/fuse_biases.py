@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.analysis.activations import activation_of
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (

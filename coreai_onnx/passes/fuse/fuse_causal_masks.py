@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineValue, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.model.packed_codes import CODE_BITS, pack_codes
 from coreai_onnx.passes.analysis.quantized_products import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import DOMAIN, input_of, is_standard, made_by
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _BYTE = 8
@@ -78,7 +77,7 @@ def fuse_few_bits(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     onnxruntime, which multiplies integers. The weight is packed when the model is written.
     """
     edit, count = Edit(graph), 0
-    packed = TensorTable[list[gs.Tensor]]()
+    packed: dict[gs.Tensor, list[gs.Tensor]] = {}
     for node in graph.nodes:
         if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
             continue

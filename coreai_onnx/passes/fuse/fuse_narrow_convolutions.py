@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     Dim,
@@ -167,6 +167,7 @@ class _Writer:
     def _matrix(self, weight: gs.Tensor) -> gs.Constant:
         """Return the weight with a row for each filter, in the order of the windows."""
         windows, patches = self._windows, self._windows.are_patches
+        assert isinstance(weight, gs.Constant)
 
         def rows(values: np.ndarray) -> np.ndarray:
             ordered = values if patches else values.transpose(0, 2, 1)

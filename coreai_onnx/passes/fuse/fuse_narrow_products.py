@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from coreai_onnx.passes.analysis.quantized_products import (
@@ -13,6 +12,7 @@ from coreai_onnx.passes.analysis.quantized_products import (
     obstacle,
     second_factor,
 )
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (

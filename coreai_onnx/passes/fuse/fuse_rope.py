@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
@@ -26,7 +26,6 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.narrow import BFLOAT16, Computation, computation, computed_by
-from coreai_onnx.passes.engine.tensor_table import TensorTable
 from coreai_onnx.passes.engine.why import Why
 
 _UNARY = ("Cos", "Sin", "Cast", "Neg")
@@ -80,7 +79,7 @@ class _Halves:
     def __init__(self, edit: Edit) -> None:
         """Create nodes with ``edit``."""
         self._edit = edit
-        self._known: TensorTable[gs.Tensor | None] = TensorTable()
+        self._known: dict[gs.Tensor, gs.Tensor | None] = {}
 
     def of(self, tensor: gs.Tensor) -> gs.Tensor | None:
         """Return the first half of a tensor whose halves are equal; None if this is unknown."""
@@ -121,9 +120,10 @@ class _Halves:
 
     def _again(self, node: gs.Node, inputs: list[gs.Tensor | None]) -> gs.Tensor | None:
         """Repeat a node on half of the lanes."""
-        if any(tensor is None for tensor in inputs):
+        known = [tensor for tensor in inputs if tensor is not None]
+        if len(known) < len(inputs):
             return None
-        made = self._edit.node(node.op, node, inputs, **node.attrs)
+        made = self._edit.node(node.op, node, known, **node.attrs)
         half = made.outputs[0]
         whole = node.outputs[0]
         half.dtype, half.shape = whole.dtype, [*whole.shape[:-1], whole.shape[-1] // 2]

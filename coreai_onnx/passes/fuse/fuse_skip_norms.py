@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.append_body import append_body
-from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.bodies import Bodies, append_body, makes_functions
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import DOMAIN, composite, dtype_of, same_known_shape
 from coreai_onnx.passes.engine.narrow import computed_by

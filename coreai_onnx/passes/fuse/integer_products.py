@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.linear_quantization import (
     Dequantized,
@@ -13,6 +12,7 @@ from coreai_onnx.passes.analysis.linear_quantization import (
     dequantized_matrix,
     is_zero,
 )
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     attribute_of,
@@ -85,7 +85,7 @@ def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized
         matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]
         matrix.dtype, matrix.shape = weight.steps.dtype, list(reversed(weight.steps.shape))
     inputs = [steps, matrix, zero or gs.Variable.empty()]
-    inputs += [] if is_zero(weight.zero) else [weight.zero]
+    inputs += [] if weight.zero is None or is_zero(weight.zero) else [weight.zero]
     sums = edit.node("MatMulInteger", node, inputs).outputs[0]
     floats = edit.node("Cast", node, [sums], to=onnx.TensorProto.FLOAT).outputs[0]
     scales = edit.node("Mul", node, [scale, weight.scale]).outputs[0]

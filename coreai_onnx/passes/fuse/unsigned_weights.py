@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.linear_quantization import HALF_RANGE, unsigned
 from coreai_onnx.passes.analysis.quantized_layers import quantized_rows, steps_of
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     VIEWS,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
-from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.head_layout import PERM, joined_heads, split_heads
+from coreai_onnx.passes.engine.edit import PERM, Edit, joined_heads, set_input, split_heads
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     attribute_of,

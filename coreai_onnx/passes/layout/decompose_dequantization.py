@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.linear_quantization import BYTES, is_zero
 from coreai_onnx.passes.analysis.quantized_layers import (
@@ -17,6 +16,7 @@ from coreai_onnx.passes.analysis.quantized_layers import (
     steps_of,
 )
 from coreai_onnx.passes.analysis.quantized_products import before_transposes
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (
     attribute_of,
@@ -155,14 +155,14 @@ def _number(edit: Edit, node: gs.Node, part: gs.Tensor, form: Sequence[int]) -> 
     return _reshaped(edit, node, part, form) if form else part
 
 
-def _reshaped(edit: Edit, node: gs.Node, value: gs.Tensor, form: Sequence[int]) -> gs.Tensor:
+def _reshaped(edit: Edit, node: gs.Node, value: gs.Tensor, form: Sequence[int]) -> gs.Variable:
     target = edit.constant(f"{value.name}_shape", np.array(form, np.int64))
     result = edit.node("Reshape", node, [value, target]).outputs[0]
     _describe(result, form if -1 not in form else None)
     return result
 
 
-def _result(edit: Edit, node: gs.Node, op: str, values: gs.Tensor, other: gs.Tensor) -> gs.Tensor:
+def _result(edit: Edit, node: gs.Node, op: str, values: gs.Tensor, other: gs.Tensor) -> gs.Variable:
     result = edit.node(op, node, [values, other]).outputs[0]
     _describe(result, values.shape)
     return result

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import joined_name, lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import joined_name, lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
 

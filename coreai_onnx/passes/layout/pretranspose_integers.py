@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnx_graphsurgeon as gs
-
 from coreai_onnx.passes.analysis.linear_quantization import dequantized_matrix
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import attribute_of, is_standard
 from coreai_onnx.passes.engine.why import Why

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.lazy import lazy_constant
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import attribute_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
+from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,

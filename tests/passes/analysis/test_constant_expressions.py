@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.constant_expressions import constant_expression
+from coreai_onnx.passes.engine import graphs as gs
 
 
 def constant(name: str, values: object, dtype: type = np.int64) -> gs.Constant:

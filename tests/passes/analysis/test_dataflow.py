@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx_graphsurgeon as gs
 
 from coreai_onnx.passes.analysis.dataflow import ForwardAnalysis
+from coreai_onnx.passes.engine import graphs as gs
 
 
 class Depth(ForwardAnalysis[int]):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_graphsurgeon as gs
 import pytest
 
 from coreai_onnx.passes.analysis.quantized_layers import (
@@ -10,6 +9,7 @@ from coreai_onnx.passes.analysis.quantized_layers import (
     steps_of,
     sum_scales,
 )
+from coreai_onnx.passes.engine import graphs as gs
 
 
 def constant(values: object, dtype: type = np.float32) -> gs.Constant:

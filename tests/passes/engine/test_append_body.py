@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes.engine.append_body import append_body
-from coreai_onnx.passes.engine.bodies import outline
+from coreai_onnx.passes.engine.bodies import append_body, outline
 from coreai_onnx.passes.engine.surgeon import open_model
 from tests.passes.rewriting import parse
 

@@ -12,20 +12,19 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from coreai_onnx.bodies.pass_bodies import CALLS, write_pass_body
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import FLOAT_DTYPES
-from coreai_onnx.passes import ORDER, passes_for, run_passes
+from coreai_onnx.errors import PassError
+from coreai_onnx.passes import ORDER, passes_for
 from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
-from coreai_onnx.passes.engine.composite_bodies import BODIES
-from coreai_onnx.passes.engine.context import context_of
-from coreai_onnx.passes.engine.importer import Importer
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.targets.opsets import OPSETS
-from tests.passes.rewriting import parse, run
+from tests.passes.rewriting import parse, run, run_passes
 from tests.support.composite_calls import Case as Call
 from tests.support.tolerances import assert_close
-from tools.generate_pass_bodies import CALLS, function_of
 
 Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]
 """Op type, shapes of the inputs, attributes."""
@@ -68,15 +67,27 @@ def check(case: Case, provided: Provided, opset: int, dtype: torch.dtype) -> Non
     assert_close(list(actual), [wanted])
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_body_is_that_of_the_writer(name: str, dtype: str, opset: int) -> None:
-    text = SAME.format(op="Mul").replace('"": 23', f'"": {opset}')
-    body = Bodies(open_model(parse(text))).body(name, numpy_dtype(dtype))
-    assert body is not None
-    function = function_of(CALLS[name], dtype, opset)
-    assert outline(body) == outline(Importer().function(function))
+def test_a_pass_may_change_the_body_that_it_gets(name: str) -> None:
+    _, bodies = opened("Mul")
+    first, second = (bodies.body(name, np.dtype(np.float32)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    before = outline(second)
+    first.nodes.clear()
+    context_of(first).source.metadata_props.clear()
+    again = bodies.body(name, np.dtype(np.float32))
+    assert again is not None
+    assert outline(again) == outline(second) == before
+    sources = [context_of(one).source for one in (again, second)]
+    assert sources[0].metadata_props == sources[1].metadata_props
+
+
+def test_a_pass_that_needs_a_body_says_that_nothing_writes_it() -> None:
+    bodies = Bodies(opened("Mul")[0])
+    with pytest.raises(PassError, match="creates a body of rope, but nothing writes bodies"):
+        bodies.provide_composite("rope", np.dtype(np.float32))
+    assert bodies.provide(function("f"), np.dtype(np.float32)) == "f"
 
 
 def few_bits(call: Any) -> list[Call]:
@@ -127,7 +138,7 @@ CONVERTED: dict[str, list[Call]] = {
 
 
 def test_every_body_of_a_pass_has_a_call() -> None:
-    assert CONVERTED.keys() == {name for name in BODIES if "/" not in name}
+    assert CONVERTED.keys() == {name for name in CALLS if "/" not in name}
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -139,7 +150,10 @@ def test_a_pass_calls_the_function_of_a_converted_model(name: str, dtype: str, o
         for dynamic in (False, True):
             model = call.model(getattr(torch, dtype), dynamic=dynamic, opset=opset)
             main = open_model(model)
-            assert Bodies(main).provide_composite(name, numpy_dtype(dtype)) == call.composite
+            assert (
+                Bodies(main, write_pass_body).provide_composite(name, numpy_dtype(dtype))
+                == call.composite
+            )
             assert len(main.functions) == 1
 
 
@@ -200,7 +214,7 @@ f <k: float = 1.0> (x) => (y) {{ c = Constant <value_float: float = @k> ()  m = 
 
 def opened(op: str) -> tuple[gs.Graph, Bodies]:
     main = open_model(parse(SAME.format(op=op)))
-    return main, Bodies(main)
+    return main, Bodies(main, write_pass_body)
 
 
 def function(name: str) -> gs.Function:

@@ -5,11 +5,10 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.engine.match import dtype_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
-from tests.passes.rewriting import parse, run
+from tests.passes.rewriting import parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1, "ai.coreai.module": 1]>\n'

@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 from coreai_onnx.passes import open_model, run_passes
 from coreai_onnx.passes.engine import calls
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
-from coreai_onnx.passes.engine.context import with_subgraphs
+from coreai_onnx.passes.engine.graphs import with_subgraphs
 from tests.passes.rewriting import parse
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "d": 1]>\n'

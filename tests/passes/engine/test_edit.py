@@ -1,3 +1,5 @@
+"""Edits of graphs, and what passes build from them."""
+
 from __future__ import annotations
 
 import re
@@ -9,9 +11,10 @@ import onnx_graphsurgeon as gs
 
 from coreai_onnx import passes
 from coreai_onnx.passes import close_model, open_model
-from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.edit import Edit, become_heads, bypass_nodes, set_input, side_by_side
 from coreai_onnx.passes.engine.integrity import check, interface_of
-from tests.passes.rewriting import parse, shown
+from coreai_onnx.passes.engine.why import Why
+from tests.passes.rewriting import parse, rewrite, shown
 
 TEXT = "main (float[2] x) => (float[2] y) { a = Neg (x)  b = Abs (a)  y = Exp (b) }"
 
@@ -125,3 +128,60 @@ def test_every_pass_finishes_its_edit() -> None:
     made = {p.stem: p.read_text() for p in folder.rglob("*.py") if "Edit(graph)" in p.read_text()}
     assert len(made) > 30
     assert [name for name, text in made.items() if not re.search(r"edit\.finish\(\)", text)] == []
+
+
+NOOPS = """main (float[n] x, float[n] w) => (float[n] y, float[n] z) {
+  a = Add (x, w)  b = Neg (a)  c = ai.coreai.Add (b, w)  d = Add (c, x)  y = Abs (d)  z = Add (x, w) }"""
+
+
+def is_noop(node: gs.Node, why: Why) -> bool:
+    return node.name != "kept" or why("it is kept", node)
+
+
+def test_noops_of_the_ops_are_removed() -> None:
+    graph, why = open_model(parse(NOOPS)), Why()
+    assert bypass_nodes(graph, why, ("Add",), is_noop) == 2
+    assert [(n.op, [t.name for t in n.inputs]) for n in graph.nodes] == [
+        ("Neg", ["x"]), ("Add", ["b", "w"]), ("Abs", ["c"]), ("Add", ["x", "w"]),
+    ]  # fmt: skip
+    assert [(m.reason, m.count) for m in why.misses] == [("it names a graph output", 1)]
+
+
+def test_another_input_may_be_the_source() -> None:
+    graph = open_model(parse(NOOPS))
+    bypass_nodes(graph, Why(), ("Add",), is_noop, lambda node: node.inputs[1])
+    assert graph.nodes[0].inputs[0].name == "w"
+
+
+def test_the_reason_of_the_predicate_is_kept() -> None:
+    graph, why = open_model(parse(NOOPS)), Why()
+    for node in graph.nodes:
+        node.name = "kept"
+    assert bypass_nodes(graph, why, ("Add",), is_noop) == 0
+    assert [(m.reason, m.count) for m in why.misses] == [("it is kept", 3)]
+
+
+HEADS = "main (float16[b, 2, s, 3] x) => (float16[b, 2, s, 3] y)"
+
+
+def row_and_back(graph: gs.Graph, why: Why) -> int:
+    edit, (node, *others) = Edit(graph), graph.nodes
+    if others:
+        return 0
+    row = side_by_side(edit, graph.inputs[0], node)
+    assert (row.dtype, row.shape) == ("float16", ["b", "s", 6])
+    become_heads(edit, node, row, 2)
+    apart = node.inputs[0]
+    assert (apart.dtype, apart.shape) == ("float16", ["b", "s", 2, 3])
+    edit.finish()
+    return 1
+
+
+def test_heads_go_side_by_side_and_apart_again() -> None:
+    expected = """
+      <int64[3] x_row = {0, 0, 6}, int64[4] y_reshape_heads = {0, 0, 2, 3}> {
+      y_transpose = Transpose <perm = [0, 2, 1, 3]> (x)
+      y_reshape = Reshape (y_transpose, x_row)
+      y_reshape_1 = Reshape (y_reshape, y_reshape_heads)
+      y = Transpose <perm = [0, 2, 1, 3]> (y_reshape_1) }"""
+    rewrite(HEADS + "{ y = Neg (x) }", row_and_back, 1, HEADS + expected)

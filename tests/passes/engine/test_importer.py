@@ -10,7 +10,7 @@ import pytest
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes import open_model
-from coreai_onnx.passes.engine.context import context_of
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.importer import type_of_value
 from tests.passes.rewriting import parse
 

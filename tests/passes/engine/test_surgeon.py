@@ -150,7 +150,7 @@ def test_weights_are_the_same_objects() -> None:
     model = rich()
     before = {name: value.const_value for name, value in model.graph.initializers.items()}
     graph = open_model(model)
-    for tensor in graph.context.constants:
+    for tensor in graph.constants:
         assert tensor.values.shape == tuple(tensor.shape)  # reading changes nothing
     close_model(graph, model)
     for name, value in model.graph.initializers.items():
@@ -194,7 +194,7 @@ def test_every_dtype_survives_as_initializer_and_constant(dtype) -> None:
     model = ir.Model(graph, ir_version=10)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     opened = open_model(model)
-    for tensor in opened.context.constants:
+    for tensor in opened.constants:
         assert tensor.dtype == np.dtype(dtype)
         assert tensor.values.tobytes() == values.tobytes()
     close_model(opened, model)
@@ -268,7 +268,7 @@ def test_external_weights_stay_where_they_are(tmp_path) -> None:
     )
     model.graph.initializers["w"].const_value = external
     graph = open_model(model)
-    assert graph.context.constants[0].values.tolist() == [0, 1, 2, 3, 4, 5]
+    assert graph.constants[0].values.tolist() == [0, 1, 2, 3, 4, 5]
     close_model(graph, model)
     assert model.graph.initializers["w"].const_value is external
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from coreai_onnx.composites.kv_cache_update import kv_cache_update
-from coreai_onnx.passes import ORDER, run_passes
+from coreai_onnx.passes import ORDER
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 2, 8, 4] cache, float[t, b, 2, 4] u, int64{places} at) => (float[b, 2, 8, 4] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[3] odd = {{0, 1, 3}}, int64[3] even = {{2, 3, 4}}, int64[1] last = {{-1}}> {{"

@@ -4,10 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.analysis.attention_bodies import NAME
 from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 4, s, 8] q, float[b, {heads}, {keys}, 8] k, float[b, {heads}, {keys}, 8] v) => (float[b, 4, s, 8] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[3] lead = {{0, 1, 2}}, int64[3] around = {{0, 1, 3}}> {{"

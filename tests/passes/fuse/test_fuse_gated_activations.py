@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
-from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = "main (float[n, 2] g, float[{u}] u) => (float[n, 2] y{more}) <float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {body} }}"

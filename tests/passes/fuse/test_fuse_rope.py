@@ -8,11 +8,10 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.composites.call import call
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.targets.opsets import OPSETS
-from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 

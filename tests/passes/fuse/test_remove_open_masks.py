@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from coreai_onnx.composites.sdpa import scaled_dot_product_attention
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.remove_open_masks import NAME, remove_open_masks
-from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 2, s, 4] q, float[b, 2, s, 4] k, float[b, 2, s, 4] v, {kind}[b, 1, s, s] other) => (float[b, 2, s, 4] y, float[b, 2, s, 4] z) <{kind}[1, 1, 1, 1] true = {{{value}}}>"

@@ -1,0 +1,140 @@
+"""The bodies of the composites that passes create, by the op type that a pass calls.
+
+Passes do not import torch, so `OnnxProgram.optimize` hands `write_pass_body` to them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.bodies.trace import Example
+from coreai_onnx.bodies.writers import write_body
+from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.composites.declaration import FLOAT_DTYPES
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a pass creates.
+
+    Attributes:
+        composite: Name of the composite.
+        dims: Dims of each input as letters; None for an absent input, a pair with a dtype if it
+            is not that of the call.
+        attributes: Structural attributes.
+        output: The only output that the pass uses; empty for all of them.
+    """
+
+    composite: str
+    dims: tuple[str | tuple[str, torch.dtype] | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+
+
+def _linear_nbits() -> Iterator[tuple[str, Call]]:
+    """Yield the calls of linear_nbits: every number of bits, with and without zero points."""
+    for bits, zeros in itertools.product((8, 4, 3, 2), (False, True)):
+        dims = ("A2 A1", ("N G B", torch.uint8), "N G", ("N G", torch.uint8))
+        words = [f"bits{bits}"] * (bits != 4) + ["zero_points"] * zeros
+        name = ".".join(["linear_nbits", *filter(None, ["_".join(words)])])
+        attributes = {"bits": bits, "activation_bits": 0}
+        yield name, Call("linear_nbits", dims[: 3 + zeros], attributes)
+
+
+_ATTENTION = ("B H T D", "B K S D", "B K S E")
+_OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
+_PLAIN = {"num_batch_axes": 0, "transpose_rhs": 0}
+
+
+CALLS: Mapping[str, Call] = {
+    "rms_norm": Call("rms_norm", ("A2 A1", "A1"), {"axes": (-1,)}),
+    "rope": Call("rope", ("B H T D", "B 1 T F", "B 1 T F"), {"interleaved": 0, "dims": 0}),
+    "swiglu": Call("swiglu", ("A2 A1", "A2 A1")),
+    "geglu": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
+    "geglu.tanh": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
+    "add_bias": Call("add_bias", ("A2 A1", "A1"), {"activation": "none"}),
+    **{
+        f"add_bias.{kind}": Call("add_bias", ("A2 A1", "A1"), {"activation": kind})
+        for kind in ("silu", "gelu", "gelu_tanh")
+    },
+    "kv_cache_update": Call("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
+    "skip_rms_norm/sum": Call("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "skip_layer_norm/sum": Call("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "scaled_dot_product_attention": Call("scaled_dot_product_attention", _ATTENTION, _OPEN),
+    "scaled_dot_product_attention.causal_upper_left": Call(
+        "scaled_dot_product_attention",
+        _ATTENTION,
+        _OPEN | {"is_causal": 1, "causal_alignment": "upper_left"},
+    ),
+    "gather_mm": Call("gather_mm", ("A3 A2 A1", "A1 N"), _PLAIN),
+    "gather_mm.transposed": Call("gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}),
+    **dict(_linear_nbits()),
+}
+"""The calls, by op type with its variant, which determines the body, or by a part of a body."""
+
+
+@functools.cache
+def write_pass_body(name: str, dtype: str, opset: int) -> ir.Function | None:
+    """Return the body of a call, as a conversion writes it; clone it before a change.
+
+    Args:
+        name: A key of `CALLS`.
+        dtype: Dtype of the first input.
+        opset: ``ai.onnx`` opset of the body.
+
+    Returns:
+        The body; None if composites do not accept the dtype.
+    """
+    if dtype not in FLOAT_DTYPES:
+        return None
+    call = CALLS[name]
+    composite = COMPOSITES[call.composite]
+    dims = [*call.dims, *[None] * (len(composite.inputs) - len(call.dims))]
+    examples = [None if d is None else _example(d, getattr(torch, dtype)) for d in dims]
+    body = write_body(composite, examples, call.attributes, opset)
+    assert body is not None, f"{call.composite} has no writer"
+    body.name = name
+    if call.output:
+        _keep_output(body, call.output)
+    _simplify(body)
+    return body
+
+
+def _example(dims: str | tuple[str, torch.dtype], dtype: torch.dtype) -> Example:
+    letters, element = (dims, dtype) if isinstance(dims, str) else dims
+    return Example(element, tuple(1 if d == "1" else d for d in letters.split()))
+
+
+def _keep_output(function: ir.Function, name: str) -> None:
+    """Remove the other outputs of a function, and what only they need."""
+    outputs = function.graph.outputs
+    outputs[:] = [value for value in outputs if value.name == name]
+    for node in reversed(list(function)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            function.remove(node, safe=True)
+
+
+def _simplify(function: ir.Function) -> None:
+    """Name the nodes by their outputs, and store the constants without names, as typed data.
+
+    A parser of ONNX's text form gives the same function: a file does not depend on whether an
+    earlier release, whose passes parsed the bodies, or this one optimized the model.
+    """
+    for index, node in enumerate(function):
+        for value in node.outputs:
+            value.name = (value.name or "").replace(".", "_")
+        node.name = node.outputs[0].name or f"{node.op_type}_{index}"
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR:
+                values = attribute.as_tensor().numpy()
+                kind = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+                proto = onnx.helper.make_tensor("", kind, values.shape, values.ravel().tolist())
+                node.attributes.add(ir.AttrTensor(attribute.name, ir.TensorProtoTensor(proto)))
