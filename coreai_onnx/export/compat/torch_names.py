@@ -34,6 +34,7 @@ try:
         GuardOnDataDependentSymNode,
         ShapeEnv,
         ShapeGuardPythonPrinter,
+        free_unbacked_symbols,
         uninteresting_files,
     )
     from torch.utils import _pytree as pytree
@@ -57,6 +58,7 @@ _ENVIRONMENT = (
     "create_symintnode",
     "deferred_runtime_asserts",
     "guards",
+    "pending_fresh_unbacked_symbols",
     "replace",
     "replacements",
     "replacements_slocs",
@@ -123,6 +125,7 @@ __all__ = [
     "detect_fake_mode",
     "disable_current_modes",
     "export_trace",
+    "free_unbacked_symbols",
     "integer_product",
     "is_traceable_wrapper_subclass",
     "make_fx",
