@@ -121,14 +121,14 @@ def test_bad_data_is_an_error(feeds, message) -> None:
 
 
 class Pair(torch.nn.Module):
-    """A layer in a dtype, of a sum of two tensors that are passed in a dictionary."""
+    """A layer in a dtype; its input and what is added to it are passed in a dictionary."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(64, 64, dtype=dtype)
 
     def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.layer(given["x"] + given["y"])
+        return self.layer(given["x"]) + given["y"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
