@@ -213,18 +213,16 @@ def _run_call(session: Session, feed: Feed, what: str) -> dict[str, Array]:
     """Run one call; return its inputs and outputs by name."""
     try:
         if isinstance(feed, Mapping):
-            outputs = session.run(**{str(name): value for name, value in feed.items()})
-            arguments = dict(feed)
+            arrays = session.arrays(**{str(name): value for name, value in feed.items()})
         elif isinstance(feed, list | tuple):
-            outputs = session.run(*feed)
-            arguments = dict(zip((info.name for info in session.inputs), feed, strict=False))
+            arrays = session.arrays(*feed)
         else:
             raise QuantizationError(
                 f"is a {type(feed).__name__}, not a mapping of names to arrays or a tuple of arrays"
             )
+        return {**arrays, **session.run(**arrays)}
     except CoreaiError as error:
         raise QuantizationError(f"{what}: {error.args[0]}") from error
-    return {**{name: np.asarray(value) for name, value in arguments.items()}, **outputs}
 
 
 def _rows(value: Array, weight: str, number: int) -> Array:

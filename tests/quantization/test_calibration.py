@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization import calibration
 from coreai_onnx.quantization.calibration import Probes, second_moments
@@ -116,3 +118,30 @@ def test_products_in_branches_are_missing() -> None:
 def test_bad_data_is_an_error(feeds, message) -> None:
     with pytest.raises(QuantizationError, match=message):
         second_moments(parse(NESTED), {"a": (2, 2)}, feeds)
+
+
+class Pair(torch.nn.Module):
+    """A layer in a dtype; its input and what is added to it are passed in a dictionary."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64, dtype=dtype)
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.layer(given["x"]) + given["y"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_calls_of_the_module(dtype: torch.dtype, bits: int) -> None:
+    torch.manual_seed(0)
+    module = Pair(dtype).eval()
+    calls = [
+        ({"x": torch.randn(3, 64, dtype=dtype), "y": torch.randn(3, 64, dtype=dtype)},)
+        for _ in range(4)
+    ]
+    calls[0][0]["x"].requires_grad_()
+    program = coreai_onnx.convert(module, calls[1])
+    program.quantize(bits, activations=bits == 8, method="gptq", calibration=calls)
+    actual, expected = program.run(*calls[0])[0], module(*calls[0]).detach().float().numpy()
+    assert np.abs(actual.astype(np.float32) - expected).max() < (0.04 if bits == 8 else 0.3)

@@ -105,4 +105,5 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
         )
         return outputs, last if given["output_final_state"] else None
 
+    vars(replacement)["__signature__"] = signature  # for a replacement of the replacement
     return replacement

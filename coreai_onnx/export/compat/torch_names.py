@@ -43,6 +43,7 @@ try:
         GuardOnDataDependentSymNode,
         ShapeEnv,
         ShapeGuardPythonPrinter,
+        free_unbacked_symbols,
         uninteresting_files,
     )
     from torch.utils import _pytree as pytree
@@ -66,6 +67,7 @@ _ENVIRONMENT = (
     "create_symintnode",
     "deferred_runtime_asserts",
     "guards",
+    "pending_fresh_unbacked_symbols",
     "replace",
     "replacements",
     "replacements_slocs",
@@ -136,6 +138,7 @@ __all__ = [
     "enter_dual_level",
     "exit_dual_level",
     "export_trace",
+    "free_unbacked_symbols",
     "integer_product",
     "is_functorch_wrapped",
     "is_traceable_wrapper_subclass",

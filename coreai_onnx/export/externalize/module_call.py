@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.composites.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
-from coreai_onnx.export.compat.torch_names import FakeTensor, pytree
+from coreai_onnx.export.compat.torch_names import FakeTensor, free_unbacked_symbols, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
 from coreai_onnx.export.functionalize.attributes import attributes_restored
@@ -123,6 +123,7 @@ def _run_call(
         return known
     outputs = _run(call.leader, call, tensors, buffers, numbers)
     if mode is not None:
+        _keep_inside(call, mode, outputs)
         _remember(call.leader, mode, inputs, outputs)
     return outputs
 
@@ -172,6 +173,28 @@ torch.library.register_fake("coreai_onnx::module_call", _run_call, lib=_library)
 
 
 # ---------------------------------------------------------------------- results of equivalent calls
+def _keep_inside(call: ModuleCall, mode: Any, outputs: Sequence[torch.Tensor]) -> None:
+    """Leave numbers that a module reads from tensors to its body, unless they are sizes of results.
+
+    torch expects every such number in the results of an op.
+
+    Raises:
+        ExternalizationError: The module returns one.
+    """
+    fresh = mode.shape_env.pending_fresh_unbacked_symbols if mode.shape_env else []
+    if not fresh:
+        return
+    sizes = free_unbacked_symbols(outputs)
+    inner = {symbol for symbol in fresh if symbol not in sizes}
+    if inner & free_unbacked_symbols(call.leader.out_numbers):
+        raise ExternalizationError(
+            f"the externalized module {call.path or '(root)'} returns a number that it reads from "
+            "a tensor, which cannot be an output of a function",
+            advice="return the tensor, or leave the module out of externalize_modules",
+        )
+    fresh[:] = [symbol for symbol in fresh if symbol in sizes]
+
+
 def _signature(
     tensors: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], numbers: Sequence[Any]
 ) -> tuple[tuple[Any, ...], Any]:

@@ -20,6 +20,7 @@ _DEEPEST = 8
 _SHOWN = 5
 _NUMBERS = (bool, int, float, str)
 _TORCHS_OWN = frozenset(vars(torch.nn.Module()))
+_HOOKS = frozenset(name for name in _TORCHS_OWN if "hooks" in name)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, torch.nn.Module)
 
 
@@ -71,6 +72,7 @@ class Attributes:
     def __init__(self, model: torch.nn.Module) -> None:
         """Record the attributes of the model."""
         self.holders = list(_holders(model))
+        self._hooks = Hooks(model)
         self.dropped: list[str] = []
         tensors = [x for one in self.holders for x in one.before.values() if _is_tensor(x)]
         self._single = [(x, x.detach().clone()) for x in tensors if x.numel() == 1]
@@ -83,6 +85,7 @@ class Attributes:
 
     def settle(self) -> None:
         """Copy new tensors into those they replace; called after the forward, within the trace."""
+        marks = self._hooks.added()  # then a new attribute may say that there are hooks
         for holder in self.holders:
             now = holder.now()
             for key in {**holder.before, **now}:
@@ -90,17 +93,43 @@ class Attributes:
                 new: Any = now.get(key)
                 if _is_tensor(old) and _is_tensor(new) and new is not old and _fits(new, old):
                     holder.items[key] = old.copy_(new)
-                elif _is_dropped(old, new):
+                elif _is_dropped(old, new) and not (marks and old is None and new is True):
                     self.dropped.append(holder.at(key))
             holder.restore()
+        self._hooks.restore()
 
     def restore(self) -> None:
         """Restore all values: torch leaves fake tensors, and runs ops on one-element tensors."""
         for holder in self.holders:
             holder.restore()
+        self._hooks.restore()
         with torch.no_grad():
             for tensor, value in self._single:
                 tensor.copy_(value)
+
+
+class Hooks:
+    """The hooks of all modules of a model.
+
+    transformers adds some in the first forward, and sets an attribute that says so. An attribute
+    that is restored without them would let the next forward add them again.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Record the hooks."""
+        own = (vars(module) for module in model.modules())
+        found = (x for items in own for name, x in items.items() if name in _HOOKS)
+        self._before = [(hooks, set(hooks)) for hooks in found]
+
+    def added(self) -> bool:
+        """Whether there are more hooks now."""
+        return any(hooks.keys() - before for hooks, before in self._before)
+
+    def restore(self) -> None:
+        """Remove the hooks that were added since."""
+        for hooks, before in self._before:
+            for key in hooks.keys() - before:
+                del hooks[key]
 
 
 @contextmanager
@@ -115,19 +144,18 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
     Warns:
         DroppedStateWarning: The forward keeps something there that cannot be exported as state.
     """
-    attributes = Attributes(model)
 
     def leave(*_: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():  # dynamo changes no attribute and reports it
             attributes.settle()
 
-    hook = model.register_forward_hook(leave) if attributes.holders else None
+    hook = model.register_forward_hook(leave)
+    attributes = Attributes(model)
     try:
         yield attributes
     finally:
-        if hook is not None:
-            hook.remove()
         attributes.restore()
+        hook.remove()
     if attributes.dropped:
         warn_of_dropped(attributes.dropped)
 
@@ -135,12 +163,13 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
 @contextmanager
 def attributes_restored(module: torch.nn.Module) -> Iterator[None]:
     """While active, a forward may assign to plain attributes; they are restored on exit."""
-    holders = list(_holders(module))
+    holders, hooks = list(_holders(module)), Hooks(module)
     try:
         yield
     finally:
         for holder in holders:
             holder.restore()
+        hooks.restore()
 
 
 def warn_of_dropped(paths: Iterable[str]) -> None:

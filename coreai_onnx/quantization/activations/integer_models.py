@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.interface import dtype_name
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
@@ -48,6 +49,7 @@ _SMALLEST = np.float32(2.0**-96)
 _BIAS = 1 << 30
 """The largest magnitude of a bias in int32: the products are added to it, and must not overflow."""
 _BYTE, _MATRIX = 8, 2
+_COMPUTES = "computes in "
 _EXACT = (decompose_dequantization, keep_float_layers)
 """Passes without which onnxruntime would quantize more than what was asked for."""
 
@@ -62,6 +64,7 @@ class _IntegerLayer:
         axis: The axis of its outputs.
         result: The value whose range is quantized; None for products, whose result stays float.
         turned: Whether the node reads the transpose of the weight.
+        dtype: The dtype that it computes in.
     """
 
     node: ir.Node
@@ -69,6 +72,7 @@ class _IntegerLayer:
     axis: int
     result: ir.Value | None
     turned: bool = False
+    dtype: ir.DataType = ir.DataType.FLOAT
 
     @property
     def path(self) -> str:
@@ -135,7 +139,7 @@ def _quantized(
     if not layers:
         if not kept:
             refuse_integers(model)
-        raise QuantizationError("there is nothing to quantize: no MatMul, Gemm or Conv with weight")
+        raise QuantizationError(_nothing(kept))
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)
     ranges = value_ranges(model, names, feeds, clipping=clipping, levels=1 << bits)
@@ -150,48 +154,52 @@ def _chosen(model: ir.Model, rules: Rules) -> tuple[list[_IntegerLayer], list[Ke
     layers, kept = [], []
     for layer in _layers(model):
         if rules.leaves_out(layer.path, layer.weight.name or ""):
-            nbytes = layer.array.nbytes
-            kept.append(KeptWeight(layer.path, layer.shape, nbytes, "skipped by a pattern"))
+            reason = "skipped by a pattern"
+        elif layer.dtype != ir.DataType.FLOAT:
+            reason = f"{_COMPUTES}{dtype_name(layer.dtype.name)}"
         else:
             layers.append(layer)
+            continue
+        kept.append(KeptWeight(layer.path, layer.shape, layer.array.nbytes, reason))
     return layers, kept
+
+
+def _nothing(kept: list[KeptWeight]) -> str:
+    message = "there is nothing to quantize: no MatMul, Gemm or Conv in float32 with weight"
+    for one in kept:
+        if one.reason.startswith(_COMPUTES):
+            return (
+                f"{message}\n  {one.path} {one.reason}: quantize the float32 model "
+                "(module.float()), and call convert_dtype after that"
+            )
+    return message
 
 
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
     """Return the layers in the order of the nodes; those in functions and subgraphs are left."""
     found = {
-        product.node: _IntegerLayer(
-            product.node, product.weight, 1 - int(product.by_rows), None, _is_turned(product)
-        )
-        for product in Products(model).products
-        if product.root is model.graph
-        and product.node.graph is model.graph
-        and not (product.is_lookup or product.is_gathered)
-        and product.dtype == ir.DataType.FLOAT
+        p.node: _IntegerLayer(p.node, p.weight, 1 - p.by_rows, None, _is_turned(p), p.dtype)
+        for p in Products(model).products
+        if p.root is model.graph
+        and p.node.graph is model.graph
+        and not (p.is_lookup or p.is_gathered)
     }
     for node in model.graph:
         if node.op_type == "Conv" and node.domain in ONNX_DOMAINS:
-            weight = origin(node.inputs[1]) if node.inputs[1] is not None else None
+            read = node.inputs[1]
+            weight = None if read is None else origin(read)
             tensor = None if weight is None else weight.const_value
-            if weight is None or tensor is None or weight.is_graph_input():
+            if read is None or weight is None or tensor is None or weight.is_graph_input():
                 continue
-            if _computes_in_float32(node.inputs[1]) and _constant_bias(node):
-                found[node] = _IntegerLayer(node, weight, 0, _conv_result(node))
+            if _constant_bias(node):
+                cast = read.producer()  # the weight may be stored in 16 bits
+                dtype = ir.DataType(cast.attributes["to"].as_int()) if cast else tensor.dtype
+                found[node] = _IntegerLayer(node, weight, 0, _conv_result(node), dtype=dtype)
     return [found[node] for node in model.graph if node in found]
 
 
 def _is_turned(product: Product) -> bool:
     return product.by_rows != bool(product.node.attributes.get_int("transB", 0))
-
-
-def _computes_in_float32(weight: ir.Value | None) -> bool:
-    """Whether a constant, which may be stored in 16 bits, is read in float32."""
-    if weight is None:
-        return False
-    cast, tensor = weight.producer(), weight.const_value
-    if cast is not None:
-        return cast.attributes["to"].as_int() == ir.DataType.FLOAT
-    return tensor is not None and tensor.dtype == ir.DataType.FLOAT
 
 
 def _constant_bias(node: ir.Node) -> bool:

@@ -60,7 +60,8 @@ def convert_models(
 
     Raises:
         QuantizationError: The dtype is unknown, a pattern matches nothing, the opset is too old,
-            the calibration data does not fit, or nothing in the models is float32.
+            the calibration data does not fit, a model is in the other dtype of 16 bits already, or
+            nothing in the models is float32.
     """
     if unknown := set(options) - DtypeOptions.__optional_keys__:
         known = ", ".join(sorted(DtypeOptions.__optional_keys__))
@@ -70,6 +71,8 @@ def convert_models(
         raise QuantizationError(f"dtype={dtype!r}; choose from {', '.join(DTYPES)}")
     if isinstance(keep, str):
         raise QuantizationError(f"keep={keep!r} is a text\n  give a list of patterns")
+    for model in models.values():
+        _refuse_other(model, dtype)
     reports: dict[str, DtypeReport] = {}
     copies: dict[str, ir.Model] = {}
     used: set[str] = set()
@@ -85,14 +88,44 @@ def convert_models(
             f"the pattern {unused[0]!r} matches no module, node or op type\n"
             "  `print(program.to_text())` shows the names of nodes"
         )
-    if not any(r.converted or r.bytes_after < r.bytes_before for r in reports.values()):
+    if not any(
+        report.converted
+        or report.bytes_after < report.bytes_before
+        or _end_types(copies[name]) != _end_types(models[name])
+        for name, report in reports.items()
+    ):
         raise QuantizationError(
-            f"there is nothing to convert to {dtype}: no node computes in it, and no weight is "
-            "stored in it"
+            f"there is nothing to convert to {dtype}: no node, weight, input or output would change"
         )
     for name, copy in copies.items():
         adopt(copy, models[name])
     return reports
+
+
+def _refuse_other(model: ir.Model, dtype: str) -> None:
+    """Check that a model is not in the other dtype of 16 bits, which has rounded it already.
+
+    Raises:
+        QuantizationError: It is.
+    """
+    (other,) = DTYPES.keys() - {dtype}
+    ends = [*model.graph.inputs, *model.graph.outputs]
+    casts = [node for graph in graphs(model) for node in graph if node.op_type == "Cast"]
+    weights = [
+        node.inputs[0]
+        for node in casts
+        if node.attributes["to"].as_int() == ir.DataType.FLOAT and node.inputs[0] is not None
+    ]
+    stored = [value for value in weights if value.is_initializer()]
+    for value in (*ends, *stored):
+        if value.dtype == DTYPES[other]:
+            raise QuantizationError(
+                f"{value.name!r} is {other} already\n  convert the float32 model to {dtype}"
+            )
+
+
+def _end_types(model: ir.Model) -> list[ir.DataType | None]:
+    return [value.dtype for value in (*model.graph.inputs, *model.graph.outputs)]
 
 
 def _converted(

@@ -112,7 +112,8 @@ class HalfRewriting:
                 inner.replace_input_with(index, self._read(value, node, half=False))
         if node.outputs and node.outputs[0] in self._half:
             self._change_attributes(node)
-        return any(wanted) or any(value in self._half for value in node.outputs)
+        computes = any(wanted) or any(value in self._half for value in node.outputs)
+        return computes and node.op_type != "Cast"
 
     def _change_attributes(self, node: ir.Node) -> None:
         if node.op_type == "Cast":

@@ -207,6 +207,11 @@ class Session:
         """
         return output_arrays(self._signature, inputs)
 
+    def arrays(self, *args: object, **named: object) -> dict[str, Array]:
+        """Return the arguments of `run` as arrays by the names of inputs."""
+        given = self._signature.bind(args, named)
+        return {name: to_numpy(value, self._signature.info(name)) for name, value in given.items()}
+
     def run(self, *args: object, **named: object) -> Outputs:
         """Run the model once, and keep the new states for the next call.
 
@@ -250,9 +255,7 @@ class Session:
     def _run(
         self, into: Mapping[str, Array], args: tuple[object, ...], named: Mapping[str, object]
     ) -> Outputs:
-        given = self._signature.bind(args, named)
-        info = self._signature.info
-        arrays = {name: to_numpy(value, info(name)) for name, value in given.items()}
+        info, arrays = self._signature.info, self.arrays(*args, **named)
         carried = self._stream.carried(arrays)
         self._signature.require((*arrays, *carried))
         values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}

@@ -88,6 +88,16 @@ class Layer(torch.nn.Module):
 torch_chunk_gated_delta_rule = CHUNKS
 
 
+def test_replacements_may_be_nested() -> None:
+    layer, given = Layer(), tensors(1, 6)
+    expected = layer(*given)
+    with gated_delta_layers_as_ops(layer), gated_delta_layers_as_ops(layer):
+        exported = torch.export.export(layer, given)
+        assert_close(layer(*given), expected)
+    targets = [str(node.target) for node in exported.graph.nodes]
+    assert targets.count("coreai.gated_delta_update.default") == 1
+
+
 def test_one_export_serves_every_length() -> None:
     layer = Layer()
     batch, seq = Dim("batch"), Dim("seq", max=4096)

@@ -18,6 +18,7 @@ from coreai_onnx.export.externalize import modules as externalize
 from coreai_onnx.export.externalize.module_call import OP
 from coreai_onnx.export.externalize.modules import Externalization
 from tests.support.externalized import calls, converted, functions
+from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
 
@@ -289,3 +290,50 @@ def test_an_externalized_module_may_assign_to_its_attributes(make: Any) -> None:
         held = {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
         assert all(vars(inner)[name] is value for name, value in held.items())
     assert coreai_onnx.compare(program, model, (x,)).ok
+
+
+class Reads(torch.nn.Module):
+    """Reads a number from a tensor: a size of its result, a factor, or a result."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor, count: Tensor) -> Any:
+        number = count.item()
+        if self.what == "result":
+            return x, number
+        return x[:number] * 2 if self.what == "size" else x * number
+
+
+class ReadsTwice(torch.nn.Module):
+    """Two such parts."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.first, self.second = Reads(what), Reads(what)
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        return self.first(x, count)[0] - self.second(x + 1, count)[-1]
+
+
+@pytest.mark.parametrize("what", ["size", "factor"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+def test_a_number_that_only_the_module_reads(what: str, dtype: torch.dtype) -> None:
+    if what == "size" and dtype != torch.int64:
+        dtype = torch.int32
+    model, x = ReadsTwice(what), torch.randn(5, 3)
+    given = (x, torch.tensor(3, dtype=dtype))
+    program = coreai_onnx.convert(model, given, externalize_modules=[Reads])
+    assert functions(program) == ["ai.coreai.module::Reads"]
+    for count in (1, 2, 4):
+        other = torch.tensor(count, dtype=dtype)
+        assert_close(program.run(x, other)[0], model(x, other))
+
+
+def test_a_number_that_the_module_returns() -> None:
+    given = (torch.randn(5, 3), torch.tensor(3))
+    with pytest.raises(
+        ExternalizationError, match=r"first returns a number .*\n  return the tensor"
+    ):
+        coreai_onnx.convert(ReadsTwice("result"), given, externalize_modules=[Reads])

@@ -175,3 +175,25 @@ def test_a_module_keeps_its_parameters_through_a_conversion() -> None:
     assert ["is_scaled" in text for text in texts] == [True, False]
     assert "the parameters weight;" in texts[1]
     assert_close(module.weight, torch.full((3,), 8.0))
+
+
+class Observed(torch.nn.Module):
+    """Adds a hook in the first forward, and notes that it did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "observed"):
+            self.inner.register_forward_hook(lambda _module, _inputs, result: result * 2)
+            self.observed = True
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("targets", [[], ["auto"], [Observed]], ids=["plain", "auto", "module"])
+def test_hooks_are_restored_with_the_attributes(targets: list[Any]) -> None:
+    model = torch.nn.Sequential(Observed())
+    program = coreai_onnx.convert(model, (X,), externalize_modules=targets)
+    assert_close(program.run(X)[0], X.tanh() * 2)
+    assert_close(model(X), X.tanh() * 2)

@@ -178,6 +178,35 @@ def test_weights_in_16_bits_are_replaced() -> None:
     assert worst(program, module, x) < 0.03
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_products_of_another_dtype(dtype: torch.dtype) -> None:
+    module, x = Network().to(dtype).eval(), torch.randn(3, 2, 40, dtype=dtype)
+    program = coreai_onnx.convert(module, (x,))
+    name = str(dtype).removeprefix("torch.")
+    message = f"in float32 with weight\n  (first|up) computes in {name}: quantize the float32 model"
+    with pytest.raises(QuantizationError, match=message):
+        program.quantize(8, activations=True, calibration=[(x,)])
+
+
+class Mixed(torch.nn.Module):
+    """A layer in float16 after one in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(64, 64), torch.nn.Linear(64, 32).half()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x).half())
+
+
+def test_a_layer_of_another_dtype_is_kept() -> None:
+    module, x = Mixed().eval(), torch.randn(3, 64)
+    report = rounded(module, x).quantization_report
+    assert report is not None
+    assert [layer.path for layer in report.layers] == ["a"]
+    assert [(one.path, one.reason) for one in report.kept] == [("b", "computes in float16")]
+
+
 @pytest.mark.parametrize("method", ["percentile", "entropy"])
 def test_an_outlier_in_the_calibration_data(method: str) -> None:
     torch.manual_seed(0)

@@ -231,7 +231,7 @@ def test_errors_leave_the_program_unchanged() -> None:
         ("int8", {}, "dtype='int8'; choose from float16, bfloat16"),
         ("float16", {"keep": ["nothing"]}, "the pattern 'nothing' matches no"),
         ("float16", {"keep": "head"}, "give a list of patterns"),
-        ("float16", {"keep": ["*"]}, "there is nothing to convert"),
+        ("float16", {"keep": ["*"], "keep_io": True}, "there is nothing to convert"),
         ("float16", {"calibration": []}, "there is no calibration data"),
         ("float16", {"calibration": [(np.ones((1, 1), np.float32),)]}, "calibration call 1"),
         ("float16", {"other": 1}, "there is no option 'other'"),
@@ -242,11 +242,35 @@ def test_errors_leave_the_program_unchanged() -> None:
 
 
 def test_a_second_conversion_has_names_of_its_own() -> None:
-    x = torch.randn(3, 4)
-    program = coreai_onnx.convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (x,))
-    for _ in range(3):
-        program.convert_dtype("float16", keep_io=True)
+    x, layers = torch.randn(3, 4), [nn.Linear(4, 4) for _ in range(3)]
+    program = coreai_onnx.convert(nn.Sequential(*layers).eval(), (x,))
+    for keep in (["0", "1"], ["0"], []):
+        program.convert_dtype("float16", keep_io=True, keep=keep)
         names = [node.name for node in program.model.graph]
         assert len(set(names)) == len(names)
     onnx.checker.check_model(program.to_proto(), full_check=True)
     assert program.run(x)[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("keep_io", [False, True])
+@pytest.mark.parametrize("first", ["float16", "bfloat16"])
+@pytest.mark.parametrize("second", ["float16", "bfloat16"])
+def test_a_model_in_16_bits_is_not_converted_again(first: str, second: str, keep_io: bool) -> None:
+    x = torch.randn(3, 64)
+    program = coreai_onnx.convert(nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval(), (x,))
+    program.convert_dtype(first, keep_io=keep_io)
+    before = program.to_proto().SerializeToString(deterministic=True)
+    message = f"'.*' is {first} already\n  convert the float32 model to {second}"
+    if first == second or (keep_io and first == "float16"):
+        message = "there is nothing to convert"
+    with pytest.raises(QuantizationError, match=message):
+        program.convert_dtype(second, keep_io=keep_io)
+    assert program.to_proto().SerializeToString(deterministic=True) == before
+    assert len(program.run(x.to(torch.float32 if keep_io else getattr(torch, first)))) == 1
+
+
+def test_inputs_and_outputs_alone_are_converted() -> None:
+    x = torch.randn(3, 4)
+    program = coreai_onnx.convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (x,))
+    program.convert_dtype("float16", keep_io=True).convert_dtype("float16")
+    assert program.run(x.to(HALF))[0].dtype == np.float16
