@@ -4,39 +4,44 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from coreai_onnx.passes.cleanup.constant_reshapes import constant_reshapes
-from coreai_onnx.passes.cleanup.fold_constants import fold_constants
-from coreai_onnx.passes.cleanup.fold_shapes import fold_shapes
-from coreai_onnx.passes.cleanup.gathers_of_one_row import gathers_of_one_row
-from coreai_onnx.passes.cleanup.gathers_of_ranges import gathers_of_ranges
+from coreai_onnx.passes.cleanup.fold_constants import fold_constants, fold_shapes
 from coreai_onnx.passes.cleanup.merge_casts import merge_casts
 from coreai_onnx.passes.cleanup.merge_common_subexpressions import merge_common_subexpressions
 from coreai_onnx.passes.cleanup.merge_duplicate_constants import merge_duplicate_constants
-from coreai_onnx.passes.cleanup.merge_reshapes import merge_reshapes
+from coreai_onnx.passes.cleanup.merge_reshapes import constant_reshapes, merge_reshapes
 from coreai_onnx.passes.cleanup.merge_transposes import merge_transposes
-from coreai_onnx.passes.cleanup.remove_broadcast_expands import remove_broadcast_expands
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
-from coreai_onnx.passes.cleanup.remove_expands_in_functions import remove_expands_in_functions
-from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_expands import (
+    remove_broadcast_expands,
+    remove_expands_in_functions,
+)
 from coreai_onnx.passes.cleanup.remove_known_conditions import remove_known_conditions
-from coreai_onnx.passes.cleanup.remove_neutral_operands import remove_neutral_operands
-from coreai_onnx.passes.cleanup.remove_noop_casts import remove_noop_casts
-from coreai_onnx.passes.cleanup.remove_noop_expands import remove_noop_expands
-from coreai_onnx.passes.cleanup.remove_noop_reshapes import remove_noop_reshapes
-from coreai_onnx.passes.cleanup.remove_noop_slices import remove_noop_slices
-from coreai_onnx.passes.cleanup.remove_noop_transposes import remove_noop_transposes
+from coreai_onnx.passes.cleanup.remove_noops import (
+    remove_identities,
+    remove_neutral_operands,
+    remove_noop_casts,
+    remove_noop_expands,
+    remove_noop_reshapes,
+    remove_noop_slices,
+    remove_noop_transposes,
+)
 from coreai_onnx.passes.cleanup.remove_repeated_heads import remove_repeated_heads
-from coreai_onnx.passes.cleanup.remove_single_inputs import remove_single_inputs
-from coreai_onnx.passes.cleanup.remove_unused_functions import remove_unused_functions
+from coreai_onnx.passes.cleanup.remove_unused import (
+    remove_dead_code,
+    remove_single_inputs,
+    remove_unused_functions,
+)
+from coreai_onnx.passes.cleanup.replace_gathers import gathers_of_one_row, gathers_of_ranges
 from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.contrib.activations import contrib_activations
 from coreai_onnx.passes.contrib.attention import contrib_attention
-from coreai_onnx.passes.contrib.cached_attention import contrib_cached_attention
+from coreai_onnx.passes.contrib.attention_calls import (
+    contrib_cached_attention,
+    contrib_open_attention,
+)
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.linear_nbits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.moe import contrib_moe
-from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.quantized_products import contrib_matmul_nbits
@@ -44,29 +49,26 @@ from coreai_onnx.passes.contrib.rope import contrib_rope
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
+from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
 from coreai_onnx.passes.fuse.integer_products import integer_products
-from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
 from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
-from coreai_onnx.passes.fuse.unsigned_activations import unsigned_activations
-from coreai_onnx.passes.fuse.unsigned_weights import unsigned_weights
+from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
-from coreai_onnx.passes.layout.pretranspose_integers import pretranspose_integers
-from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
+from coreai_onnx.passes.layout.pretranspose import pretranspose_integers, pretranspose_weights
 from coreai_onnx.passes.layout.separate_transposes import separate_transposes
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
 from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET
+from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
-from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import WriteBody, can_make_functions

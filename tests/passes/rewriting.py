@@ -16,7 +16,7 @@ import onnxruntime as ort
 from coreai_onnx import passes
 from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.passes import Pass, PassReport
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from tests.support.tolerances import assert_close
 
 run_passes = partial(passes.run_passes, write_body=write_pass_body)

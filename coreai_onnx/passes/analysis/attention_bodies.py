@@ -1,9 +1,9 @@
-"""Attention bodies without a mask, for passes that remove a mask."""
+"""What function bodies compute: attention, and constants that calls pass."""
 
 from __future__ import annotations
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine.bodies import Bodies, model_bodies
 from coreai_onnx.passes.engine.match import dtype_of, shape_of
 
 NAME = "scaled_dot_product_attention"
@@ -40,3 +40,24 @@ def shares_heads(node: gs.Node) -> bool:
     if keys is None or values is None or len(keys) != 4 or len(values) != 4:
         return False
     return keys[1] is not None and keys[1] == values[1]
+
+
+def constants_behind(graph: gs.Graph, tensor: gs.Tensor) -> list[gs.Constant] | None:
+    """Return the constants that a tensor may be; None if it may be something else.
+
+    An input of a function is what any call of it passes.
+
+    Args:
+        graph: A graph of the model.
+        tensor: A tensor that its nodes read.
+    """
+    if isinstance(tensor, gs.Constant):
+        return [tensor]
+    bodies = model_bodies(graph)
+    passed = None if bodies is None else bodies.passed(tensor)
+    if not passed:
+        return None
+    found = [constants_behind(graph, argument) for argument in passed]
+    if any(constants is None for constants in found):
+        return None
+    return list({id(one): one for constants in found for one in constants or ()}.values())

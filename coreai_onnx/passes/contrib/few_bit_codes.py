@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.passes.analysis.call_constants import constants_behind
+from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit

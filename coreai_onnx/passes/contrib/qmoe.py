@@ -14,7 +14,7 @@ from coreai_onnx.passes.contrib.expert_blocks import (
     rows_of_tokens,
     softmax_routing,
 )
-from coreai_onnx.passes.contrib.matmul_nbits import BLOCKS
+from coreai_onnx.passes.contrib.linear_nbits import BLOCKS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.passes.analysis.quantized_products import (
+from coreai_onnx.passes.analysis.quantized_layers import (
     before_transposes,
     obstacle,
     second_factor,

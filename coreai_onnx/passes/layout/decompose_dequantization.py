@@ -11,11 +11,11 @@ from coreai_onnx.passes.analysis.linear_quantization import BYTES, is_zero
 from coreai_onnx.passes.analysis.quantized_layers import (
     MOVED,
     Steps,
+    before_transposes,
     has_other_bias_scale,
     quantized_rows,
     steps_of,
 )
-from coreai_onnx.passes.analysis.quantized_products import before_transposes
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import (

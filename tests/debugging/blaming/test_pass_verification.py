@@ -12,7 +12,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging import PassVerifier
 from coreai_onnx.errors import ComparisonError, PassError, WrongPassError
 from coreai_onnx.passes import Why
-from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 CHAIN = "main (float[n] x) => (float[n] y) { a = Identity (x)  b = Relu (a)  y = Identity (b) }"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_neutral_operands import remove_neutral_operands
+from coreai_onnx.passes.cleanup.remove_noops import remove_neutral_operands
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 TEXT = "main ({dtype}[n, 2] x) => ({dtype}[n, 2] z) <{dtype} c = {{{value}}}> {{ y = {op} ({inputs})  z = {end} (y) }}"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.cleanup.remove_noop_casts import remove_noop_casts
+from coreai_onnx.passes.cleanup.remove_noops import remove_noop_casts
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 TEXT = """main (float[n] x) => (float[n] y) <float[1] w = {1}, float[n] a, float[n] b>

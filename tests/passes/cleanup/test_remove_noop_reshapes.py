@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_noop_reshapes import remove_noop_reshapes
+from coreai_onnx.passes.cleanup.remove_noops import remove_noop_reshapes
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 WITH = "main (float[n, 8] x) => (float[n, 8] z) <{inner}int64[2] s = {{{target}}}> {{ y = Reshape (x, s)  z = Neg (y) }}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_noop_slices import remove_noop_slices
+from coreai_onnx.passes.cleanup.remove_noops import remove_noop_slices
 from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.cleanup.remove_noop_transposes import remove_noop_transposes
+from coreai_onnx.passes.cleanup.remove_noops import remove_noop_transposes
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 

@@ -8,7 +8,7 @@ import torch
 from coreai_onnx.composites.sdpa import scaled_dot_product_attention
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.contrib.attention import contrib_attention
-from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close
 

@@ -7,7 +7,7 @@ import pytest
 
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.contrib.cached_attention import contrib_cached_attention
+from coreai_onnx.passes.contrib.attention_calls import contrib_cached_attention
 from coreai_onnx.passes.contrib.rope import contrib_rope
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from tests.passes.rewriting import run
 from tests.support.composite_calls import Case

@@ -1,17 +1,19 @@
-"""Calls of linear_nbits become onnxruntime's op where it computes the same, fast."""
+"""Tests of turns products with weights of few bits into MatMulNBits."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 import torch
 
 import coreai_onnx
 from coreai_onnx.passes import optimize_for, run_passes
-from coreai_onnx.passes.contrib.linear_nbits import contrib_linear_nbits
+from coreai_onnx.passes.contrib.linear_nbits import Sizes, become_matmul_nbits, contrib_linear_nbits
+from coreai_onnx.passes.engine.edit import Edit
 from tests.passes.rewriting import run
 from tests.support.tolerances import assert_close
 from tools.bench.composite_model import composite_model
@@ -143,3 +145,21 @@ def test_a_function_that_is_called_with_a_computed_weight_stays() -> None:
     report = run_passes(outer, [contrib_linear_nbits])
     assert report.total == 0
     assert [m.miss.reason for m in report.near_misses] == ["the weight is not constant"]
+
+
+@pytest.mark.parametrize(("tensors", "absent"), [(3, 2), (4, 1)])
+def test_the_bias_is_the_sixth_input(tensors: int, absent: int) -> None:
+    given = [gs.Variable(f"x{i}", np.float32) for i in range(tensors)]
+    bias, y = gs.Variable("b", np.float32), gs.Variable("y", np.float32)
+    node = gs.Node("MatMul", inputs=given[:2], outputs=[y])
+    edit = Edit(gs.Graph([node], inputs=[*given, bias], outputs=[y]))
+    become_matmul_nbits(edit, node, given, bias, Sizes(64, 8, 4, 32), accuracy_level=4)
+    assert [tensor.name for tensor in node.inputs] == [
+        *(t.name for t in given),
+        *[""] * absent,
+        "b",
+    ]
+    assert (node.domain, node.op) == ("com.microsoft", "MatMulNBits")
+    assert node.attrs == {"K": 64, "N": 8, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    become_matmul_nbits(edit, node, given, None, Sizes(64, 8, 4, 32))
+    assert len(node.inputs) == tensors

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close

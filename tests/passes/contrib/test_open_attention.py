@@ -6,7 +6,7 @@ import pytest
 
 from coreai_onnx.passes import Pass, run_passes
 from coreai_onnx.passes.contrib.attention import contrib_attention
-from coreai_onnx.passes.contrib.open_attention import contrib_open_attention
+from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
 from tests.passes.contrib.test_attention import NAME, OPEN, PLAIN, text
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close

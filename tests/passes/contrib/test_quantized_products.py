@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import coreai_onnx
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.quantized_products import contrib_matmul_nbits
 from tests.passes.quantized_products import COLUMNS, INT4, RNG, ROWS, UINT4, linear
 from tests.passes.rewriting import run, same_bytes

@@ -7,7 +7,7 @@ import pytest
 from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.errors import SpecViolationError
 from coreai_onnx.passes import open_model, run_passes
-from coreai_onnx.passes.cleanup.remove_identities import remove_identities
+from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new

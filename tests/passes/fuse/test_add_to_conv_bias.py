@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.fuse.add_to_conv_bias import add_to_conv_bias
+from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias
 from tests.passes.rewriting import fuses, leaves
 
 TEXT = """main (float[n, 1, 2, 2] x) => (float[n, 2, 1, 1] y{more})

@@ -13,7 +13,7 @@ import coreai_onnx
 from coreai_onnx.composites.add_bias import add_bias
 from coreai_onnx.composites.gather_mm import gather_mm
 from coreai_onnx.passes import Target
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
 from tests.lower.checking import op_types, open_model, run_session
 from tests.passes.rewriting import fuses, leaves, parse, run_passes

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from tests.lower.checking import open_model, run_session
 from tests.passes.quantized_products import COLUMNS, INT4, RNG, ROWS, UINT4, linear

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.fuse.matmul_add_to_gemm import matmul_add_to_gemm
+from coreai_onnx.passes.fuse.fuse_gemm import matmul_add_to_gemm
 from tests.passes.rewriting import fuses, leaves
 
 TEXT = "main (float[{x}] x) => (float[{z}] z{more}) <float[2, 3] w = {{1, 2, 3, 4, 5, 6}}, float[{b}] b = {{7, 8, 9}}> {{ {body} }}"

@@ -36,7 +36,7 @@ def fuses_renamed(text, expected, name, feeds):
     """A name with a dot cannot be written in ONNX's text form."""
     import onnx_ir as ir
 
-    from coreai_onnx.passes.cleanup.remove_dead_code import remove_dead_code
+    from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
     from tests.passes.rewriting import main_text
 
     model = parse(text)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.fuse.unsigned_activations import unsigned_activations
+from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 TEXT = """main (float[n, 2] x) => (float[n, 2] y, float[n, 2] z) <float s = {0.5}, int8 c = {-5}, int8 d = {-5}> {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.fuse.unsigned_weights import unsigned_weights
+from coreai_onnx.passes.fuse.store_unsigned import unsigned_weights
 from tests.passes.rewriting import fuses, leaves, rewrite, same_numbers
 
 INTEGER = """main (uint8[n, 2] q, uint8 z) => (int32[n, 3] y) <int8[2, 3] w = {127, -128, 3, 4, -65, 6}> {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.layout.pretranspose_integers import (
+from coreai_onnx.passes.layout.pretranspose import (
     pretranspose_integers,
 )
 from tests.passes.rewriting import fuses, leaves, same_numbers

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.layout.pretranspose_weights import pretranspose_weights
+from coreai_onnx.passes.layout.pretranspose import pretranspose_weights
 from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
 
 TEXT = """main (float[n, 2] x) => (float[n, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {

@@ -1,4 +1,4 @@
-"""Replaces attention over a cache with an op that concatenates cache and new tokens itself."""
+"""Turns attention over a cache, or without a mask, into onnxruntime's operators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.contrib.attention import write_attentions
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
@@ -163,3 +164,14 @@ class _CachedAttentionWriter:
         if tables is None:
             return None
         return [self._edit.constant(f"{rope.name}_start", np.zeros(1, np.int64)), *tables]
+
+
+def contrib_open_attention(graph: gs.Graph, why: Why) -> int:
+    """Attention that is not causal, with grouped or rotated heads → GroupQueryAttention.
+
+    ai.coreai::scaled_dot_product_attention(q:[b, h, s, d], k:[b, h / 4, s, d], v) → y
+    becomes     GroupQueryAttention<causal = 0>(q:[b, s, h * d], k, v) → y:[b, s, h * d]
+
+    This pass is separate from the other attentions because onnxruntime supports it from 1.30 on.
+    """
+    return write_attentions(graph, why, open_groups=True)
