@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ _DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
 def bind_arguments(
     node: fx.Node, value_of: Callable[[fx.Node], Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and keyword arguments for the lowering of a node.
+    """Return the positional and keyword arguments of a node.
 
     Every parameter of the schema is present, with its default if the node does not pass it. FX
     nodes are replaced by their values.
@@ -31,17 +33,59 @@ def bind_arguments(
     keywords: dict[str, Any] = {}
     for index, parameter in enumerate(schema.arguments):
         if index < len(node.args) and not parameter.kwarg_only:
-            given = node.args[index]
+            argument = node.args[index]
         elif parameter.name in node.kwargs:
-            given = node.kwargs[parameter.name]
+            argument = node.kwargs[parameter.name]
         else:
-            given = _default(parameter)
-        argument = resolve(given, value_of)
+            argument = _default(parameter)
+        argument = resolve(argument, value_of)
         if parameter.kwarg_only:
             keywords[parameter.name] = argument
         else:
             positional.append(argument)
     return positional, keywords
+
+
+def declared_arguments(
+    lowering: Callable[..., Any], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return those arguments of an op that its lowering declares, positional and keyword ones.
+
+    A lowering declares the parameters of the schema that it reads, by name and in any order. One
+    with ``*args`` takes all arguments.
+
+    Args:
+        lowering: A function of a builder and arguments.
+        target: The op.
+        args: Positional arguments in the order of the schema.
+        kwargs: Keyword arguments.
+    """
+    parameters = _parameters(lowering)
+    if parameters is None:
+        return args, kwargs
+    names = (p.name for p in target._schema.arguments if not p.kwarg_only)
+    arguments = {**dict(zip(names, args, strict=True)), **kwargs}
+    positional, keywords = parameters
+    return (
+        [arguments[schema_name(name)] for name in positional],
+        {name: arguments[schema_name(name)] for name in keywords},
+    )
+
+
+@functools.cache
+def _parameters(lowering: Callable[..., Any]) -> tuple[list[str], list[str]] | None:
+    """Return the positional and keyword-only parameters after the builder; None for ``*args``."""
+    _builder, *parameters = inspect.signature(lowering).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return [p.name for p in parameters if p.name not in keywords], keywords
+
+
+def schema_name(parameter: str) -> str:
+    """Return the name in the schema of a parameter in Python: ``from`` for ``from_``."""
+    name = parameter.removesuffix("_")
+    return name if keyword.iskeyword(name) else parameter
 
 
 def _default(parameter: Any) -> Any:

@@ -150,9 +150,7 @@ def _eliminated(op: OpBuilder, a: Value) -> tuple[Value, Value, Value]:
 
 
 @lowers("aten.linalg_ldl_factor_ex.default")
-def ldl_factor_ex(
-    op: OpBuilder, self: Value, *, hermitian: bool = False, check_errors: bool = False
-) -> tuple[Value, Value, Value]:
+def ldl_factor_ex(op: OpBuilder, self: Value) -> tuple[Value, Value, Value]:
     """L below D in one matrix, pivots, and the number of the first zero column, or 0."""
     dims = dims_of(self)
     if 0 in dims:
@@ -162,9 +160,7 @@ def ldl_factor_ex(
 
 
 @lowers("aten.linalg_ldl_solve.default")
-def ldl_solve(
-    op: OpBuilder, LD: Value, pivots: Value, B: Value, *, hermitian: bool = False
-) -> Value:
+def ldl_solve(op: OpBuilder, LD: Value, pivots: Value, B: Value) -> Value:
     """X of A X = B from the factors of A, which is reconstructed and solved by LU."""
     if 0 in dims_of(B) or 0 in dims_of(LD):
         batch = common_batch(dims_of(LD)[:-2], dims_of(B)[:-2])

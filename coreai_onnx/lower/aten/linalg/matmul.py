@@ -117,7 +117,6 @@ def trilinear(
     expand2: Sequence[int],
     expand3: Sequence[int],
     sumdim: Sequence[int],
-    unroll_dim: int = 1,
 ) -> Value:
     """Σ over ``sumdim`` of the product of three tensors with axes of size 1 put in."""
     pairs = ((i1, expand1), (i2, expand2), (i3, expand3))

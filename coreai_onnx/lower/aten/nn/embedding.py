@@ -13,14 +13,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 
 @lowers("aten.embedding.default")
-def embedding(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    padding_idx: Dim = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Value:
+def embedding(op: OpBuilder, weight: Value, indices: Value) -> Value:
     """weight[indices]; the padding row has no special role in inference."""
     return op.Gather(weight, indices, axis=0)
 
@@ -50,14 +43,22 @@ def embedding_bag(
     weight: Value,
     indices: Value,
     offsets: Value,
-    scale_grad_by_freq: bool = False,
     mode: int = 0,
-    sparse: bool = False,
     per_sample_weights: Value | None = None,
+    *,
     include_last_offset: bool = False,
 ) -> tuple[Value, ...]:
     """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
-    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
+    return _bags(
+        op,
+        weight,
+        indices,
+        offsets,
+        mode,
+        per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=None,
+    )
 
 
 @lowers("aten.embedding_bag.padding_idx")
@@ -66,10 +67,9 @@ def embedding_bag_padding(
     weight: Value,
     indices: Value,
     offsets: Value,
-    scale_grad_by_freq: bool,
     mode: int,
-    sparse: bool,
     per_sample_weights: Value | None,
+    *,
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> tuple[Value, ...]:
@@ -79,7 +79,14 @@ def embedding_bag_padding(
         assert isinstance(size, int)
         padding_idx += size
     return _bags(
-        op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+        op,
+        weight,
+        indices,
+        offsets,
+        mode,
+        per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
     )
 
 
@@ -89,16 +96,24 @@ def _embedding_bag(
     weight: Value,
     indices: Value,
     offsets: Value,
-    scale_grad_by_freq: bool = False,
     mode: int = 0,
-    sparse: bool = False,
     per_sample_weights: Value | None = None,
+    *,
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Value, ...]:
     """Like embedding_bag; a negative padding_idx means no padding row."""
     skip = padding_idx if padding_idx >= 0 else None
-    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip)
+    return _bags(
+        op,
+        weight,
+        indices,
+        offsets,
+        mode,
+        per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=skip,
+    )
 
 
 def _bags(
@@ -108,6 +123,7 @@ def _bags(
     offsets: Value,
     mode: int,
     per_sample_weights: Value | None,
+    *,
     include_last_offset: bool,
     padding_idx: int | None,
 ) -> tuple[Value, Value, Value, Value]:

@@ -20,12 +20,12 @@ def exact_maximum(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-    ceil_mode: bool,
     *,
+    ceil_mode: bool,
     indices: bool,
 ) -> tuple[Value, Value | None]:
     """Return the maximum of every window of [N, C, *sizes] and, if requested, its position."""
-    windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode)
+    windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode=ceil_mode)
     pads = _pads(dims_of(x)[2:], windows, kernel, stride, padding, dilation)
     dtype = dtype_of(x)
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
@@ -54,13 +54,14 @@ def exact_average(
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
+    *,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
     """Return the average of every window of [N, C, *sizes]; integers are divided toward zero."""
     sizes, ones = dims_of(x)[2:], [1] * len(kernel)
-    windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode)
+    windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode=ceil_mode)
     pads = _pads(sizes, windows, kernel, stride, padding, ones)
     total = _window_sum(op, pad_sizes(op, x, pads, 0)[0], kernel, windows, stride)
     if divisor is not None:
@@ -91,6 +92,7 @@ def _windows(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    *,
     ceil_mode: bool,
 ) -> list[Dim]:
     """Return the number of windows per axis; each starts in the input or the padding before it."""

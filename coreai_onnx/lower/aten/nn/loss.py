@@ -29,11 +29,7 @@ def reduced(op: OpBuilder, x: Value, reduction: int) -> Value:
 
 
 # ---------------------------------------------------------------------- likelihoods of classes
-@lowers(
-    "aten.nll_loss.default",
-    "aten.nll_loss2d.default",
-    "aten.nll_loss_nd.default",
-)
+@lowers("aten.nll_loss.default", "aten.nll_loss2d.default", "aten.nll_loss_nd.default")
 def nll_loss(
     op: OpBuilder,
     self: Value,
@@ -60,12 +56,7 @@ def nll_loss_forward(
 
 
 def _likelihood(
-    op: OpBuilder,
-    x: Value,
-    target: Value,
-    weight: Value | None,
-    reduction: int,
-    ignore_index: Dim,
+    op: OpBuilder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: Dim
 ) -> tuple[Value, Value]:
     """Return the loss and the total weight for x [N, C, …] or [C]."""
     axis = 1 if rank_of(x) > 1 else 0
@@ -129,13 +120,7 @@ def chunked_linear_cross_entropy(
     reduction: str,
     ignore_index: Dim,
     label_smoothing: float,
-    batch_chunk_size: Dim,
-    acc_policy: str,
     acc_dtype: torch.dtype,
-    allow_retain_graph: bool,
-    compute_input_grad: bool,
-    compute_linear_weight_grad: bool,
-    compute_linear_bias_grad: bool,
 ) -> tuple[Value | None, ...]:
     """The cross entropy of input @ linear_weightᵀ + bias, without chunks and gradients."""
     logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
@@ -158,8 +143,6 @@ def chunked_linear_cross_entropies(
     linear_bias: Value | None,
     weight: Value | None,
     ignore_index: Dim,
-    batch_chunk_size: Dim,
-    acc_policy: str,
     acc_dtype: torch.dtype,
 ) -> Value:
     """The same cross entropy with one loss per row."""
@@ -204,6 +187,7 @@ def poisson_nll_loss(
     op: OpBuilder,
     input: Value,
     target: Value,
+    *,
     log_input: bool,
     full: bool,
     eps: float,

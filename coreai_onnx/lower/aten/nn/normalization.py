@@ -20,7 +20,6 @@ def layer_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    cudnn_enable: bool = True,
 ) -> Value:
     """(x - mean) / √(var + eps) * weight + bias over the trailing axes."""
     x, (weight, bias) = _one_dtype(op, input, weight, bias)
@@ -106,7 +105,6 @@ def group_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    cudnn_enabled: bool = True,
 ) -> Value:
     """(x - mean) / √(var + eps) per group of channels, * weight + bias per channel."""
     if 0 in dims_of(input):
@@ -127,8 +125,6 @@ def native_group_norm(
     weight: Value | None,
     bias: Value | None,
     N: Dim,
-    C: Dim,
-    HxW: Dim,
     group: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:

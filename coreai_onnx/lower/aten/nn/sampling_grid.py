@@ -22,6 +22,7 @@ def grid_sampler(
     grid: Value,
     interpolation_mode: int,
     padding_mode: int,
+    *,
     align_corners: bool,
 ) -> Value:
     """Input sampled at the points of the grid, with coordinates from -1 to 1 along every axis."""

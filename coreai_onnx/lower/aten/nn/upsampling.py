@@ -78,6 +78,7 @@ def _register_vec(name: str, mode: str, *, antialias: bool = False) -> Callable[
         op: OpBuilder,
         input: Value,
         output_size: Sizes,
+        *,
         align_corners: bool,
         scale_factors: Scales,
     ) -> Value:
@@ -111,6 +112,7 @@ def linear1d(
     op: OpBuilder,
     self: Value,
     output_size: Sequence[Dim],
+    *,
     align_corners: bool,
     scales: float | None = None,
 ) -> Value:
@@ -123,6 +125,7 @@ def trilinear3d(
     op: OpBuilder,
     self: Value,
     output_size: Sequence[Dim],
+    *,
     align_corners: bool,
     scales_d: float | None = None,
     scales_h: float | None = None,
@@ -141,6 +144,7 @@ def _register_plane(name: str, mode: str, *, antialias: bool = False) -> None:
         op: OpBuilder,
         self: Value,
         output_size: Sequence[Dim],
+        *,
         align_corners: bool,
         scales_h: float | None = None,
         scales_w: float | None = None,

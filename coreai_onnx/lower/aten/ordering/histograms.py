@@ -50,12 +50,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
 
 @lowers("aten.histogram.bins_tensor")
 def histogram_edges(
-    op: OpBuilder,
-    self: Value,
-    bins: Value,
-    *,
-    weight: Value | None = None,
-    density: bool = False,
+    op: OpBuilder, self: Value, bins: Value, *, weight: Value | None = None, density: bool = False
 ) -> tuple[Value, Value]:
     """The number of elements, or the sum of weights, between given edges."""
     (count,) = dims_of(bins)
@@ -152,13 +147,7 @@ def _bin_index(
 
 @lowers("aten._histogramdd_bin_edges.default")
 def histogramdd_edges(
-    op: OpBuilder,
-    self: Value,
-    bins: Sequence[int],
-    *,
-    range: Sequence[float] | None = None,
-    weight: Value | None = None,
-    density: bool = False,
+    op: OpBuilder, self: Value, bins: Sequence[int], *, range: Sequence[float] | None = None
 ) -> list[Value]:
     """The edges of equal bins in every coordinate."""
     rows = _as_rows(op, self)

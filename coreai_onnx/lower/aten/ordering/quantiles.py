@@ -17,12 +17,14 @@ def quantile(
     self: Value,
     q: Value,
     dim: int | None = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     interpolation: str = "linear",
 ) -> Value:
     """The elements at fractions q of the sorted elements, NaN if there is one."""
-    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=False)
+    return _quantile(
+        op, self, q, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=False
+    )
 
 
 @lowers("aten.quantile.scalar")
@@ -31,13 +33,15 @@ def quantile_scalar(
     self: Value,
     q: float,
     dim: int | None = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     interpolation: str = "linear",
 ) -> Value:
     """The element at a fraction q of the sorted elements, NaN if there is one."""
     number = op.const(q, dtype_of(self))
-    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=False)
+    return _quantile(
+        op, self, number, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=False
+    )
 
 
 @lowers("aten.nanquantile.default")
@@ -46,12 +50,14 @@ def nanquantile(
     self: Value,
     q: Value,
     dim: int | None = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     interpolation: str = "linear",
 ) -> Value:
     """The elements at fractions q of the sorted elements that are not NaN."""
-    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=True)
+    return _quantile(
+        op, self, q, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=True
+    )
 
 
 @lowers("aten.nanquantile.scalar")
@@ -60,13 +66,15 @@ def nanquantile_scalar(
     self: Value,
     q: float,
     dim: int | None = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     interpolation: str = "linear",
 ) -> Value:
     """The element at a fraction q of the sorted elements that are not NaN."""
     number = op.const(q, dtype_of(self))
-    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=True)
+    return _quantile(
+        op, self, number, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=True
+    )
 
 
 def _quantile(
@@ -74,9 +82,9 @@ def _quantile(
     x: Value,
     q: Value,
     dim: int | None,
+    *,
     keepdim: bool,
     interpolation: str,
-    *,
     ignore_nan: bool,
 ) -> Value:
     """Sort along the last axis, take the neighbors of q * (n - 1), put the axis of q in front."""

@@ -40,7 +40,6 @@ def searchsorted(
     sorted_sequence: Value,
     self: Value,
     *,
-    out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
     sorter: Value | None = None,
@@ -61,7 +60,6 @@ def searchsorted_scalar(
     sorted_sequence: Value,
     self: Number,
     *,
-    out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
     sorter: Value | None = None,
@@ -72,26 +70,14 @@ def searchsorted_scalar(
 
 
 @lowers("aten.bucketize.Tensor")
-def bucketize(
-    op: OpBuilder,
-    self: Value,
-    boundaries: Value,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-) -> Value:
+def bucketize(op: OpBuilder, self: Value, boundaries: Value, *, right: bool = False) -> Value:
     """The bin of each value between sorted boundaries."""
     return insertion_index(op, boundaries, self, right=right)
 
 
 @lowers("aten.bucketize.Scalar")
 def bucketize_scalar(
-    op: OpBuilder,
-    self: Number,
-    boundaries: Value,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
+    op: OpBuilder, self: Number, boundaries: Value, *, right: bool = False
 ) -> Value:
     """The bin of a number between sorted boundaries."""
     return insertion_index(op, boundaries, op.const(self), right=right)
@@ -99,14 +85,7 @@ def bucketize_scalar(
 
 # ---------------------------------------------------------------------- sets
 @lowers("aten.isin.Tensor_Tensor")
-def isin(
-    op: OpBuilder,
-    elements: Value,
-    test_elements: Value,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> Value:
+def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool = False) -> Value:
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
@@ -119,12 +98,7 @@ def isin(
 
 @lowers("aten.isin.Tensor_Scalar")
 def isin_scalar(
-    op: OpBuilder,
-    elements: Value,
-    test_element: Number,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
+    op: OpBuilder, elements: Value, test_element: Number, *, invert: bool = False
 ) -> Value:
     """Whether each element equals a number."""
     left, right = promote(op, elements, test_element)
@@ -134,12 +108,7 @@ def isin_scalar(
 
 @lowers("aten.isin.Scalar_Tensor")
 def isin_tensor(
-    op: OpBuilder,
-    element: Number,
-    test_elements: Value,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
+    op: OpBuilder, element: Number, test_elements: Value, *, invert: bool = False
 ) -> Value:
     """Whether a number is among the test elements."""
     number, tests = promote(op, element, test_elements)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.error_function import erf_of
@@ -70,16 +69,15 @@ def rrelu(
     self: Value,
     lower: Number = 0.125,
     upper: Number = 1 / 3,
+    *,
     training: bool = False,
-    generator: Any = None,
 ) -> Value:
     """Leaky relu with the mean slope.
 
     Raises:
         LoweringError: In training mode, where every element has a random slope.
     """
-    del generator
-    return _rrelu(op, self, lower, upper, training)
+    return _rrelu(op, self, lower, upper, training=training)
 
 
 @lowers("aten.rrelu_with_noise_functional.default")
@@ -89,15 +87,14 @@ def rrelu_with_noise_functional(
     noise: Value,
     lower: Number = 0.125,
     upper: Number = 1 / 3,
+    *,
     training: bool = False,
-    generator: Any = None,
 ) -> tuple[Value, Value]:
     """Leaky relu with the mean slope, and the unchanged noise."""
-    del generator
-    return _rrelu(op, self, lower, upper, training), noise
+    return _rrelu(op, self, lower, upper, training=training), noise
 
 
-def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, training: bool) -> Value:
+def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, *, training: bool) -> Value:
     if training:
         raise LoweringError(
             "rrelu in training: onnxruntime has no op that draws a random slope for each element",

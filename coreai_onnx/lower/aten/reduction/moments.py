@@ -47,14 +47,14 @@ def _degrees(op: OpBuilder, count: Dim, correction: Number, dtype: torch.dtype) 
 
 
 @lowers("aten.var.default")
-def var_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
+def var_all(op: OpBuilder, self: Value, *, unbiased: bool = True) -> Value:
     """Variance of all elements."""
     return variance(op, self, None, int(unbiased), keepdim=False)[0]
 
 
 @lowers("aten.var.dim")
 def var_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+    op: OpBuilder, self: Value, dim: Axes, *, unbiased: bool = True, keepdim: bool = False
 ) -> Value:
     """Variance over axes."""
     return variance(op, self, dim, int(unbiased), keepdim=keepdim)[0]
@@ -74,30 +74,23 @@ def var(
 
 
 @lowers("prims.var.default")
-def prims_var(
-    op: OpBuilder,
-    inp: Value,
-    dims: Axes,
-    correction: Number | None = 1,
-    *,
-    output_dtype: torch.dtype | None = None,
-) -> Value:
+def prims_var(op: OpBuilder, inp: Value, dims: Axes, correction: Number | None = 1) -> Value:
     """Variance over axes, with n - correction degrees of freedom."""
     return variance(op, inp, dims, correction, keepdim=False)[0]
 
 
 @lowers("aten.std.default")
-def std_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
+def std_all(op: OpBuilder, self: Value, *, unbiased: bool = True) -> Value:
     """Square root of the variance of all elements."""
-    return op.Sqrt(var_all(op, self, unbiased))
+    return op.Sqrt(var_all(op, self, unbiased=unbiased))
 
 
 @lowers("aten.std.dim")
 def std_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+    op: OpBuilder, self: Value, dim: Axes, *, unbiased: bool = True, keepdim: bool = False
 ) -> Value:
     """Square root of the variance over axes."""
-    return op.Sqrt(var_dim(op, self, dim, unbiased, keepdim))
+    return op.Sqrt(var_dim(op, self, dim, unbiased=unbiased, keepdim=keepdim))
 
 
 @lowers("aten.std.correction")
@@ -114,14 +107,14 @@ def std(
 
 
 @lowers("aten.var_mean.default")
-def var_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
+def var_mean_all(op: OpBuilder, self: Value, *, unbiased: bool = True) -> tuple[Value, Value]:
     """Variance and mean of all elements."""
     return variance(op, self, None, int(unbiased), keepdim=False)
 
 
 @lowers("aten.var_mean.dim")
 def var_mean_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+    op: OpBuilder, self: Value, dim: Axes, *, unbiased: bool = True, keepdim: bool = False
 ) -> tuple[Value, Value]:
     """Variance and mean over axes."""
     return variance(op, self, dim, int(unbiased), keepdim=keepdim)
@@ -141,17 +134,17 @@ def var_mean(
 
 
 @lowers("aten.std_mean.default")
-def std_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
+def std_mean_all(op: OpBuilder, self: Value, *, unbiased: bool = True) -> tuple[Value, Value]:
     """Standard deviation and mean of all elements."""
-    return _rooted(op, var_mean_all(op, self, unbiased))
+    return _rooted(op, var_mean_all(op, self, unbiased=unbiased))
 
 
 @lowers("aten.std_mean.dim")
 def std_mean_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
+    op: OpBuilder, self: Value, dim: Axes, *, unbiased: bool = True, keepdim: bool = False
 ) -> tuple[Value, Value]:
     """Standard deviation and mean over axes."""
-    return _rooted(op, var_mean_dim(op, self, dim, unbiased, keepdim))
+    return _rooted(op, var_mean_dim(op, self, dim, unbiased=unbiased, keepdim=keepdim))
 
 
 @lowers("aten.std_mean.correction")
@@ -173,7 +166,7 @@ def _rooted(op: OpBuilder, pair: tuple[Value, Value]) -> tuple[Value, Value]:
 
 # ---------------------------------------------------------------------- log Σ exp
 @lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
-def logsumexp(op: OpBuilder, self: Value, dim: Axes, keepdim: bool = False) -> Value:
+def logsumexp(op: OpBuilder, self: Value, dim: Axes, *, keepdim: bool = False) -> Value:
     """log Σ exp(x), without overflow."""
     (x,) = widen(op, self)
     return reduced(op, "ReduceLogSumExp", x, dim, keepdim=keepdim)
@@ -186,8 +179,8 @@ def vector_norm(
     self: Value,
     ord: Number = 2,
     dim: Axes = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """(Σ|x|ᵖ)^(1/p); the greatest or least |x| for an infinite order, a count for order 0."""
@@ -217,10 +210,10 @@ def norm(op: OpBuilder, self: Value, p: Number = 2) -> Value:
 
 @lowers("aten.norm.ScalarOpt_dim")
 def norm_dim(
-    op: OpBuilder, self: Value, p: Number | None, dim: Sequence[int], keepdim: bool = False
+    op: OpBuilder, self: Value, p: Number | None, dim: Sequence[int], *, keepdim: bool = False
 ) -> Value:
     """The norm over axes."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim)
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim=keepdim)
 
 
 @lowers("aten.norm.ScalarOpt_dtype")
@@ -235,9 +228,9 @@ def norm_dim_dtype(
     self: Value,
     p: Number | None,
     dim: Sequence[int],
-    keepdim: bool,
     *,
+    keepdim: bool,
     dtype: torch.dtype,
 ) -> Value:
     """The norm over axes, computed in a dtype."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim=keepdim, dtype=dtype)

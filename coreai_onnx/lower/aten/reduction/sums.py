@@ -62,8 +62,8 @@ def sum_(
     op: OpBuilder,
     self: Value,
     dim: Axes,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum over axes, in ``dtype`` if given."""
@@ -111,12 +111,7 @@ def prod_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) ->
 
 @lowers("aten.prod.dim_int")
 def prod(
-    op: OpBuilder,
-    self: Value,
-    dim: int,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
+    op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> Value:
     """Product over an axis."""
     return _product(op, self, dim, keepdim=keepdim, dtype=dtype)
@@ -153,8 +148,8 @@ def mean(
     op: OpBuilder,
     self: Value,
     dim: Axes,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum over axes divided by the number of elements; NaN if there are none."""
@@ -169,12 +164,12 @@ def nansum(
     op: OpBuilder,
     self: Value,
     dim: Axes = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum over axes, with NaN counted as 0."""
-    return sum_(op, _without_nan(op, self), dim, keepdim, dtype=dtype)
+    return sum_(op, _without_nan(op, self), dim, keepdim=keepdim, dtype=dtype)
 
 
 @lowers("aten.nanmean.default")
@@ -182,12 +177,12 @@ def nanmean(
     op: OpBuilder,
     self: Value,
     dim: Axes = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Mean of the elements that are not NaN."""
-    (x,) = widen(op, self)
+    (x,) = widen(op, self if dtype is None else op.cast(self, dtype))
     there = op.cast(op.Not(op.IsNaN(x)), dtype_of(x))
     count = reduced(op, "ReduceSum", there, dim, keepdim=keepdim)
     total = reduced(op, "ReduceSum", _without_nan(op, x), dim, keepdim=keepdim)
@@ -206,13 +201,13 @@ def any_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.any.dim")
-def any_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
+def any_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> Value:
     """Whether any element along an axis is not zero."""
     return _any(op, self, dim, keepdim=keepdim)
 
 
 @lowers("aten.any.dims")
-def any_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def any_dims(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Whether any element over axes is not zero; over no axes, whether each is."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)
@@ -226,13 +221,13 @@ def all_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.all.dim")
-def all_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
+def all_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> Value:
     """Whether no element along an axis is zero."""
     return _all(op, self, dim, keepdim=keepdim)
 
 
 @lowers("aten.all.dims")
-def all_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def all_dims(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Whether no element over axes is zero; over no axes, whether each is not."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -23,28 +22,13 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
 
 def _register(name: str, make: Callable[..., torch.Tensor]) -> None:
     @lowers(f"aten.{name}.default")
-    def window(
-        op: OpBuilder,
-        window_length: int,
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Value:
+    def window(op: OpBuilder, window_length: int, *, dtype: torch.dtype | None = None) -> Value:
         """The periodic window with a given length."""
         return op.const(make(window_length, dtype=dtype))
 
     @lowers(f"aten.{name}.periodic")
     def periodic_window(
-        op: OpBuilder,
-        window_length: int,
-        periodic: bool,
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
+        op: OpBuilder, window_length: int, *, periodic: bool, dtype: torch.dtype | None = None
     ) -> Value:
         """The window with a given length, periodic or symmetric."""
         return op.const(make(window_length, periodic, dtype=dtype))
@@ -58,13 +42,10 @@ for _name, _make in _WINDOWS.items():
 def hamming_alpha(
     op: OpBuilder,
     window_length: int,
+    *,
     periodic: bool,
     alpha: float,
-    *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """α - 0.46 cos(2π i / n)."""
     return op.const(torch.hamming_window(window_length, periodic, alpha, dtype=dtype))
@@ -74,14 +55,11 @@ def hamming_alpha(
 def hamming_alpha_beta(
     op: OpBuilder,
     window_length: int,
+    *,
     periodic: bool,
     alpha: float,
     beta: float,
-    *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """α - β cos(2π i / n)."""
     return op.const(torch.hamming_window(window_length, periodic, alpha, beta, dtype=dtype))
@@ -91,13 +69,10 @@ def hamming_alpha_beta(
 def kaiser_beta(
     op: OpBuilder,
     window_length: int,
+    *,
     periodic: bool,
     beta: float,
-    *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """The Kaiser window with shape parameter β."""
     return op.const(torch.kaiser_window(window_length, periodic, beta, dtype=dtype))

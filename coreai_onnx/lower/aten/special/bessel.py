@@ -73,9 +73,7 @@ def i0e(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers(
-    "aten.special_i1.default",
-    "aten.special_modified_bessel_i1.default",
-    "prims.bessel_i1.default",
+    "aten.special_i1.default", "aten.special_modified_bessel_i1.default", "prims.bessel_i1.default"
 )
 def i1(op: OpBuilder, self: Value) -> Value:
     """Modified Bessel function of the first kind, order 1."""
