@@ -48,7 +48,7 @@ def bind_arguments(
 
 def declared_arguments(
     lowering: Callable[..., Any], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
+) -> tuple[list[Any], dict[str, Any]]:
     """Return those arguments of an op that its lowering declares, positional and keyword ones.
 
     A lowering declares the parameters of the schema that it reads, by name and in any order. One
@@ -62,7 +62,7 @@ def declared_arguments(
     """
     parameters = _parameters(lowering)
     if parameters is None:
-        return args, kwargs
+        return list(args), dict(kwargs)
     names = (p.name for p in target._schema.arguments if not p.kwarg_only)
     arguments = {**dict(zip(names, args, strict=True)), **kwargs}
     positional, keywords = parameters

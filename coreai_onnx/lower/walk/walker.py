@@ -224,23 +224,23 @@ class Walker:
         if not isinstance(node.target, OpOverload):
             self.context.miss(name, self._where(node), self._origin)
             return _MISSING
-        args, kwargs = bind_arguments(node, self.value_of)
         if self.context.module_calls is not None and name.startswith("coreai_onnx."):
+            args, kwargs = bind_arguments(node, self.value_of)
             return self.context.module_calls(self, node, args, kwargs)
+        args, kwargs = bind_arguments(node, self.value_of)
         if _is_number_for_tensor(node.target, args):
             args[0] = self.op.const(args[0])
-        user = self.context.user_lowerings.get(name)
-        if user is not None:
-            self.context.keep_functions(user)
-            return user(self.op, *args, **kwargs)
-        form = composite_form(name) if self.context.composites is not None else None
-        if form is not None and _only_first_used(node):
-            result = self._apply(form, node, args, kwargs)
-            if result is not None:
-                return result
-        lowering = builtin_lowering(name, complex=_has_complex(node, (args, kwargs)))
+        if self.context.composites is not None and name not in self.context.user_lowerings:
+            form = composite_form(name)
+            made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
+            if made is not None:
+                return made
+        lowering = self._lowering(node, name, (args, kwargs))
         if lowering is not None:
-            return self._apply(lowering, node, args, kwargs)
+            self.context.keep_functions(lowering)
+            if name not in self.context.user_lowerings:  # those take all arguments
+                args, kwargs = declared_arguments(lowering, node.target, args, kwargs)
+            return lowering(self.op, *args, **kwargs)
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)
@@ -250,12 +250,16 @@ class Walker:
         self.context.miss(name, self._where(node), self._origin)
         return _MISSING
 
-    def _apply(
-        self, lowering: Lowering, node: fx.Node, args: list[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a built-in lowering with the arguments that it declares."""
-        positional, keywords = declared_arguments(lowering, node.target, args, kwargs)
-        return lowering(self.op, *positional, **keywords)
+    def _lowering(self, node: fx.Node, name: str, arguments: Any) -> Lowering | None:
+        """Return the user's lowering, or else the built-in one for real or complex tensors."""
+        user = self.context.user_lowerings.get(name)
+        if user is not None:
+            return user
+        outputs = pytree.tree_leaves(node.meta.get("val"))
+        complex_ = any(is_complex(x) for x in pytree.tree_leaves(arguments)) or any(
+            isinstance(x, torch.Tensor) and x.is_complex() for x in outputs
+        )
+        return builtin_lowering(name, complex=complex_)
 
     # ------------------------------------------------------------------ decompositions
     def _decomposition(self, node: fx.Node, name: str) -> fx.GraphModule | None:
@@ -356,14 +360,6 @@ def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
         return False
     is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
     return is_tensor and not any(isinstance(a, ir.Value) for a in args)
-
-
-def _has_complex(node: fx.Node, arguments: Any) -> bool:
-    """Whether an argument or a result of a call is a complex tensor."""
-    results = pytree.tree_leaves(node.meta.get("val"))
-    return any(is_complex(x) for x in pytree.tree_leaves(arguments)) or any(
-        isinstance(x, torch.Tensor) and x.is_complex() for x in results
-    )
 
 
 def _is_op(target: Any) -> bool:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    compute_dtype,
+    dims_of,
+    dtype_of,
+    numel,
+    rank_of,
+)
 from coreai_onnx.lower.walk.registry import lowers
 
 
@@ -87,7 +95,7 @@ def fused_rms_norm(
 
 def default_eps(dtype: torch.dtype) -> float:
     """Return the default eps of torch's RMS norm: the machine epsilon of its compute dtype."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    return torch.finfo(compute_dtype(dtype)).eps
 
 
 def _root_mean_square(op: OpBuilder, x: Value, axis: int, eps: float) -> Value:

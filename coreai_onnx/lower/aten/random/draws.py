@@ -22,6 +22,7 @@ from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
+    compute_dtype,
     dims_of,
     dtype_of,
     is_static,
@@ -57,13 +58,9 @@ def _random_bits(op: OpBuilder, size: Sequence[Dim], wide: torch.dtype) -> Value
     return reduced(op, "ReduceSum", op.Where(bits, column, 0.0), 0, keepdim=False)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return uniform numbers in [0, 1)."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     if op.opset < _WITHOUT_KERNELS:
         numbers = _random_op(op, "RandomUniform", size, wide)
     else:
@@ -73,7 +70,7 @@ def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> V
 
 def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return standard normal numbers (from uniform ones: Box and Muller, 1958)."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     if op.opset < _WITHOUT_KERNELS:
         return op.cast(_random_op(op, "RandomNormal", size, wide), dtype)
     radius = op.Sqrt(op.Mul(_exponential(op, size, wide), 2.0))
