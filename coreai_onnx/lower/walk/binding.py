@@ -51,7 +51,8 @@ def declared_arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return those arguments of an op that its lowering declares, positional and keyword ones.
 
-    A lowering declares the parameters of the schema that it reads, by name and in any order. One
+    A lowering declares the parameters that it reads, by name and in any order. One for several
+    ops may declare parameters that only some of them have; the others take their defaults. One
     with ``*args`` takes all arguments.
 
     Args:
@@ -65,21 +66,26 @@ def declared_arguments(
         return list(args), dict(kwargs)
     names = (p.name for p in target._schema.arguments if not p.kwarg_only)
     arguments = {**dict(zip(names, args, strict=True)), **kwargs}
-    positional, keywords = parameters
-    return (
-        [arguments[schema_name(name)] for name in positional],
-        {name: arguments[schema_name(name)] for name in keywords},
-    )
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    by_name = False
+    for name, is_keyword in parameters:
+        is_present = schema_name(name) in arguments
+        by_name = by_name or is_keyword or not is_present
+        if is_present and by_name:
+            keywords[name] = arguments[schema_name(name)]
+        elif is_present:
+            positional.append(arguments[schema_name(name)])
+    return positional, keywords
 
 
 @functools.cache
-def _parameters(lowering: Callable[..., Any]) -> tuple[list[str], list[str]] | None:
-    """Return the positional and keyword-only parameters after the builder; None for ``*args``."""
+def _parameters(lowering: Callable[..., Any]) -> list[tuple[str, bool]] | None:
+    """Return the parameters after the builder, and which are keyword-only; None for ``*args``."""
     _builder, *parameters = inspect.signature(lowering).parameters.values()
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return None
-    keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    return [p.name for p in parameters if p.name not in keywords], keywords
+    return [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in parameters]
 
 
 def schema_name(parameter: str) -> str:

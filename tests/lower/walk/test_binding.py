@@ -37,11 +37,13 @@ def test_keywords_that_are_positional_in_the_schema() -> None:
 
 def test_only_declared_arguments_are_passed() -> None:
     def some(op: object, dim: object, self: object, *, dtype: object) -> None: ...
+    def several(op: object, self: object, start: object = 0, dim: object = None) -> None: ...
     def anything(op: object, *args: object, **kwargs: object) -> None: ...
 
     target = torch.ops.aten.sum.dim_IntList
     arguments = bind_arguments(call(target, 1, [0]), lambda n: n)
     assert declared_arguments(some, target, *arguments) == ([[0], 1], {"dtype": None})
+    assert declared_arguments(several, target, *arguments) == ([1], {"dim": [0]})
     assert declared_arguments(anything, target, *arguments) == ([1, [0], False], {"dtype": None})
 
 

@@ -37,7 +37,7 @@ def embedding_renorm(
     return op.Mul(self, scale)
 
 
-@lowers("aten.embedding_bag.default")
+@lowers("aten.embedding_bag.default", "aten.embedding_bag.padding_idx")
 def embedding_bag(
     op: OpBuilder,
     weight: Value,
@@ -47,33 +47,9 @@ def embedding_bag(
     per_sample_weights: Value | None = None,
     *,
     include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> tuple[Value, ...]:
     """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
-    return _bags(
-        op,
-        weight,
-        indices,
-        offsets,
-        mode,
-        per_sample_weights,
-        include_last_offset=include_last_offset,
-        padding_idx=None,
-    )
-
-
-@lowers("aten.embedding_bag.padding_idx")
-def embedding_bag_padding(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    mode: int,
-    per_sample_weights: Value | None,
-    *,
-    include_last_offset: bool,
-    padding_idx: int | None,
-) -> tuple[Value, ...]:
-    """Like embedding_bag, without the padding row."""
     if padding_idx is not None and padding_idx < 0:
         size = dims_of(weight)[0]
         assert isinstance(size, int)

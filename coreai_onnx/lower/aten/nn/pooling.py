@@ -15,11 +15,10 @@ _MAX_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torc
 _AVERAGE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _register_max_pools(axes: int) -> None:
-    """Register the max pools over a number of axes, which a kernel of one number does not tell."""
-    packages = ("", "mkldnn_") if axes > 1 else ("",)
+def _register_max_pool(axes: int, *names: str, indices: bool = False) -> None:
+    """Register max pools over a number of axes, which a kernel of one number does not tell."""
 
-    @lowers(*(f"aten.{package}max_pool{axes}d.default" for package in packages))
+    @lowers(*names)
     def max_pool(
         op: OpBuilder,
         self: Value,
@@ -29,45 +28,11 @@ def _register_max_pools(axes: int) -> None:
         dilation: Sequence[int] = (1,),
         *,
         ceil_mode: bool = False,
-    ) -> Value:
-        """The maximum of every window."""
+    ) -> Value | tuple[Value, Value | None]:
+        """The maximum of every window, with its position in the flattened axes if requested."""
         sizes = (kernel_size, stride, padding, dilation)
-        return _max_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, indices=False)[0]
-
-    @lowers(f"aten.max_pool{axes}d_with_indices.default")
-    def max_pool_with_indices(
-        op: OpBuilder,
-        self: Value,
-        kernel_size: Sequence[int],
-        stride: Sequence[int] = (),
-        padding: Sequence[int] = (0,),
-        dilation: Sequence[int] = (1,),
-        *,
-        ceil_mode: bool = False,
-    ) -> tuple[Value, Value | None]:
-        """The maximum of every window, and its position in the flattened axes."""
-        sizes = (kernel_size, stride, padding, dilation)
-        return _max_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, indices=True)
-
-
-for _axes in (1, 2, 3):
-    _register_max_pools(_axes)
-
-
-@lowers("aten.avg_pool1d.default")
-def avg_pool1d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    *,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:
-    """The average of every window."""
-    sizes = (kernel_size, stride, padding)
-    return _avg_pool(op, self, 1, *sizes, None, ceil_mode=ceil_mode, with_pad=count_include_pad)
+        result = _max_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, indices=indices)
+        return result if indices else result[0]
 
 
 def _register_avg_pool(axes: int) -> None:
@@ -88,7 +53,11 @@ def _register_avg_pool(axes: int) -> None:
         return _avg_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, with_pad=count_include_pad)
 
 
-for _axes in (2, 3):
+_register_max_pool(1, "aten.max_pool1d.default")
+_register_max_pool(2, "aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default")
+_register_max_pool(3, "aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default")
+for _axes in (1, 2, 3):
+    _register_max_pool(_axes, f"aten.max_pool{_axes}d_with_indices.default", indices=True)
     _register_avg_pool(_axes)
 
 

@@ -11,70 +11,32 @@ from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, se
 from coreai_onnx.lower.walk.registry import lowers
 
 
-@lowers("aten.quantile.default")
-def quantile(
-    op: OpBuilder,
-    self: Value,
-    q: Value,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    interpolation: str = "linear",
-) -> Value:
-    """The elements at fractions q of the sorted elements, NaN if there is one."""
-    return _quantile(
-        op, self, q, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=False
-    )
+def _register(name: str, *, ignore_nan: bool) -> None:
+    @lowers(f"aten.{name}.default", f"aten.{name}.scalar")
+    def lower(
+        op: OpBuilder,
+        self: Value,
+        q: Value | float,
+        dim: int | None = None,
+        *,
+        keepdim: bool = False,
+        interpolation: str = "linear",
+    ) -> Value:
+        """The elements at fractions q of the sorted elements; NaN if there is one, or ignored."""
+        fractions = op.const(q, dtype_of(self)) if isinstance(q, float) else q
+        return _quantile(
+            op,
+            self,
+            fractions,
+            dim,
+            keepdim=keepdim,
+            interpolation=interpolation,
+            ignore_nan=ignore_nan,
+        )
 
 
-@lowers("aten.quantile.scalar")
-def quantile_scalar(
-    op: OpBuilder,
-    self: Value,
-    q: float,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    interpolation: str = "linear",
-) -> Value:
-    """The element at a fraction q of the sorted elements, NaN if there is one."""
-    number = op.const(q, dtype_of(self))
-    return _quantile(
-        op, self, number, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=False
-    )
-
-
-@lowers("aten.nanquantile.default")
-def nanquantile(
-    op: OpBuilder,
-    self: Value,
-    q: Value,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    interpolation: str = "linear",
-) -> Value:
-    """The elements at fractions q of the sorted elements that are not NaN."""
-    return _quantile(
-        op, self, q, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=True
-    )
-
-
-@lowers("aten.nanquantile.scalar")
-def nanquantile_scalar(
-    op: OpBuilder,
-    self: Value,
-    q: float,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    interpolation: str = "linear",
-) -> Value:
-    """The element at a fraction q of the sorted elements that are not NaN."""
-    number = op.const(q, dtype_of(self))
-    return _quantile(
-        op, self, number, dim, keepdim=keepdim, interpolation=interpolation, ignore_nan=True
-    )
+_register("quantile", ignore_nan=False)
+_register("nanquantile", ignore_nan=True)
 
 
 def _quantile(

@@ -46,7 +46,7 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
     return values, indices
 
 
-@lowers("aten.sort.default")
+@lowers("aten.sort.default", "aten.sort.stable")
 def sort(
     op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False
 ) -> tuple[Value, Value]:
@@ -58,23 +58,9 @@ def sort(
     return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
 
 
-@lowers("aten.sort.stable")
-def sort_stable(
-    op: OpBuilder, self: Value, *, dim: int = -1, descending: bool = False
-) -> tuple[Value, Value]:
-    """Sorted elements along an axis, and their indices; equal elements keep their order."""
-    return sort(op, self, dim, descending=descending)
-
-
-@lowers("aten.argsort.default")
+@lowers("aten.argsort.default", "aten.argsort.stable")
 def argsort(op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False) -> Value:
     """Indices that sort the elements along an axis."""
-    return sort(op, self, dim, descending=descending)[1]
-
-
-@lowers("aten.argsort.stable")
-def argsort_stable(op: OpBuilder, self: Value, *, dim: int = -1, descending: bool = False) -> Value:
-    """Indices that sort the elements along an axis; equal elements keep their order."""
     return sort(op, self, dim, descending=descending)[1]
 
 

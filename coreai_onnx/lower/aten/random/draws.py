@@ -111,20 +111,12 @@ _register_sized("rand", uniform_numbers)
 _register_sized("randn", normal_numbers)
 
 
-@lowers("aten.randint.default")
+@lowers("aten.randint.default", "aten.randint.low")
 def randint(
-    op: OpBuilder, high: Dim, size: Sequence[Dim], *, dtype: torch.dtype | None = torch.int64
-) -> Value:
-    """Integers of 0 … high - 1."""
-    return _integers(op, 0, high, size, dtype or torch.int64)
-
-
-@lowers("aten.randint.low")
-def randint_low(
     op: OpBuilder,
-    low: Dim,
     high: Dim,
     size: Sequence[Dim],
+    low: Dim = 0,
     *,
     dtype: torch.dtype | None = torch.int64,
 ) -> Value:
@@ -132,17 +124,9 @@ def randint_low(
     return _integers(op, low, high, size, dtype or torch.int64)
 
 
-@lowers("aten.randint_like.default")
+@lowers("aten.randint_like.default", "aten.randint_like.low_dtype")
 def randint_like(
-    op: OpBuilder, self: Value, high: Dim, *, dtype: torch.dtype | None = None
-) -> Value:
-    """Integers of 0 … high - 1 with the sizes of self."""
-    return _integers(op, 0, high, dims_of(self), dtype or dtype_of(self))
-
-
-@lowers("aten.randint_like.low_dtype")
-def randint_like_low(
-    op: OpBuilder, self: Value, low: Dim, high: Dim, *, dtype: torch.dtype | None = None
+    op: OpBuilder, self: Value, high: Dim, low: Dim = 0, *, dtype: torch.dtype | None = None
 ) -> Value:
     """Integers of low … high - 1 with the sizes of self."""
     return _integers(op, low, high, dims_of(self), dtype or dtype_of(self))

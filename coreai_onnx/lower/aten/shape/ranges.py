@@ -14,42 +14,27 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- ranges
-@lowers("aten.arange.default")
-def arange(op: OpBuilder, end: Scalar, *, dtype: torch.dtype | None = None) -> Value:
-    """0, 1, … below end."""
-    return _range(op, 0, end, 1, dtype)
-
-
-@lowers("aten.arange.start")
-def arange_start(
-    op: OpBuilder, start: Scalar, end: Scalar, *, dtype: torch.dtype | None = None
-) -> Value:
-    """start, start + 1, … below end."""
-    return _range(op, start, end, 1, dtype)
-
-
-@lowers("aten.arange.start_step")
-def arange_step(
-    op: OpBuilder, start: Scalar, end: Scalar, step: Scalar = 1, *, dtype: torch.dtype | None = None
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(
+    op: OpBuilder,
+    end: Scalar,
+    start: Scalar = 0,
+    step: Scalar = 1,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """start, start + step, … before end."""
     return _range(op, start, end, step, dtype)
 
 
-@lowers("aten.range.step")
-def range_step(
+@lowers("aten.range.default", "aten.range.step")
+def range_(
     op: OpBuilder, start: Number, end: Number, step: Number = 1, *, dtype: torch.dtype | None = None
 ) -> Value:
     """start, start + step, … up to end, which is included."""
     count = int((end - start) / step) + 1
     target = dtype or torch.get_default_dtype()
     return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
-
-
-@lowers("aten.range.default")
-def range_(op: OpBuilder, start: Number, end: Number, *, dtype: torch.dtype | None = None) -> Value:
-    """start, start + 1, … up to end, which is included."""
-    return range_step(op, start, end, 1, dtype=dtype)
 
 
 def _range(
@@ -114,15 +99,10 @@ def logspace(
 
 
 # ---------------------------------------------------------------------- matrices
-@lowers("aten.eye.default")
-def eye(op: OpBuilder, n: Dim, *, dtype: torch.dtype | None = None) -> Value:
-    """The identity matrix."""
-    return eye_m(op, n, n, dtype=dtype)
-
-
-@lowers("aten.eye.m")
-def eye_m(op: OpBuilder, n: Dim, m: Dim, *, dtype: torch.dtype | None = None) -> Value:
+@lowers("aten.eye.default", "aten.eye.m")
+def eye(op: OpBuilder, n: Dim, m: Dim | None = None, *, dtype: torch.dtype | None = None) -> Value:
     """An n × m matrix with ones on its main diagonal."""
+    m = n if m is None else m
     target = dtype or torch.get_default_dtype()
     if isinstance(n, int) and isinstance(m, int) and n * m <= LARGEST_CONSTANT:
         return op.const(torch.eye(n, m, dtype=target))
