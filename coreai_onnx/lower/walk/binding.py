@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ _DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
 def bind_arguments(
     node: fx.Node, value_of: Callable[[fx.Node], Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and keyword arguments for the lowering of a node.
+    """Return the positional and keyword arguments of a node.
 
     Every parameter of the schema is present, with its default if the node does not pass it. FX
     nodes are replaced by their values.
@@ -31,17 +33,65 @@ def bind_arguments(
     keywords: dict[str, Any] = {}
     for index, parameter in enumerate(schema.arguments):
         if index < len(node.args) and not parameter.kwarg_only:
-            given = node.args[index]
+            argument = node.args[index]
         elif parameter.name in node.kwargs:
-            given = node.kwargs[parameter.name]
+            argument = node.kwargs[parameter.name]
         else:
-            given = _default(parameter)
-        argument = resolve(given, value_of)
+            argument = _default(parameter)
+        argument = resolve(argument, value_of)
         if parameter.kwarg_only:
             keywords[parameter.name] = argument
         else:
             positional.append(argument)
     return positional, keywords
+
+
+def declared_arguments(
+    lowering: Callable[..., Any], target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return those arguments of an op that its lowering declares, positional and keyword ones.
+
+    A lowering declares the parameters that it reads, by name and in any order. One for several
+    ops may declare parameters that only some of them have; the others take their defaults. One
+    with ``*args`` takes all arguments.
+
+    Args:
+        lowering: A function of a builder and arguments.
+        target: The op.
+        args: Positional arguments in the order of the schema.
+        kwargs: Keyword arguments.
+    """
+    parameters = _parameters(lowering)
+    if parameters is None:
+        return list(args), dict(kwargs)
+    names = (p.name for p in target._schema.arguments if not p.kwarg_only)
+    arguments = {**dict(zip(names, args, strict=True)), **kwargs}
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    by_name = False
+    for name, is_keyword in parameters:
+        is_present = schema_name(name) in arguments
+        by_name = by_name or is_keyword or not is_present
+        if is_present and by_name:
+            keywords[name] = arguments[schema_name(name)]
+        elif is_present:
+            positional.append(arguments[schema_name(name)])
+    return positional, keywords
+
+
+@functools.cache
+def _parameters(lowering: Callable[..., Any]) -> list[tuple[str, bool]] | None:
+    """Return the parameters after the builder, and which are keyword-only; None for ``*args``."""
+    _builder, *parameters = inspect.signature(lowering).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    return [(p.name, p.kind is inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+
+
+def schema_name(parameter: str) -> str:
+    """Return the name in the schema of a parameter in Python: ``from`` for ``from_``."""
+    name = parameter.removesuffix("_")
+    return name if keyword.iskeyword(name) else parameter
 
 
 def _default(parameter: Any) -> Any:
@@ -61,11 +111,11 @@ def bind_by_name(
     function does not have are dropped, and so is None for a parameter with a default.
     """
     parameters = inspect.signature(function).parameters
-    given = dict(zip(parameters, args, strict=False)) | {
+    arguments = dict(zip(parameters, args, strict=False)) | {
         k: v for k, v in kwargs.items() if k in parameters
     }
     has_default = {k: p.default is not inspect.Parameter.empty for k, p in parameters.items()}
-    return {k: v for k, v in given.items() if v is not None or not has_default[k]}
+    return {k: v for k, v in arguments.items() if v is not None or not has_default[k]}
 
 
 def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from coreai_onnx.composites.sdpa import position_mask
 from coreai_onnx.export.compat.torch_names import core_aten_decompositions
+from coreai_onnx.lower.build.values import compute_dtype
 
 aten = torch.ops.aten
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - an op
@@ -33,7 +34,7 @@ def flash_attention_for_cpu(
     output, _ = core_aten_decompositions()[_FLASH](
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    wide = compute_dtype(query.dtype)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query.to(wide) @ keys.to(wide).transpose(-2, -1) * factor

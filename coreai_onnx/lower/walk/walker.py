@@ -17,7 +17,7 @@ from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.scope import TracedNode
 from coreai_onnx.lower.build.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
 from coreai_onnx.lower.walk import torchlib
-from coreai_onnx.lower.walk.binding import bind_arguments, resolve
+from coreai_onnx.lower.walk.binding import bind_arguments, declared_arguments, resolve
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.decompose import decompose
 from coreai_onnx.lower.walk.location import where_of
@@ -238,10 +238,11 @@ class Walker:
         lowering = self._lowering(node, name, (args, kwargs))
         if lowering is not None:
             self.context.keep_functions(lowering)
-            if name not in self.context.user_lowerings:
-                return lowering(self.op, *args, **kwargs)
-            call = (self.op, args, kwargs)
-            return call_lowering(lowering, name, call, _read_results(node), self._where(node))
+            if name in self.context.user_lowerings:  # those take all arguments
+                call = (self.op, args, kwargs)
+                return call_lowering(lowering, name, call, _read_results(node), self._where(node))
+            args, kwargs = declared_arguments(lowering, node.target, args, kwargs)
+            return lowering(self.op, *args, **kwargs)
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import fx
 
-from coreai_onnx.lower.walk.binding import bind_arguments, bind_by_name, resolve
+from coreai_onnx.lower.walk.binding import (
+    bind_arguments,
+    bind_by_name,
+    declared_arguments,
+    resolve,
+    schema_name,
+)
 
 
 def call(target: object, *args: object, **kwargs: object) -> fx.Node:
@@ -27,6 +33,22 @@ def test_keywords_that_are_positional_in_the_schema() -> None:
     args, kwargs = bind_arguments(node, lambda n: n)
     assert args == [1, [0], True]
     assert kwargs == {"dtype": None}
+
+
+def test_only_declared_arguments_are_passed() -> None:
+    def some(op: object, dim: object, self: object, *, dtype: object) -> None: ...
+    def several(op: object, self: object, start: object = 0, dim: object = None) -> None: ...
+    def anything(op: object, *args: object, **kwargs: object) -> None: ...
+
+    target = torch.ops.aten.sum.dim_IntList
+    arguments = bind_arguments(call(target, 1, [0]), lambda n: n)
+    assert declared_arguments(some, target, *arguments) == ([[0], 1], {"dtype": None})
+    assert declared_arguments(several, target, *arguments) == ([1], {"dim": [0]})
+    assert declared_arguments(anything, target, *arguments) == ([1, [0], False], {"dtype": None})
+
+
+def test_names_in_the_schema() -> None:
+    assert [schema_name(n) for n in ("from_", "input_", "x")] == ["from", "input_", "x"]
 
 
 def test_nodes_in_lists_are_resolved() -> None:

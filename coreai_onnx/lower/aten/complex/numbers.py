@@ -316,30 +316,13 @@ def _converted(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
 
 
 @lowers("aten._to_copy.default", complex=True)
-def to_copy(
-    op: OpBuilder,
-    self: Value,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
-) -> Value:
+def to_copy(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
     """self in another dtype."""
     return _converted(op, self, dtype)
 
 
 @lowers("aten.to.dtype", complex=True)
-def to_dtype(
-    op: OpBuilder,
-    self: Value,
-    dtype: torch.dtype,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Value:
+def to_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
     """self in another dtype."""
     return _converted(op, self, dtype)
 

@@ -72,8 +72,6 @@ _BY_PARTS = (
     "aten.slice_scatter.default",
     "aten.masked_select.default",
     "aten.as_strided.default",
-    "aten.movedim.int",
-    "aten.movedim.intlist",
     "aten.t.default",
     "aten.unfold.default",
 )
@@ -106,7 +104,7 @@ def reshape(op: OpBuilder, self: Value, shape: Sequence[Dim]) -> Value:
 
 
 @lowers("aten.expand.default", complex=True)
-def expand(op: OpBuilder, self: Value, size: Sequence[Dim], *, implicit: bool = False) -> Value:
+def expand(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self repeated along axes of size 1; -1 keeps a size."""
     dims = dims_of(self)
     lead = len(size) - len(dims)
@@ -115,7 +113,7 @@ def expand(op: OpBuilder, self: Value, size: Sequence[Dim], *, implicit: bool = 
 
 
 @lowers("aten.copy.default", complex=True)
-def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
+def copy(op: OpBuilder, self: Value, src: Value) -> Value:
     """src broadcast to the sizes and dtype of self; the real part if self is real."""
     re, im = parts_of(op, src, real_part(dtype_of(self)))
     if not is_complex(self):

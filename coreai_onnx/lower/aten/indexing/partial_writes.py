@@ -76,7 +76,7 @@ def diagonal_scatter(
     return op.transpose(written, sorted(range(rank), key=order.__getitem__))
 
 
-@lowers("aten.as_strided_scatter.default")
+@lowers("aten.as_strided_scatter.default", "prims.as_strided_scatter.default")
 def as_strided_scatter(
     op: OpBuilder,
     self: Value,
@@ -90,19 +90,6 @@ def as_strided_scatter(
     block = flattened(op, op.expand(src, size))
     written = index_put(op, flattened(op, self), [flattened(op, places)], block)
     return op.reshape(written, dims_of(self))
-
-
-@lowers("prims.as_strided_scatter.default")
-def prims_as_strided_scatter(
-    op: OpBuilder,
-    self: Value,
-    src: Value,
-    size: Sequence[Dim],
-    stride: Sequence[Dim],
-    storage_offset: Dim,
-) -> Value:
-    """Like as_strided_scatter."""
-    return as_strided_scatter(op, self, src, size, stride, storage_offset)
 
 
 def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:

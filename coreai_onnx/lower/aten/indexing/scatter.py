@@ -136,10 +136,8 @@ def segment_reduce(
     reduce: str,
     *,
     lengths: Value | None = None,
-    indices: Value | None = None,
     offsets: Value | None = None,
     axis: int = 0,
-    unsafe: bool = False,
     initial: Number | None = None,
 ) -> Value:
     """The reduction of segments of an axis, given by their lengths or offsets."""
@@ -189,8 +187,7 @@ def _scattered(
     for axis, (want, have) in enumerate(zip(dims, dims_of(source), strict=True)):
         if want != have:
             source = set_dims(
-                op.slice(source, axis, 0, want),
-                [*dims[: axis + 1], *dims_of(source)[axis + 1 :]],
+                op.slice(source, axis, 0, want), [*dims[: axis + 1], *dims_of(source)[axis + 1 :]]
             )
     data = op.reshape(self, [1]) if rank == 0 else self
     written = op.ScatterElements(
@@ -263,4 +260,4 @@ def _rows_put(
     if rank_of(rows) not in (0, rank_of(self)):
         dims: Sequence[Dim] = dims_of(rows)
         rows = op.reshape(rows, [*dims[:axis], 1, *dims[axis:]])
-    return index_put(op, self, [*[None] * axis, places], rows, accumulate)
+    return index_put(op, self, [*[None] * axis, places], rows, accumulate=accumulate)

@@ -43,9 +43,7 @@ def index_select(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
 
 
 @lowers("aten.gather.default")
-def gather(
-    op: OpBuilder, self: Value, dim: int, index: Value, *, sparse_grad: bool = False
-) -> Value:
+def gather(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
     """result[i][j] = self[index[i][j]][j] along ``dim``."""
     dims = dims_of(index)
     if 0 in dims:
@@ -118,6 +116,7 @@ def index_put(
     self: Value,
     indices: Sequence[Value | None],
     values: Value,
+    *,
     accumulate: bool = False,
 ) -> Value:
     """self with self[indices] replaced by values, or with values added to it."""
@@ -157,10 +156,14 @@ def _selection(
 
 
 @lowers("aten.put.default")
-def put(op: OpBuilder, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+def put(
+    op: OpBuilder, self: Value, index: Value, source: Value, *, accumulate: bool = False
+) -> Value:
     """self with source assigned to, or added to, its flattened elements at these positions."""
     rows, block = flattened(op, index), flattened(op, source)
-    return op.reshape(index_put(op, flattened(op, self), [rows], block, accumulate), dims_of(self))
+    return op.reshape(
+        index_put(op, flattened(op, self), [rows], block, accumulate=accumulate), dims_of(self)
+    )
 
 
 def flattened(op: OpBuilder, x: Value) -> Value:

@@ -50,9 +50,7 @@ def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
 
 
 @lowers("aten.linalg_cholesky_ex.default")
-def cholesky_ex(
-    op: OpBuilder, self: Value, *, upper: bool = False, check_errors: bool = False
-) -> tuple[Value, Value]:
+def cholesky_ex(op: OpBuilder, self: Value, *, upper: bool = False) -> tuple[Value, Value]:
     """L of L Lᵀ = self (Lᵀ if ``upper``), and the first minor that is not positive, or 0."""
     x = wide(op, self)
     lower, info = _factor(op, transposed(op, x) if upper else x)
@@ -60,13 +58,13 @@ def cholesky_ex(
 
 
 @lowers("aten.cholesky.default")
-def cholesky(op: OpBuilder, self: Value, upper: bool = False) -> Value:
+def cholesky(op: OpBuilder, self: Value, *, upper: bool = False) -> Value:
     """L of L Lᵀ = self, or Lᵀ."""
     return cholesky_ex(op, self, upper=upper)[0]
 
 
 @lowers("aten.cholesky_solve.default")
-def cholesky_solve(op: OpBuilder, self: Value, input2: Value, upper: bool = False) -> Value:
+def cholesky_solve(op: OpBuilder, self: Value, input2: Value, *, upper: bool = False) -> Value:
     """X of L Lᵀ X = self, the factor being ``input2``."""
     b, factor = broadcast_batches(op, wide(op, self), wide(op, input2))
     lower = transposed(op, factor) if upper else factor
@@ -75,10 +73,10 @@ def cholesky_solve(op: OpBuilder, self: Value, input2: Value, upper: bool = Fals
 
 
 @lowers("aten.cholesky_inverse.default")
-def cholesky_inverse(op: OpBuilder, self: Value, upper: bool = False) -> Value:
+def cholesky_inverse(op: OpBuilder, self: Value, *, upper: bool = False) -> Value:
     """(L Lᵀ)⁻¹ from the factor."""
     size = dims_of(self)[-1]
-    return cholesky_solve(op, identity(op, size, size), self, upper)
+    return cholesky_solve(op, identity(op, size, size), self, upper=upper)
 
 
 # ---------------------------------------------------------------------- triangular systems
@@ -105,6 +103,7 @@ def triangular_solve(
     op: OpBuilder,
     self: Value,
     A: Value,
+    *,
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,

@@ -146,7 +146,7 @@ def slogdet(op: OpBuilder, A: Value) -> tuple[Value, Value, Value, Value]:
 
 # ---------------------------------------------------------------------- inverses and systems
 @lowers("aten.linalg_inv_ex.default")
-def inv_ex(op: OpBuilder, A: Value, *, check_errors: bool = False) -> tuple[Value, Value]:
+def inv_ex(op: OpBuilder, A: Value) -> tuple[Value, Value]:
     """A⁻¹, and the number of the first zero pivot, or 0."""
     dims = dims_of(A)
     if 0 in dims:
@@ -158,7 +158,7 @@ def inv_ex(op: OpBuilder, A: Value, *, check_errors: bool = False) -> tuple[Valu
 
 @lowers("aten._linalg_solve_ex.default")
 def solve_ex(
-    op: OpBuilder, A: Value, B: Value, *, left: bool = True, check_errors: bool = False
+    op: OpBuilder, A: Value, B: Value, *, left: bool = True
 ) -> tuple[Value, Value, Value, Value]:
     """X of A X = B, or of X A = B; B may be vectors."""
     vectors = len(dims_of(B)) == 1 or dims_of(B) == dims_of(A)[:-1]
@@ -177,9 +177,7 @@ def solve_ex(
 
 # ---------------------------------------------------------------------- the factors themselves
 @lowers("aten.linalg_lu_factor_ex.default")
-def lu_factor_ex(
-    op: OpBuilder, A: Value, *, pivot: bool = True, check_errors: bool = False
-) -> tuple[Value, Value, Value]:
+def lu_factor_ex(op: OpBuilder, A: Value, *, pivot: bool = True) -> tuple[Value, Value, Value]:
     """L and U in one matrix, pivots, and the number of the first zero pivot, or 0."""
     lu, pivots, _ = factor(op, wide(op, A), pivot=pivot)
     return lu, pivots, _info(op, lu)
@@ -198,6 +196,7 @@ def lu_unpack(
     op: OpBuilder,
     LU_data: Value,
     LU_pivots: Value,
+    *,
     unpack_data: bool = True,
     unpack_pivots: bool = True,
 ) -> Factors:

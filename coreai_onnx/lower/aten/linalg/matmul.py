@@ -100,18 +100,6 @@ def chain_matmul(op: OpBuilder, matrices: Sequence[Value]) -> Value:
     return result
 
 
-@lowers("aten.bilinear.default")
-def bilinear(
-    op: OpBuilder, input1: Value, input2: Value, weight: Value, bias: Value | None = None
-) -> Value:
-    """y[…, o] = Σ input1[…, i] weight[o, i, j] input2[…, j] + bias[o]."""
-    outputs, left, right = dims_of(weight)
-    columns = op.reshape(op.transpose(weight, [1, 0, 2]), [left, outputs * right])
-    rows = op.reshape(product(op, input1, columns), [*dims_of(input1)[:-1], outputs, right])
-    result = op.squeeze(product(op, rows, op.unsqueeze(input2, [-1])), [-1])
-    return _plus(op, result, bias)
-
-
 @lowers("aten._trilinear.default")
 def trilinear(
     op: OpBuilder,
@@ -122,7 +110,6 @@ def trilinear(
     expand2: Sequence[int],
     expand3: Sequence[int],
     sumdim: Sequence[int],
-    unroll_dim: int = 1,
 ) -> Value:
     """Σ over ``sumdim`` of the product of three tensors with axes of size 1 put in."""
     pairs = ((i1, expand1), (i2, expand2), (i3, expand3))

@@ -117,6 +117,7 @@ def ormqr(
     self: Value,
     input2: Value,
     input3: Value,
+    *,
     left: bool = True,
     transpose: bool = False,
 ) -> Value:

@@ -14,14 +14,15 @@ from coreai_onnx.lower.aten.linalg.lu import smaller
 from coreai_onnx.lower.aten.linalg.matrix_steps import diagonal, identity, transposed, wide
 from coreai_onnx.lower.aten.linalg.qr import orthogonal, reflections
 from coreai_onnx.lower.aten.loops.counted_loop import repeat
-from coreai_onnx.lower.aten.shape.creation import copy
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, forbid_output, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten._linalg_eigh.default")
-def eigh(op: OpBuilder, A: Value, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, Value]:
+def eigh(
+    op: OpBuilder, A: Value, UPLO: str = "L", *, compute_v: bool = True
+) -> tuple[Value, Value]:
     """Eigenvalues, ascending, and eigenvectors; only one triangle is read.
 
     The signs of the vectors are arbitrary, so the vectors must not be an output of the program.
@@ -60,12 +61,7 @@ def matrix_sqrth(op: OpBuilder, self: Value) -> Value:
 # ---------------------------------------------------------------------- singular values
 @lowers("aten._linalg_svd.default")
 def svd(
-    op: OpBuilder,
-    A: Value,
-    full_matrices: bool = False,
-    compute_uv: bool = True,
-    *,
-    driver: str | None = None,
+    op: OpBuilder, A: Value, *, full_matrices: bool = False, compute_uv: bool = True
 ) -> tuple[Value, Value, Value]:
     """U diag(S) Vᴴ = A: columns rotated until they are orthogonal (Hestenes), S descending."""
     dims = dims_of(A)
@@ -200,9 +196,3 @@ def matrix_exp(op: OpBuilder, self: Value) -> Value:
         return [op.Where(open_, op.MatMul(state[0], state[0]), state[0])]
 
     return repeat(op, most, [set_dims(total, dims)], step)[0]
-
-
-@lowers("aten.copy_.default")
-def copy_(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """src with the sizes and dtype of self, used in place by decompositions of matrix_power."""
-    return copy(op, self, src, non_blocking)

@@ -20,10 +20,9 @@ def batch_norm(
     bias: Value | None,
     running_mean: Value | None,
     running_var: Value | None,
+    *,
     training: bool,
-    momentum: float,
     eps: float,
-    cudnn_enabled: bool,
 ) -> Value:
     """(x - mean) / √(var + eps) * weight + bias per channel."""
     if training or running_mean is None or running_var is None:
@@ -39,7 +38,6 @@ def no_training(
     bias: Value | None,
     running_mean: Value,
     running_var: Value,
-    momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
     """The batch norm with running statistics, and two empty tensors."""
@@ -55,7 +53,6 @@ def no_update(
     bias: Value | None,
     running_mean: Value | None,
     running_var: Value | None,
-    momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value, Value]:
     """The batch norm with running statistics, and three empty tensors."""
@@ -73,8 +70,8 @@ def native_batch_norm(
     bias: Value | None,
     running_mean: Value | None,
     running_var: Value | None,
+    *,
     training: bool,
-    momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
     """The batch norm and, in training mode, the batch's mean and 1 / √(var + eps)."""
@@ -86,13 +83,7 @@ def native_batch_norm(
 
 @lowers("aten._native_batch_norm_legit.no_stats")
 def no_stats(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    op: OpBuilder, input: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
     """The batch norm with the batch's own statistics, its mean and 1 / √(var + eps)."""
     return _trained(op, input, weight, bias, eps)
@@ -106,6 +97,7 @@ def functional(
     bias: Value | None,
     running_mean: Value,
     running_var: Value,
+    *,
     training: bool,
     momentum: float,
     eps: float,
@@ -142,10 +134,9 @@ def instance_norm(
     bias: Value | None,
     running_mean: Value | None,
     running_var: Value | None,
+    *,
     use_input_stats: bool,
-    momentum: float,
     eps: float,
-    cudnn_enabled: bool,
 ) -> Value:
     """(x - mean) / √(var + eps) * weight + bias per sample and channel."""
     if not use_input_stats and running_mean is not None and running_var is not None:
@@ -156,8 +147,8 @@ def instance_norm(
     if dtype_of(input) == torch.float32:
         scale, shift = _per_channel(op, x, weight, 1), _per_channel(op, x, bias, 0)
         return op.InstanceNormalization(x, scale, shift, epsilon=eps)
-    found = moments(op, x, list(range(2, rank_of(x))), eps)
-    mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in found)
+    statistics = moments(op, x, list(range(2, rank_of(x))), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in statistics)
     return _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
 
 
@@ -194,8 +185,8 @@ def _trained(
 ) -> tuple[Value, Value, Value]:
     """Normalize by the batch's statistics; return them too, [C]."""
     x = wide(op, input)
-    found = moments(op, x, _batch_axes(x), eps)
-    mean, rstd = (_stored(op, s, input, (weight, bias, running)) for s in found)
+    statistics = moments(op, x, _batch_axes(x), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running)) for s in statistics)
     result = _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
     channels = [dims_of(x)[1]]
     return result, op.reshape(mean, channels), op.reshape(rstd, channels)

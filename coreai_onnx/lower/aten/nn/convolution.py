@@ -15,7 +15,9 @@ from coreai_onnx.lower.walk.registry import lowers
 _KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@lowers("aten.convolution.default", "aten.convolution_overrideable.default")
+@lowers(
+    "aten.convolution.default", "aten._convolution.default", "aten.convolution_overrideable.default"
+)
 def convolution(
     op: OpBuilder,
     input: Value,
@@ -24,6 +26,7 @@ def convolution(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    *,
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
@@ -34,29 +37,6 @@ def convolution(
             op, input, weight, bias, stride, padding, output_padding, groups, dilation
         )
     return _convolution(op, input, weight, bias, stride, padding, dilation, groups)
-
-
-@lowers("aten._convolution.default")
-def _convolution_default(
-    op: OpBuilder,
-    input: Value,
-    weight: Value,
-    bias: Value | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    benchmark: bool,
-    deterministic: bool,
-    cudnn_enabled: bool,
-    allow_tf32: bool,
-) -> Value:
-    """The convolution, or its transpose, of input with weight, plus bias."""
-    return convolution(
-        op, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-    )
 
 
 @lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")

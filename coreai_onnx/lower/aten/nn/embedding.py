@@ -13,14 +13,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 
 @lowers("aten.embedding.default")
-def embedding(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    padding_idx: Dim = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Value:
+def embedding(op: OpBuilder, weight: Value, indices: Value) -> Value:
     """weight[indices]; the padding row has no special role in inference."""
     return op.Gather(weight, indices, axis=0)
 
@@ -44,79 +37,28 @@ def embedding_renorm(
     return op.Mul(self, scale)
 
 
-@lowers("aten.embedding_bag.default")
-def embedding_bag(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Value | None = None,
-    include_last_offset: bool = False,
-) -> tuple[Value, ...]:
-    """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
-    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
-
-
-@lowers("aten.embedding_bag.padding_idx")
-def embedding_bag_padding(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Value | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
-) -> tuple[Value, ...]:
-    """Like embedding_bag, without the padding row."""
-    if padding_idx is not None and padding_idx < 0:
-        size = dims_of(weight)[0]
-        assert isinstance(size, int)
-        padding_idx += size
-    return _bags(
-        op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
-    )
-
-
 @lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
 def _embedding_bag(
     op: OpBuilder,
     weight: Value,
     indices: Value,
     offsets: Value,
-    scale_grad_by_freq: bool = False,
     mode: int = 0,
-    sparse: bool = False,
     per_sample_weights: Value | None = None,
+    *,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Value, ...]:
-    """Like embedding_bag; a negative padding_idx means no padding row."""
-    skip = padding_idx if padding_idx >= 0 else None
-    return _bags(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, skip)
-
-
-def _bags(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    mode: int,
-    per_sample_weights: Value | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
 ) -> tuple[Value, Value, Value, Value]:
-    """Return the bags, the bag of every index, the counts and, for a maximum, its indices."""
+    """The sum, mean or maximum of the rows of every bag; a bag is a run of indices.
+
+    A negative padding_idx means no padding row. The results are the bags, the bag of every index,
+    the counts and, for a maximum, its indices.
+    """
     columns = dims_of(weight)[1]
     count = dims_of(offsets)[0] - int(include_last_offset)
     places = op.cast(indices, torch.int64)
     bag_of = _bag_of(op, places, offsets)
-    valid = None if padding_idx is None else op.Not(op.Equal(places, padding_idx))
+    valid = None if padding_idx < 0 else op.Not(op.Equal(places, padding_idx))
     ones = (
         op.Expand(op.const(1), op.Shape(places)) if valid is None else op.cast(valid, torch.int64)
     )

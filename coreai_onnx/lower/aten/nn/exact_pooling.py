@@ -20,12 +20,12 @@ def exact_maximum(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-    ceil_mode: bool,
     *,
+    ceil_mode: bool,
     indices: bool,
 ) -> tuple[Value, Value | None]:
     """Return the maximum of every window of [N, C, *sizes] and, if requested, its position."""
-    windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode)
+    windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode=ceil_mode)
     pads = _pads(dims_of(x)[2:], windows, kernel, stride, padding, dilation)
     dtype = dtype_of(x)
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
@@ -37,15 +37,18 @@ def exact_maximum(
     sizes = dims_of(x)[2:]
     count = op.Range(0, op.dim(numel(sizes)), 1)
     positions, _ = pad_sizes(op, op.reshape(count, [1, 1, *sizes]), pads, 0)
-    largest, found = parts[0], None
+    largest, winners = parts[0], None
     for place, part in zip(places, parts, strict=True):
         here = window(op, positions, place, windows, stride, dilation)
-        if found is None:
-            found = op.Expand(here, op.Shape(part))
+        if winners is None:
+            winners = op.Expand(here, op.Shape(part))
             continue
         more = op.Greater(part, largest)
-        largest, found = op.Where(more, part, largest), op.Where(more, here, found)
-    return largest, found
+        largest, winners = (
+            op.Where(more, part, largest),
+            op.Where(more, here, winners),
+        )
+    return largest, winners
 
 
 def exact_average(
@@ -54,13 +57,14 @@ def exact_average(
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
+    *,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor: int | None,
 ) -> Value:
     """Return the average of every window of [N, C, *sizes]; integers are divided toward zero."""
     sizes, ones = dims_of(x)[2:], [1] * len(kernel)
-    windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode)
+    windows = _windows(sizes, kernel, stride, padding, ones, ceil_mode=ceil_mode)
     pads = _pads(sizes, windows, kernel, stride, padding, ones)
     total = _window_sum(op, pad_sizes(op, x, pads, 0)[0], kernel, windows, stride)
     if divisor is not None:
@@ -91,6 +95,7 @@ def _windows(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    *,
     ceil_mode: bool,
 ) -> list[Dim]:
     """Return the number of windows per axis; each starts in the input or the padding before it."""

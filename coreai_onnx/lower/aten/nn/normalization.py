@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    compute_dtype,
+    dims_of,
+    dtype_of,
+    numel,
+    rank_of,
+)
 from coreai_onnx.lower.walk.registry import lowers
 
 
@@ -20,7 +28,6 @@ def layer_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    cudnn_enable: bool = True,
 ) -> Value:
     """(x - mean) / √(var + eps) * weight + bias over the trailing axes."""
     x, (weight, bias) = _one_dtype(op, input, weight, bias)
@@ -88,7 +95,7 @@ def fused_rms_norm(
 
 def default_eps(dtype: torch.dtype) -> float:
     """Return the default eps of torch's RMS norm: the machine epsilon of its compute dtype."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    return torch.finfo(compute_dtype(dtype)).eps
 
 
 def _root_mean_square(op: OpBuilder, x: Value, axis: int, eps: float) -> Value:
@@ -106,7 +113,6 @@ def group_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-    cudnn_enabled: bool = True,
 ) -> Value:
     """(x - mean) / √(var + eps) per group of channels, * weight + bias per channel."""
     if 0 in dims_of(input):
@@ -127,8 +133,6 @@ def native_group_norm(
     weight: Value | None,
     bias: Value | None,
     N: Dim,
-    C: Dim,
-    HxW: Dim,
     group: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:

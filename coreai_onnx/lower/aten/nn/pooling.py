@@ -11,153 +11,56 @@ from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, numel, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
-_MAX_DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int8,
-    torch.uint8,
-)
+_MAX_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8)
 _AVERAGE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-# ---------------------------------------------------------------------- maxima
-@lowers("aten.max_pool1d.default")
-def max_pool1d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> Value:
-    """The maximum of every window."""
-    return _max_pool(op, self, 1, kernel_size, stride, padding, dilation, ceil_mode)[0]
+def _register_max_pool(axes: int, *names: str, indices: bool = False) -> None:
+    """Register max pools over a number of axes, which a kernel of one number does not tell."""
+
+    @lowers(*names)
+    def max_pool(
+        op: OpBuilder,
+        self: Value,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        *,
+        ceil_mode: bool = False,
+    ) -> Value | tuple[Value, Value | None]:
+        """The maximum of every window, with its position in the flattened axes if requested."""
+        sizes = (kernel_size, stride, padding, dilation)
+        result = _max_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, indices=indices)
+        return result if indices else result[0]
 
 
-@lowers("aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default")
-def max_pool2d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> Value:
-    """The maximum of every window."""
-    return _max_pool(op, self, 2, kernel_size, stride, padding, dilation, ceil_mode)[0]
+def _register_avg_pool(axes: int) -> None:
+    @lowers(f"aten.avg_pool{axes}d.default")
+    def avg_pool(
+        op: OpBuilder,
+        self: Value,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        divisor_override: int | None = None,
+        *,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Value:
+        """The sum of every window, divided by the count of its elements or by a given divisor."""
+        sizes = (kernel_size, stride, padding, divisor_override)
+        return _avg_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, with_pad=count_include_pad)
 
 
-@lowers("aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default")
-def max_pool3d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> Value:
-    """The maximum of every window."""
-    return _max_pool(op, self, 3, kernel_size, stride, padding, dilation, ceil_mode)[0]
+_register_max_pool(1, "aten.max_pool1d.default")
+_register_max_pool(2, "aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default")
+_register_max_pool(3, "aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default")
+for _axes in (1, 2, 3):
+    _register_max_pool(_axes, f"aten.max_pool{_axes}d_with_indices.default", indices=True)
+    _register_avg_pool(_axes)
 
 
-@lowers("aten.max_pool1d_with_indices.default")
-def max_pool1d_with_indices(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Value, Value]:
-    """The maximum of every window, and its position."""
-    given = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _with_indices(op, self, 1, *given)
-
-
-@lowers("aten.max_pool2d_with_indices.default")
-def max_pool2d_with_indices(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Value, Value]:
-    """The maximum of every window, and its position in the flattened plane."""
-    given = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _with_indices(op, self, 2, *given)
-
-
-@lowers("aten.max_pool3d_with_indices.default")
-def max_pool3d_with_indices(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Value, Value]:
-    """The maximum of every window, and its position in the flattened volume."""
-    given = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _with_indices(op, self, 3, *given)
-
-
-# ---------------------------------------------------------------------- averages
-@lowers("aten.avg_pool1d.default")
-def avg_pool1d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:
-    """The average of every window."""
-    return _avg_pool(op, self, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-
-@lowers("aten.avg_pool2d.default")
-def avg_pool2d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    """The sum of every window, divided by the count of its elements or by the given divisor."""
-    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg_pool(op, self, 2, *given)
-
-
-@lowers("aten.avg_pool3d.default")
-def avg_pool3d(
-    op: OpBuilder,
-    self: Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Value:
-    """The sum of every window, divided by the count of its elements or by the given divisor."""
-    given = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg_pool(op, self, 3, *given)
-
-
-# ---------------------------------------------------------------------- parts
 def _max_pool(
     op: OpBuilder,
     x: Value,
@@ -166,14 +69,15 @@ def _max_pool(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    *,
     ceil_mode: bool,
-    indices: bool = False,
+    indices: bool,
 ) -> tuple[Value, Value | None]:
     """Return the maxima and, if requested, their positions within the pooled axes."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
-    found: Value | None = None
+    places: Value | None = None
     if dtype_of(x) in _MAX_DTYPES:
         largest, *positions = op.MaxPool(
             batched,
@@ -186,31 +90,14 @@ def _max_pool(
         )
         if indices:
             # ONNX counts positions through batch and channels, torch within the pooled axes
-            found = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
+            places = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
     else:
-        largest, found = exact_maximum(
-            op, batched, kernel, strides, pads, dilations, ceil_mode, indices=indices
+        largest, places = exact_maximum(
+            op, batched, kernel, strides, pads, dilations, ceil_mode=ceil_mode, indices=indices
         )
     if batched is not x:
-        return op.squeeze(largest, [0]), None if found is None else op.squeeze(found, [0])
-    return largest, found
-
-
-def _with_indices(
-    op: OpBuilder,
-    x: Value,
-    axes: int,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[Value, Value]:
-    largest, found = _max_pool(
-        op, x, axes, kernel_size, stride, padding, dilation, ceil_mode, indices=True
-    )
-    assert found is not None
-    return largest, found
+        return op.squeeze(largest, [0]), None if places is None else op.squeeze(places, [0])
+    return largest, places
 
 
 def _avg_pool(
@@ -220,9 +107,10 @@ def _avg_pool(
     kernel_size: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
     divisor: int | None,
+    *,
+    ceil_mode: bool,
+    with_pad: bool,
 ) -> Value:
     """Return the averages; a given divisor replaces the count."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
@@ -237,7 +125,7 @@ def _avg_pool(
             strides=strides,
             pads=[*pads, *pads],
             ceil_mode=int(ceil_mode),
-            count_include_pad=int(count_include_pad or divisor is not None),
+            count_include_pad=int(with_pad or divisor is not None),
         )
         if divisor is not None:
             size = numel(kernel)
@@ -245,7 +133,14 @@ def _avg_pool(
             result = op.Mul(result, size / divisor)
     else:
         result = exact_average(
-            op, batched, kernel, strides, pads, ceil_mode, count_include_pad, divisor
+            op,
+            batched,
+            kernel,
+            strides,
+            pads,
+            ceil_mode=ceil_mode,
+            count_include_pad=with_pad,
+            divisor=divisor,
         )
     return op.squeeze(result, [0]) if batched is not x else result
 

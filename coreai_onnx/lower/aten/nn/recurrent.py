@@ -67,6 +67,7 @@ def lstm(
     input: Value,
     hx: Sequence[Value],
     params: Sequence[Value],
+    *,
     has_biases: bool,
     num_layers: int,
     dropout: float,
@@ -88,6 +89,7 @@ def _register(name: str, cell: Cell) -> None:
         input: Value,
         hx: Value,
         params: Sequence[Value],
+        *,
         has_biases: bool,
         num_layers: int,
         dropout: float,
@@ -205,11 +207,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
 
 
 def _layer(
-    op: OpBuilder,
-    cell: Cell,
-    x: Value,
-    params: Sequence[Sequence[Value]],
-    states: Sequence[Value],
+    op: OpBuilder, cell: Cell, x: Value, params: Sequence[Sequence[Value]], states: Sequence[Value]
 ) -> list[Value]:
     """Return one layer's hidden states [steps, batch, directions * hidden] and last states."""
     steps, batch, _ = dims_of(x)

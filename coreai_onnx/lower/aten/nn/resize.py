@@ -82,10 +82,7 @@ def resize(
 
 # ---------------------------------------------------------------------- sizes
 def _factors(
-    x: Value,
-    output_size: Sequence[Dim] | None,
-    scales: Sequence[float | None] | None,
-    axes: int,
+    x: Value, output_size: Sequence[Dim] | None, scales: Sequence[float | None] | None, axes: int
 ) -> list[float | None]:
     """Return the scales that differ from the ratio of the sizes."""
     if scales is None or not any(scales):
@@ -134,10 +131,7 @@ def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
 
 
 def _size_vector(
-    op: OpBuilder,
-    x: Value,
-    sizes: Sequence[Dim] | None,
-    scales: Sequence[float | None] | None,
+    op: OpBuilder, x: Value, sizes: Sequence[Dim] | None, scales: Sequence[float | None] | None
 ) -> Value:
     """Return all sizes of the result as a 1-D value."""
     if sizes is not None:
@@ -157,12 +151,7 @@ def _has_integer_factors(x: Value, sizes: Sequence[Dim], factors: Sequence[float
 
 # ---------------------------------------------------------------------- elementary ops
 def _gathered(
-    op: OpBuilder,
-    x: Value,
-    sizes: Sequence[Dim],
-    factors: Sequence[float | None],
-    *,
-    exact: bool,
+    op: OpBuilder, x: Value, sizes: Sequence[Dim], factors: Sequence[float | None], *, exact: bool
 ) -> Value:
     """Return the nearest pixels, gathered axis by axis at the indices that torch computes."""
     mode = "nearest-exact" if exact else "nearest"

@@ -18,10 +18,6 @@ def _along(op: OpBuilder, op_type: str, x: Value, dim: int, dtype: torch.dtype |
     return op.reshape(op.node(op_type, op.reshape(x, [1]), axis=0), [])
 
 
-def _unreduced(x: Value, half_to_float: bool) -> torch.dtype | None:
-    return torch.float32 if half_to_float else None
-
-
 @lowers("aten.softmax.int", "aten.special_softmax.default")
 def softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     """exp(x) / sum(exp(x)) along an axis."""
@@ -29,9 +25,9 @@ def softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | None = No
 
 
 @lowers("aten._softmax.default")
-def _softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value:
+def _softmax(op: OpBuilder, self: Value, dim: int, *, half_to_float: bool) -> Value:
     """exp(x) / sum(exp(x)) along an axis."""
-    return _along(op, "Softmax", self, dim, _unreduced(self, half_to_float))
+    return _along(op, "Softmax", self, dim, torch.float32 if half_to_float else None)
 
 
 @lowers("aten.log_softmax.int")
@@ -49,9 +45,9 @@ def special_log_softmax(
 
 
 @lowers("aten._log_softmax.default")
-def _log_softmax(op: OpBuilder, self: Value, dim: int, half_to_float: bool) -> Value:
+def _log_softmax(op: OpBuilder, self: Value, dim: int, *, half_to_float: bool) -> Value:
     """x - log(sum(exp(x))) along an axis."""
-    return _along(op, "LogSoftmax", self, dim, _unreduced(self, half_to_float))
+    return _along(op, "LogSoftmax", self, dim, torch.float32 if half_to_float else None)
 
 
 @lowers("aten._safe_softmax.default")
@@ -67,14 +63,14 @@ def _safe_softmax(op: OpBuilder, self: Value, dim: int, dtype: torch.dtype | Non
 
 # ---------------------------------------------------------------- dropout
 @lowers("aten.dropout.default")
-def dropout(op: OpBuilder, input: Value, p: float, train: bool) -> Value:
+def dropout(op: OpBuilder, input: Value, p: float, *, train: bool) -> Value:
     """The input; in training mode, with a fraction p of the elements zero, the others scaled."""
     return _dropout(op, input, p)[0] if train and p > 0 else input
 
 
 @lowers("aten.native_dropout.default")
 def native_dropout(
-    op: OpBuilder, input: Value, p: float, train: bool | None
+    op: OpBuilder, input: Value, p: float, *, train: bool | None
 ) -> tuple[Value, Value]:
     """Dropout, and the mask of the elements that are kept."""
     if train is not False and p > 0:

@@ -50,12 +50,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
 
 @lowers("aten.histogram.bins_tensor")
 def histogram_edges(
-    op: OpBuilder,
-    self: Value,
-    bins: Value,
-    *,
-    weight: Value | None = None,
-    density: bool = False,
+    op: OpBuilder, self: Value, bins: Value, *, weight: Value | None = None, density: bool = False
 ) -> tuple[Value, Value]:
     """The number of elements, or the sum of weights, between given edges."""
     (count,) = dims_of(bins)
@@ -152,13 +147,7 @@ def _bin_index(
 
 @lowers("aten._histogramdd_bin_edges.default")
 def histogramdd_edges(
-    op: OpBuilder,
-    self: Value,
-    bins: Sequence[int],
-    *,
-    range: Sequence[float] | None = None,
-    weight: Value | None = None,
-    density: bool = False,
+    op: OpBuilder, self: Value, bins: Sequence[int], *, range: Sequence[float] | None = None
 ) -> list[Value]:
     """The edges of equal bins in every coordinate."""
     rows = _as_rows(op, self)
@@ -166,8 +155,8 @@ def histogramdd_edges(
     edges = []
     for axis, number in enumerate(bins):
         column = set_dims(op.Gather(rows, op.const(axis), axis=1), (count,))
-        given = None if range is None else range[2 * axis : 2 * axis + 2]
-        edges.append(_equal_edges(op, column, number, given))
+        bounds = None if range is None else range[2 * axis : 2 * axis + 2]
+        edges.append(_equal_edges(op, column, number, bounds))
     return edges
 
 

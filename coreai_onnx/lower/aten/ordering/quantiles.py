@@ -11,62 +11,32 @@ from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, se
 from coreai_onnx.lower.walk.registry import lowers
 
 
-@lowers("aten.quantile.default")
-def quantile(
-    op: OpBuilder,
-    self: Value,
-    q: Value,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Value:
-    """The elements at fractions q of the sorted elements, NaN if there is one."""
-    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=False)
+def _register(name: str, *, ignore_nan: bool) -> None:
+    @lowers(f"aten.{name}.default", f"aten.{name}.scalar")
+    def lower(
+        op: OpBuilder,
+        self: Value,
+        q: Value | float,
+        dim: int | None = None,
+        *,
+        keepdim: bool = False,
+        interpolation: str = "linear",
+    ) -> Value:
+        """The elements at fractions q of the sorted elements; NaN if there is one, or ignored."""
+        fractions = op.const(q, dtype_of(self)) if isinstance(q, float) else q
+        return _quantile(
+            op,
+            self,
+            fractions,
+            dim,
+            keepdim=keepdim,
+            interpolation=interpolation,
+            ignore_nan=ignore_nan,
+        )
 
 
-@lowers("aten.quantile.scalar")
-def quantile_scalar(
-    op: OpBuilder,
-    self: Value,
-    q: float,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Value:
-    """The element at a fraction q of the sorted elements, NaN if there is one."""
-    number = op.const(q, dtype_of(self))
-    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=False)
-
-
-@lowers("aten.nanquantile.default")
-def nanquantile(
-    op: OpBuilder,
-    self: Value,
-    q: Value,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Value:
-    """The elements at fractions q of the sorted elements that are not NaN."""
-    return _quantile(op, self, q, dim, keepdim, interpolation, ignore_nan=True)
-
-
-@lowers("aten.nanquantile.scalar")
-def nanquantile_scalar(
-    op: OpBuilder,
-    self: Value,
-    q: float,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-) -> Value:
-    """The element at a fraction q of the sorted elements that are not NaN."""
-    number = op.const(q, dtype_of(self))
-    return _quantile(op, self, number, dim, keepdim, interpolation, ignore_nan=True)
+_register("quantile", ignore_nan=False)
+_register("nanquantile", ignore_nan=True)
 
 
 def _quantile(
@@ -74,9 +44,9 @@ def _quantile(
     x: Value,
     q: Value,
     dim: int | None,
+    *,
     keepdim: bool,
     interpolation: str,
-    *,
     ignore_nan: bool,
 ) -> Value:
     """Sort along the last axis, take the neighbors of q * (n - 1), put the axis of q in front."""
@@ -95,12 +65,12 @@ def _quantile(
     else:
         places = op.Where(op.Greater(count, 0.0), highest, op.Mul(fractions, highest))
     set_dims(places, (*dims_of(rows)[:-1], *dims_of(fractions)))
-    found = _between(op, values, places, last, interpolation)
-    found = op.transpose(found, [last, *range(last)])
+    result = _between(op, values, places, last, interpolation)
+    result = op.transpose(result, [last, *range(last)])
     if keepdim:
         new = range(1, rank + 1) if dim is None else [axis + 1]
-        found = op.unsqueeze(found, list(new))
-    return op.squeeze(found, [0]) if rank_of(q) == 0 else found
+        result = op.unsqueeze(result, list(new))
+    return op.squeeze(result, [0]) if rank_of(q) == 0 else result
 
 
 def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolation: str) -> Value:
@@ -112,8 +82,8 @@ def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolati
 
     rounding = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}
     if interpolation in rounding:
-        found = at(op.node(rounding[interpolation], places))
-        return set_dims(found, dims_of(places))
+        result = at(op.node(rounding[interpolation], places))
+        return set_dims(result, dims_of(places))
     floor = op.Floor(places)
     below, above = at(floor), at(op.Ceil(places))
     weight = op.like(places, 0.5) if interpolation == "midpoint" else op.Sub(places, floor)

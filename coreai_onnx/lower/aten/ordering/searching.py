@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.reduction.sums import reduced
@@ -23,9 +24,9 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- sorted sequences
-def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) -> Value:
+def insertion_index(op: OpBuilder, sequence: Value, x: Value | Number, *, right: bool) -> Value:
     """Return the number of elements of a sorted sequence below each value (or equal, if right)."""
-    sequence, x = promote(op, sequence, x)
+    sequence, x = promote(op, sequence, x if isinstance(x, ir.Value) else op.const(x))
     row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
     column = op.unsqueeze(x, [rank_of(x)])
     beyond = op.node("Greater" if right else "GreaterOrEqual", row, column)
@@ -34,13 +35,12 @@ def insertion_index(op: OpBuilder, sequence: Value, x: Value, *, right: bool) ->
     return reduced(op, "ReduceSum", below, -1, keepdim=False)
 
 
-@lowers("aten.searchsorted.Tensor")
+@lowers("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
 def searchsorted(
     op: OpBuilder,
     sorted_sequence: Value,
-    self: Value,
+    self: Value | Number,
     *,
-    out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
     sorter: Value | None = None,
@@ -55,58 +55,17 @@ def searchsorted(
     return insertion_index(op, sorted_sequence, self, right=right or side == "right")
 
 
-@lowers("aten.searchsorted.Scalar")
-def searchsorted_scalar(
-    op: OpBuilder,
-    sorted_sequence: Value,
-    self: Number,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Value | None = None,
-) -> Value:
-    """The insertion index of a number in a sorted sequence."""
-    x = op.const(self)
-    return searchsorted(op, sorted_sequence, x, right=right, side=side, sorter=sorter)
-
-
-@lowers("aten.bucketize.Tensor")
+@lowers("aten.bucketize.Tensor", "aten.bucketize.Scalar")
 def bucketize(
-    op: OpBuilder,
-    self: Value,
-    boundaries: Value,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
+    op: OpBuilder, self: Value | Number, boundaries: Value, *, right: bool = False
 ) -> Value:
     """The bin of each value between sorted boundaries."""
     return insertion_index(op, boundaries, self, right=right)
 
 
-@lowers("aten.bucketize.Scalar")
-def bucketize_scalar(
-    op: OpBuilder,
-    self: Number,
-    boundaries: Value,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-) -> Value:
-    """The bin of a number between sorted boundaries."""
-    return insertion_index(op, boundaries, op.const(self), right=right)
-
-
 # ---------------------------------------------------------------------- sets
 @lowers("aten.isin.Tensor_Tensor")
-def isin(
-    op: OpBuilder,
-    elements: Value,
-    test_elements: Value,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> Value:
+def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool = False) -> Value:
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
@@ -119,12 +78,7 @@ def isin(
 
 @lowers("aten.isin.Tensor_Scalar")
 def isin_scalar(
-    op: OpBuilder,
-    elements: Value,
-    test_element: Number,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
+    op: OpBuilder, elements: Value, test_element: Number, *, invert: bool = False
 ) -> Value:
     """Whether each element equals a number."""
     left, right = promote(op, elements, test_element)
@@ -134,12 +88,7 @@ def isin_scalar(
 
 @lowers("aten.isin.Scalar_Tensor")
 def isin_tensor(
-    op: OpBuilder,
-    element: Number,
-    test_elements: Value,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
+    op: OpBuilder, element: Number, test_elements: Value, *, invert: bool = False
 ) -> Value:
     """Whether a number is among the test elements."""
     number, tests = promote(op, element, test_elements)

@@ -11,21 +11,13 @@ from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
 from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.indices import flat, floor_div
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
-    Dim,
-    Value,
-    dims_of,
-    is_float,
-    rank_of,
-    set_dims,
-    wrap,
-)
+from coreai_onnx.lower.build.values import Dim, Value, dims_of, is_float, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("aten.topk.default")
 def topk(
-    op: OpBuilder, self: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+    op: OpBuilder, self: Value, k: Dim, dim: int = -1, *, largest: bool = True
 ) -> tuple[Value, Value]:
     """The k greatest or least elements along an axis, and their indices.
 
@@ -54,9 +46,9 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
     return values, indices
 
 
-@lowers("aten.sort.default")
+@lowers("aten.sort.default", "aten.sort.stable")
 def sort(
-    op: OpBuilder, self: Value, dim: int = -1, descending: bool = False
+    op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False
 ) -> tuple[Value, Value]:
     """Sorted elements along an axis, and their indices."""
     rank = rank_of(self)
@@ -66,38 +58,16 @@ def sort(
     return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
 
 
-@lowers("aten.sort.stable")
-def sort_stable(
-    op: OpBuilder, self: Value, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[Value, Value]:
-    """Sorted elements along an axis, and their indices; equal elements keep their order."""
-    return sort(op, self, dim, descending)
-
-
-@lowers("aten.argsort.default")
-def argsort(op: OpBuilder, self: Value, dim: int = -1, descending: bool = False) -> Value:
+@lowers("aten.argsort.default", "aten.argsort.stable")
+def argsort(op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False) -> Value:
     """Indices that sort the elements along an axis."""
-    return sort(op, self, dim, descending)[1]
-
-
-@lowers("aten.argsort.stable")
-def argsort_stable(
-    op: OpBuilder, self: Value, *, stable: bool, dim: int = -1, descending: bool = False
-) -> Value:
-    """Indices that sort the elements along an axis; equal elements keep their order."""
-    return sort(op, self, dim, descending)[1]
-
-
-@lowers("aten.msort.default")
-def msort(op: OpBuilder, self: Value) -> Value:
-    """Sorted elements along the first axis."""
-    return sort(op, self, 0)[0]
+    return sort(op, self, dim, descending=descending)[1]
 
 
 # ---------------------------------------------------------------------- one rank
 @lowers("aten.kthvalue.default")
 def kthvalue(
-    op: OpBuilder, self: Value, k: Dim, dim: int = -1, keepdim: bool = False
+    op: OpBuilder, self: Value, k: Dim, dim: int = -1, *, keepdim: bool = False
 ) -> tuple[Value, Value]:
     """The k-th least element along an axis, and its index."""
     rank = rank_of(self)
@@ -125,7 +95,7 @@ def median_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.median.dim")
-def median(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+def median(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower median along an axis and its index; the first NaN if there is one."""
     rank = rank_of(self)
     if rank == 0:
@@ -149,11 +119,13 @@ def nanmedian_all(op: OpBuilder, self: Value) -> Value:
 
 
 @lowers("aten.nanmedian.dim")
-def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+def nanmedian(
+    op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False
+) -> tuple[Value, Value]:
     """The lower median of the elements along an axis that are not NaN, and its index."""
     rank = rank_of(self)
     if rank == 0 or not is_float(self):
-        return median(op, self, dim, keepdim)
+        return median(op, self, dim, keepdim=keepdim)
     axis = wrap(dim, rank)
     values, indices = ranked(op, self, dims_of(self)[axis], axis, descending=False)
     there = op.cast(op.Not(op.IsNaN(self)), torch.int64)
@@ -164,7 +136,9 @@ def nanmedian(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tu
 
 
 @lowers("aten.mode.default")
-def mode(op: OpBuilder, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+def mode(
+    op: OpBuilder, self: Value, dim: int = -1, *, keepdim: bool = False
+) -> tuple[Value, Value]:
     """The most frequent element along an axis (the least one in a tie), and its last index."""
     rank = rank_of(self)
     if rank == 0:

@@ -25,23 +25,21 @@ Distinct = tuple[Value, Value | None, Value | None]
 
 @lowers("aten._unique2.default")
 def unique2(
-    op: OpBuilder,
-    self: Value,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
+    op: OpBuilder, self: Value, *, return_inverse: bool = False, return_counts: bool = False
 ) -> Distinct:
     """The sorted distinct elements, the index of each element among them, and their counts."""
-    found = _distinct(op, flat(op, self), self, None)
-    return _asked(found, return_inverse, return_counts)
+    results = _distinct(op, flat(op, self), self, None)
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 @lowers("aten._unique.default")
 def unique(
-    op: OpBuilder, self: Value, sorted: bool = True, return_inverse: bool = False
+    op: OpBuilder, self: Value, *, return_inverse: bool = False
 ) -> tuple[Value, Value | None]:
     """The sorted distinct elements, and the index of each element among them."""
-    return _asked(_distinct(op, flat(op, self), self, None), return_inverse, False)[:2]
+    return _asked(_distinct(op, flat(op, self), self, None), inverse=return_inverse, counts=False)[
+        :2
+    ]
 
 
 @lowers("aten.unique_dim.default")
@@ -49,16 +47,16 @@ def unique_dim(
     op: OpBuilder,
     self: Value,
     dim: int,
-    sorted: bool = True,
+    *,
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
     """The sorted distinct slices along an axis, their inverse indices, and counts."""
-    found = _distinct(op, self, self, wrap(dim, rank_of(self)))
-    return _asked(found, return_inverse, return_counts)
+    results = _distinct(op, self, self, wrap(dim, rank_of(self)))
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
-def _asked(found: tuple[Value, Value, Value], inverse: bool, counts: bool) -> Distinct:
+def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
     """Replace outputs that were not requested, which have other sizes in torch."""
     return found[0], found[1] if inverse else None, found[2] if counts else None
 
@@ -82,16 +80,19 @@ def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[V
 def unique_consecutive(
     op: OpBuilder,
     self: Value,
+    *,
     return_inverse: bool = False,
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Distinct:
     """One element of every run of equal elements, the run of each element, and the lengths."""
     if dim is not None:
-        return unique_dim_consecutive(op, self, dim, return_inverse, return_counts)
+        return unique_dim_consecutive(
+            op, self, dim, return_inverse=return_inverse, return_counts=return_counts
+        )
     values, inverse, counts = _runs(op, flat(op, self), 0)
-    found = values, op.reshape(inverse, dims_of(self)), counts
-    return _asked(found, return_inverse, return_counts)
+    results = values, op.reshape(inverse, dims_of(self)), counts
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 @lowers("aten.unique_dim_consecutive.default")
@@ -99,12 +100,13 @@ def unique_dim_consecutive(
     op: OpBuilder,
     self: Value,
     dim: int,
+    *,
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
     """One slice of every run of equal slices along an axis, the run of each, and the lengths."""
-    found = _runs(op, self, wrap(dim, rank_of(self)))
-    return _asked(found, return_inverse, return_counts)
+    results = _runs(op, self, wrap(dim, rank_of(self)))
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.error_function import erf_of
@@ -14,17 +13,15 @@ from coreai_onnx.lower.build.promotion import promote
 from coreai_onnx.lower.build.values import (
     Number,
     Value,
-    dims_of,
     dtype_of,
     is_bool,
     is_float,
-    numel,
-    rank_of,
 )
 from coreai_onnx.lower.walk.registry import lowers
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
+"""α and scale for which mean 0 and variance 1 are a fixed point (Klambauer et al. 2017)."""
 
 
 # ---------------------------------------------------------------- rectifiers
@@ -70,16 +67,15 @@ def rrelu(
     self: Value,
     lower: Number = 0.125,
     upper: Number = 1 / 3,
+    *,
     training: bool = False,
-    generator: Any = None,
 ) -> Value:
     """Leaky relu with the mean slope.
 
     Raises:
         LoweringError: In training mode, where every element has a random slope.
     """
-    del generator
-    return _rrelu(op, self, lower, upper, training)
+    return _rrelu(op, self, lower, upper, training=training)
 
 
 @lowers("aten.rrelu_with_noise_functional.default")
@@ -89,15 +85,14 @@ def rrelu_with_noise_functional(
     noise: Value,
     lower: Number = 0.125,
     upper: Number = 1 / 3,
+    *,
     training: bool = False,
-    generator: Any = None,
 ) -> tuple[Value, Value]:
     """Leaky relu with the mean slope, and the unchanged noise."""
-    del generator
-    return _rrelu(op, self, lower, upper, training), noise
+    return _rrelu(op, self, lower, upper, training=training), noise
 
 
-def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, training: bool) -> Value:
+def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, *, training: bool) -> Value:
     if training:
         raise LoweringError(
             "rrelu in training: onnxruntime has no op that draws a random slope for each element",
@@ -105,15 +100,6 @@ def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, training: bool
             "call model.eval() before the export",
         )
     return leaky_relu(op, x, (lower + upper) / 2)
-
-
-@lowers("aten.prelu.default")
-def prelu(op: OpBuilder, self: Value, weight: Value) -> Value:
-    """self above zero, weight * self below, with one weight or one for each channel (axis 1)."""
-    rank = rank_of(self)
-    channels = numel(dims_of(weight))
-    dims = [channels, *[1] * (rank - 2)] if rank >= 2 else [1] * rank
-    return prelu_kernel(op, self, op.reshape(weight, dims))
 
 
 @lowers("aten._prelu_kernel.default")
@@ -226,27 +212,14 @@ def glu(op: OpBuilder, self: Value, dim: int = -1) -> Value:
     return op.Mul(first, op.Sigmoid(second))
 
 
-@lowers("aten.log_sigmoid.default")
-def log_sigmoid(op: OpBuilder, self: Value) -> Value:
-    """log(sigmoid(x)) = -log(1 + exp(-x))."""
-    (x,) = widen(op, self)
-    return op.Neg(softplus_of(op, op.Neg(x)))
-
-
 @lowers("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(op: OpBuilder, self: Value) -> tuple[Value, None]:
-    """log(sigmoid(x)); the second result is for the backward pass only."""
-    return log_sigmoid(op, self), None
+    """log(sigmoid(x)) = -log(1 + exp(-x)); the second result is for the backward pass only."""
+    (x,) = widen(op, self)
+    return op.Neg(softplus_of(op, op.Neg(x))), None
 
 
 # ---------------------------------------------------------------- shrinks
-@lowers("aten.hardshrink.default")
-def hardshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
-    """Zero inside [-lambd, lambd], self outside."""
-    (x,) = widen(op, self)
-    return op.Where(op.LessOrEqual(op.Abs(x), float(lambd)), 0.0, x)
-
-
 @lowers("aten.softshrink.default")
 def softshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
     """self moved toward zero by at most lambd: x - clamp(x, -lambd, lambd)."""

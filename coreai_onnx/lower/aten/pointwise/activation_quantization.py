@@ -70,12 +70,11 @@ def dequantize(
         if minval is not None:
             values = op.Add(values, _along(op, minval, axis, input))
         return op.cast(values, target)
-    last = (*limits(dtype), dtype)
     if _is_one(scale):
         zero = 0 if zero_point is None else zero_point
-        return op.cast(dequantize_per_tensor(op, input, scale, zero, *last), target)
+        return op.cast(dequantize_per_tensor(op, input, scale, zero, dtype), target)
     place = axis % len(dims_of(input))
-    return op.cast(dequantize_per_channel(op, input, scale, zero_point, place, *last), target)
+    return op.cast(dequantize_per_channel(op, input, scale, zero_point, place, dtype), target)
 
 
 def _is_one(scale: Value) -> bool:

@@ -22,7 +22,7 @@ def _scaled(op: OpBuilder, x: Value, factor: Number) -> Value:
     return op.Mul(x, factor)
 
 
-@lowers("aten.add.Tensor")
+@lowers("aten.add.Tensor", "aten.add.Scalar", "prims.add.default")
 def add(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """self + alpha * other; on booleans, or."""
     self, other = promote(op, self, other)
@@ -30,48 +30,18 @@ def add(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1)
     return op.Or(self, other) if is_bool(self) else op.Add(self, other)
 
 
-@lowers("aten.add.Scalar")
-def add_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
-    """self + alpha * other."""
-    return add(op, self, other, alpha=alpha)
-
-
-@lowers("prims.add.default")
-def prims_add(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self + other."""
-    return add(op, self, other)
-
-
-@lowers("aten.sub.Tensor")
+@lowers("aten.sub.Tensor", "aten.sub.Scalar", "prims.sub.default")
 def sub(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """self - alpha * other."""
     self, other = promote(op, self, other)
     return op.Sub(self, _scaled(op, other, alpha))
 
 
-@lowers("aten.sub.Scalar")
-def sub_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
-    """self - alpha * other."""
-    return sub(op, self, other, alpha=alpha)
-
-
-@lowers("prims.sub.default")
-def prims_sub(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self - other."""
-    return sub(op, self, other)
-
-
-@lowers("aten.rsub.Tensor")
+@lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(op: OpBuilder, self: Value, other: Value | Number, *, alpha: Number = 1) -> Value:
     """other - alpha * self."""
     self, other = promote(op, self, other)
     return op.Sub(other, _scaled(op, self, alpha))
-
-
-@lowers("aten.rsub.Scalar")
-def rsub_scalar(op: OpBuilder, self: Value, other: Number, alpha: Number = 1) -> Value:
-    """other - alpha * self."""
-    return rsub(op, self, other, alpha=alpha)
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar", "prims.mul.default")
@@ -186,13 +156,3 @@ def addcdiv(
     """self + value * tensor1 / tensor2."""
     self, tensor1, tensor2 = widen(op, self, tensor1, tensor2)
     return op.Add(self, op.Div(_scaled(op, tensor1, value), tensor2))
-
-
-@lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
-def lerp(op: OpBuilder, self: Value, end: Value, weight: Value | Number) -> Value:
-    """Interpolation between self (weight 0) and end (weight 1), exact at both ends."""
-    start, stop, part = widen(op, self, end, weight)
-    span = op.Sub(stop, start)
-    near = op.Add(start, op.Mul(part, span))
-    far = op.Sub(stop, op.Mul(op.Sub(1.0, part), span))
-    return op.Where(op.Less(op.Abs(part), 0.5), near, far)

@@ -186,6 +186,7 @@ def isclose(
     other: Value,
     rtol: float = 1e-05,
     atol: float = 1e-08,
+    *,
     equal_nan: bool = False,
 ) -> Value:
     """Whether self == other, or abs(self - other) <= atol + rtol * abs(other) and is finite."""

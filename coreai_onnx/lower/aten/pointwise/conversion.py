@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from coreai_onnx.errors import LoweringError
@@ -37,112 +35,39 @@ def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:
     "aten.positive.default",
     "aten.resolve_conj.default",
     "aten.resolve_neg.default",
+    "aten._conj.default",
+    "aten._conj_physical.default",
+    "aten._neg_view.default",
+    "aten.conj.default",
+    "aten.conj_physical.default",
+    "aten.clone.default",
+    "aten.contiguous.default",
+    "prims.clone.default",
 )
-def same(op: OpBuilder, self: Value) -> Value:
-    """The tensor itself."""
-    del op
+def same(_op: OpBuilder, self: Value) -> Value:
+    """The tensor itself: values do not change, ONNX has no strides, and self is real."""
     return self
 
 
-@lowers("prims.view_of.default")
-def prims_view_of(op: OpBuilder, a: Value) -> Value:
-    """The tensor itself."""
-    return same(op, a)
-
-
-@lowers("prims.device_put.default")
-def prims_device_put(op: OpBuilder, a: Value, device: Any, non_blocking: bool = False) -> Value:
+@lowers("prims.view_of.default", "prims.device_put.default")
+def prims_view_of(_op: OpBuilder, a: Value) -> Value:
     """The tensor itself; the runtime chooses the device."""
-    del device, non_blocking
-    return same(op, a)
+    return a
 
 
-@lowers("aten.clone.default", "prims.clone.default", "aten.contiguous.default")
-def clone(op: OpBuilder, self: Value, *, memory_format: Any = None) -> Value:
-    """The tensor itself: values do not change, and ONNX has no strides."""
-    del memory_format
-    return same(op, self)
-
-
-@lowers("aten._to_copy.default")
-def to_copy(
-    op: OpBuilder,
-    self: Value,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
-) -> Value:
+@lowers("aten._to_copy.default", "aten.to.dtype_layout")
+def to_copy(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
     """The tensor in another dtype; layout, device and memory format are ignored."""
-    del layout, device, pin_memory, non_blocking, memory_format
     return self if dtype is None else converted(op, self, dtype)
 
 
-@lowers("aten.to.dtype_layout")
-def to_dtype_layout(
-    op: OpBuilder,
-    self: Value,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Value:
-    """The tensor in another dtype."""
-    del layout, device, pin_memory, non_blocking, copy, memory_format
-    return self if dtype is None else converted(op, self, dtype)
-
-
-@lowers("aten.to.dtype")
-def to_dtype(
-    op: OpBuilder,
-    self: Value,
-    dtype: torch.dtype,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Value:
-    """The tensor in another dtype."""
-    del non_blocking, copy, memory_format
-    return converted(op, self, dtype)
-
-
-@lowers("aten.to.device")
-def to_device(
-    op: OpBuilder,
-    self: Value,
-    device: Any,
-    dtype: torch.dtype,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Value:
+@lowers("aten.to.dtype", "aten.to.device")
+def to_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
     """The tensor in another dtype; the device is ignored."""
-    del device, non_blocking, copy, memory_format
     return converted(op, self, dtype)
 
 
-@lowers("aten.to.other")
-def to_other(
-    op: OpBuilder,
-    self: Value,
-    other: Value,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Value:
-    """The tensor in the dtype of another one."""
-    del non_blocking, copy, memory_format
-    return converted(op, self, dtype_of(other))
-
-
-@lowers("aten.type_as.default")
+@lowers("aten.to.other", "aten.type_as.default")
 def type_as(op: OpBuilder, self: Value, other: Value) -> Value:
     """The tensor in the dtype of another one."""
     return converted(op, self, dtype_of(other))

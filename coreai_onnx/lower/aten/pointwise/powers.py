@@ -109,7 +109,7 @@ def reciprocal(op: OpBuilder, self: Value) -> Value:
     return op.Reciprocal(*promote_to_float(op, self))
 
 
-@lowers("aten.hypot.default")
+@lowers("aten.hypot.default", "prims.hypot.default")
 def hypot(op: OpBuilder, self: Value, other: Value) -> Value:
     """sqrt(self² + other²), scaled by the larger side, so that no square overflows."""
     a, b = (op.Abs(x) for x in widen(op, self, other))
@@ -119,9 +119,3 @@ def hypot(op: OpBuilder, self: Value, other: Value) -> Value:
     length = op.Where(op.Or(op.Equal(large, 0.0), op.Equal(a, b)), op.Mul(large, 2**0.5), length)
     infinite = op.Or(op.IsInf(a), op.IsInf(b))
     return op.Where(infinite, float("inf"), length)
-
-
-@lowers("prims.hypot.default")
-def prims_hypot(op: OpBuilder, self: Value, other: Value) -> Value:
-    """sqrt(self² + other²)."""
-    return hypot(op, self, other)

@@ -80,8 +80,9 @@ def fake_quant_per_channel(
 ) -> Value:
     """The nearest value that a quantized channel can have."""
     dtype = _narrowest(quant_min, quant_max)
-    parameters = (scales, zero_points, axis, quant_min, quant_max, dtype)
-    return dequantize_per_channel(op, quantize_per_channel(op, input, *parameters), *parameters)
+    parameters = (scales, zero_points, axis)
+    codes = quantize_per_channel(op, input, *parameters, quant_min, quant_max, dtype)
+    return dequantize_per_channel(op, codes, *parameters, dtype)
 
 
 @lowers(
@@ -94,8 +95,6 @@ def dequantize_per_tensor(
     input: Value,
     scale: Value | Number,
     zero_point: Value | Number,
-    quant_min: Value | int,
-    quant_max: Value | int,
     dtype: torch.dtype,
     *,
     out_dtype: torch.dtype | None = None,
@@ -116,8 +115,6 @@ def dequantize_per_channel(
     scales: Value,
     zero_points: Value | None,
     axis: int,
-    quant_min: int,
-    quant_max: int,
     dtype: torch.dtype,
     *,
     out_dtype: torch.dtype | None = None,
@@ -144,9 +141,6 @@ def dequantize_per_channel_group(
     input: Value,
     scales: Value,
     zero_points: Value | None,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
     group_size: int,
     output_dtype: torch.dtype,
 ) -> Value:
@@ -203,14 +197,7 @@ def quantize_per_token(
 
 @lowers("quantized_decomposed.dequantize_per_token.default")
 def dequantize_per_token(
-    op: OpBuilder,
-    input: Value,
-    scales: Value,
-    zero_points: Value,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    output_dtype: torch.dtype,
+    op: OpBuilder, input: Value, scales: Value, zero_points: Value, output_dtype: torch.dtype
 ) -> Value:
     """(input - zero_point) * scale, per row."""
     centered = op.Sub(*promote(op, input, zero_points))

@@ -22,6 +22,7 @@ from coreai_onnx.lower.build.values import (
     Dim,
     Number,
     Value,
+    compute_dtype,
     dims_of,
     dtype_of,
     is_static,
@@ -56,13 +57,9 @@ def _random_bits(op: OpBuilder, size: Sequence[Dim], wide: torch.dtype) -> Value
     return reduced(op, "ReduceSum", op.Where(bits, column, 0.0), 0, keepdim=False)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return uniform numbers in [0, 1)."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     if op.opset < FIRST_OPSET_WITHOUT_RANDOM:
         numbers = _random_op(op, "RandomUniform", size, wide)
     else:
@@ -72,7 +69,7 @@ def uniform_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> V
 
 def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return standard normal numbers (from uniform ones: Box and Muller, 1958)."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     if op.opset < FIRST_OPSET_WITHOUT_RANDOM:
         return op.cast(_random_op(op, "RandomNormal", size, wide), dtype)
     radius = op.Sqrt(op.Mul(_exponential(op, size, wide), 2.0))
@@ -98,44 +95,13 @@ def _double(op: OpBuilder, x: Any) -> Value:
 
 # ---------------------------------------------------------------------- by size
 def _register_sized(name: str, source: Callable[..., Value]) -> None:
-    @lowers(f"aten.{name}.default")
-    def plain(
-        op: OpBuilder,
-        size: Sequence[Dim],
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Value:
+    @lowers(f"aten.{name}.default", f"aten.{name}.generator")
+    def sized(op: OpBuilder, size: Sequence[Dim], *, dtype: torch.dtype | None = None) -> Value:
         """Random numbers."""
         return source(op, size, dtype or torch.get_default_dtype())
 
-    @lowers(f"aten.{name}.generator")
-    def generated(
-        op: OpBuilder,
-        size: Sequence[Dim],
-        *,
-        generator: Any,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Value:
-        """Random numbers; the generator has no counterpart in ONNX."""
-        return source(op, size, dtype or torch.get_default_dtype())
-
     @lowers(f"aten.{name}_like.default")
-    def like(
-        op: OpBuilder,
-        self: Value,
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        memory_format: Any = None,
-    ) -> Value:
+    def like(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
         """Random numbers with the sizes of self."""
         return source(op, dims_of(self), dtype or dtype_of(self))
 
@@ -144,80 +110,29 @@ _register_sized("rand", uniform_numbers)
 _register_sized("randn", normal_numbers)
 
 
-@lowers("aten.randint.default")
+@lowers("aten.randint.default", "aten.randint.low")
 def randint(
     op: OpBuilder,
     high: Dim,
     size: Sequence[Dim],
+    low: Dim = 0,
     *,
     dtype: torch.dtype | None = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """Integers of 0 … high - 1."""
-    return _integers(op, 0, high, size, dtype or torch.int64)
-
-
-@lowers("aten.randint.low")
-def randint_low(
-    op: OpBuilder,
-    low: Dim,
-    high: Dim,
-    size: Sequence[Dim],
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """Integers of low … high - 1."""
     return _integers(op, low, high, size, dtype or torch.int64)
 
 
-@lowers("aten.randint_like.default")
+@lowers("aten.randint_like.default", "aten.randint_like.low_dtype")
 def randint_like(
-    op: OpBuilder,
-    self: Value,
-    high: Dim,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Value:
-    """Integers of 0 … high - 1 with the sizes of self."""
-    return _integers(op, 0, high, dims_of(self), dtype or dtype_of(self))
-
-
-@lowers("aten.randint_like.low_dtype")
-def randint_like_low(
-    op: OpBuilder,
-    self: Value,
-    low: Dim,
-    high: Dim,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
+    op: OpBuilder, self: Value, high: Dim, low: Dim = 0, *, dtype: torch.dtype | None = None
 ) -> Value:
     """Integers of low … high - 1 with the sizes of self."""
     return _integers(op, low, high, dims_of(self), dtype or dtype_of(self))
 
 
 @lowers("aten.randperm.default")
-def randperm(
-    op: OpBuilder,
-    n: Dim,
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
+def randperm(op: OpBuilder, n: Dim, *, dtype: torch.dtype | None = torch.int64) -> Value:
     """0 … n - 1 in random order, by sorting random numbers."""
     numbers = uniform_numbers(op, [n], torch.float32)
     order = op.TopK(numbers, op.shape([n]), _outputs=2)[1]
@@ -227,16 +142,7 @@ def randperm(
 # ---------------------------------------------------------------------- distributions
 @lowers("aten.normal.float_float")
 def normal(
-    op: OpBuilder,
-    mean: float,
-    std: float,
-    size: Sequence[Dim],
-    *,
-    generator: Any = None,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    op: OpBuilder, mean: float, std: float, size: Sequence[Dim], *, dtype: torch.dtype | None = None
 ) -> Value:
     """Normal numbers of a mean and a deviation."""
     numbers = normal_numbers(op, size, dtype or torch.get_default_dtype())
@@ -244,46 +150,32 @@ def normal(
 
 
 @lowers("aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")
-def normal_tensor(
-    op: OpBuilder, mean: Value | float, std: Value | float = 1.0, *, generator: Any = None
-) -> Value:
+def normal_tensor(op: OpBuilder, mean: Value | float, std: Value | float = 1.0) -> Value:
     """Normal numbers with a mean or a deviation per element."""
-    given = [x for x in (mean, std) if isinstance(x, ir.Value)]
-    dims = dims_of(given[0])
-    for x in given[1:]:
+    tensors = [x for x in (mean, std) if isinstance(x, ir.Value)]
+    dims = dims_of(tensors[0])
+    for x in tensors[1:]:
         dims = broadcast_dims(dims, dims_of(x))
-    numbers = normal_numbers(op, dims, dtype_of(given[0]))
+    numbers = normal_numbers(op, dims, dtype_of(tensors[0]))
     return op.Add(op.Mul(numbers, std), mean)
 
 
 @lowers("aten.normal_functional.default")
-def normal_functional(
-    op: OpBuilder, self: Value, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
-) -> Value:
+def normal_functional(op: OpBuilder, self: Value, mean: float = 0.0, std: float = 1.0) -> Value:
     """Normal numbers with the sizes of self."""
     return op.Add(op.Mul(normal_numbers(op, dims_of(self), dtype_of(self)), std), mean)
 
 
 @lowers("prims.normal.default")
 def prims_normal(
-    op: OpBuilder,
-    shape: Sequence[Dim],
-    *,
-    mean: Number,
-    std: Number,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
-    generator: Any = None,
+    op: OpBuilder, shape: Sequence[Dim], *, mean: Number, std: Number, dtype: torch.dtype
 ) -> Value:
     """Normal numbers of a mean and a deviation."""
     return op.Add(op.Mul(normal_numbers(op, shape, dtype), float(std)), float(mean))
 
 
 @lowers("aten.uniform.default")
-def uniform(
-    op: OpBuilder, self: Value, from_: float = 0.0, to: float = 1.0, *, generator: Any = None
-) -> Value:
+def uniform(op: OpBuilder, self: Value, from_: float = 0.0, to: float = 1.0) -> Value:
     """Uniform numbers in [from, to) with the sizes of self."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
     return op.Add(op.Mul(numbers, float(to) - float(from_)), float(from_))
@@ -291,15 +183,7 @@ def uniform(
 
 @lowers("prims.uniform.default")
 def prims_uniform(
-    op: OpBuilder,
-    shape: Sequence[Dim],
-    *,
-    low: Number,
-    high: Number,
-    dtype: torch.dtype,
-    device: Any,
-    stride: Sequence[Dim],
-    generator: Any = None,
+    op: OpBuilder, shape: Sequence[Dim], *, low: Number, high: Number, dtype: torch.dtype
 ) -> Value:
     """Uniform numbers in [low, high)."""
     numbers = uniform_numbers(op, shape, dtype)
@@ -307,28 +191,28 @@ def prims_uniform(
 
 
 @lowers("aten.bernoulli.default")
-def bernoulli(op: OpBuilder, self: Value, *, generator: Any = None) -> Value:
+def bernoulli(op: OpBuilder, self: Value) -> Value:
     """1 with the probability given by self, else 0."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
     return op.cast(op.Less(numbers, self), dtype_of(self))
 
 
 @lowers("aten.bernoulli.Tensor")
-def bernoulli_tensor(op: OpBuilder, self: Value, p: Value, *, generator: Any = None) -> Value:
+def bernoulli_tensor(op: OpBuilder, self: Value, p: Value) -> Value:
     """1 with the probability given by p, else 0."""
     numbers = uniform_numbers(op, dims_of(self), dtype_of(p))
     return op.cast(op.Less(numbers, p), dtype_of(self))
 
 
 @lowers("aten.bernoulli.p")
-def bernoulli_p(op: OpBuilder, self: Value, p: float, *, generator: Any = None) -> Value:
+def bernoulli_p(op: OpBuilder, self: Value, p: float) -> Value:
     """1 with probability p, else 0."""
     numbers = uniform_numbers(op, dims_of(self), torch.float32)
     return op.cast(op.Less(numbers, p), dtype_of(self))
 
 
 @lowers("aten.exponential.default")
-def exponential(op: OpBuilder, self: Value, lambd: float = 1.0, *, generator: Any = None) -> Value:
+def exponential(op: OpBuilder, self: Value, lambd: float = 1.0) -> Value:
     """-log(1 - u) / λ."""
     return op.Div(_exponential(op, dims_of(self), dtype_of(self)), lambd)
 
@@ -338,37 +222,28 @@ def _exponential(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Valu
 
 
 @lowers("aten.geometric.default")
-def geometric(op: OpBuilder, self: Value, p: float, *, generator: Any = None) -> Value:
+def geometric(op: OpBuilder, self: Value, p: float) -> Value:
     """The number of trials until the first success: ⌈log(1 - u) / log(1 - p)⌉."""
     waits = op.Div(_exponential(op, dims_of(self), torch.float64), -math.log1p(-p))
     return op.cast(op.Max(op.Ceil(waits), 1.0), dtype_of(self))
 
 
 @lowers("aten.cauchy.default")
-def cauchy(
-    op: OpBuilder, self: Value, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
-) -> Value:
+def cauchy(op: OpBuilder, self: Value, median: float = 0.0, sigma: float = 1.0) -> Value:
     """median + σ tan(π (u - ½))."""
     angle = op.Mul(op.Sub(uniform_numbers(op, dims_of(self), torch.float32), 0.5), math.pi)
     return op.cast(op.Add(op.Mul(op.Tan(angle), sigma), median), dtype_of(self))
 
 
 @lowers("aten.log_normal.default")
-def log_normal(
-    op: OpBuilder, self: Value, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
-) -> Value:
+def log_normal(op: OpBuilder, self: Value, mean: float = 1.0, std: float = 2.0) -> Value:
     """exp of normal numbers."""
     return op.Exp(normal_functional(op, self, mean, std))
 
 
 @lowers("aten.multinomial.default")
 def multinomial(
-    op: OpBuilder,
-    self: Value,
-    num_samples: Dim,
-    replacement: bool = False,
-    *,
-    generator: Any = None,
+    op: OpBuilder, self: Value, num_samples: Dim, *, replacement: bool = False
 ) -> Value:
     """Indices drawn with the weights of self along the last axis.
 

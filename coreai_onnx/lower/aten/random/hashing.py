@@ -23,12 +23,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 @lowers("aten.hash_tensor.default")
 def hash_tensor(
-    op: OpBuilder,
-    self: Value,
-    dim: Sequence[int] = (),
-    *,
-    keepdim: bool = False,
-    mode: int = 0,
+    op: OpBuilder, self: Value, dim: Sequence[int] = (), *, keepdim: bool = False
 ) -> Value:
     """The exclusive or of the elements over axes, as int64 or as float64 bits."""
     dims, axes = dims_of(self), wrap_all(dim, rank_of(self))

@@ -45,11 +45,11 @@ def extreme(op: OpBuilder, x: Value, axes: Axes, *, largest: bool, keepdim: bool
 
     onnxruntime's ReduceMax and ReduceMin may ignore a NaN, depending on its position in the row.
     """
-    found = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
+    values = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
     if not is_float(x) or rank_of(x) == 0:
-        return found
+        return values
     has_nan = reduced(op, "ReduceMax", op.IsNaN(x), axes, keepdim=keepdim)
-    return op.Where(has_nan, float("nan"), found)
+    return op.Where(has_nan, float("nan"), values)
 
 
 def extreme_index(
@@ -71,29 +71,25 @@ def extreme_index(
 
 # ---------------------------------------------------------------------- values
 @lowers("aten.amax.default")
-def amax(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def amax(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Greatest element over axes."""
     return extreme(op, self, dim, largest=True, keepdim=keepdim)
 
 
 @lowers("aten.amin.default")
-def amin(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def amin(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Least element over axes."""
     return extreme(op, self, dim, largest=False, keepdim=keepdim)
 
 
 @lowers("prims.amax.default")
-def prims_amax(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
+def prims_amax(op: OpBuilder, inp: Value, dims: Axes) -> Value:
     """Greatest element over axes."""
     return extreme(op, inp, dims, largest=True, keepdim=False)
 
 
 @lowers("prims.amin.default")
-def prims_amin(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
+def prims_amin(op: OpBuilder, inp: Value, dims: Axes) -> Value:
     """Least element over axes."""
     return extreme(op, inp, dims, largest=False, keepdim=False)
 
@@ -121,13 +117,13 @@ def min_all(op: OpBuilder, self: Value) -> Value:
 
 # ---------------------------------------------------------------------- values and indices
 @lowers("aten.max.dim")
-def max_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+def max_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
     """Greatest element along an axis, and its first index."""
     return _with_index(op, self, dim, largest=True, keepdim=keepdim)
 
 
 @lowers("aten.min.dim")
-def min_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+def min_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
     """Least element along an axis, and its first index."""
     return _with_index(op, self, dim, largest=False, keepdim=keepdim)
 
@@ -140,12 +136,12 @@ def _with_index(
 
 
 @lowers("aten.argmax.default")
-def argmax(op: OpBuilder, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+def argmax(op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False) -> Value:
     """First index of the greatest element."""
     return extreme_index(op, self, dim, largest=True, keepdim=keepdim)
 
 
 @lowers("aten.argmin.default")
-def argmin(op: OpBuilder, self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+def argmin(op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False) -> Value:
     """First index of the least element."""
     return extreme_index(op, self, dim, largest=False, keepdim=keepdim)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -46,134 +47,38 @@ def _degrees(op: OpBuilder, count: Dim, correction: Number, dtype: torch.dtype) 
     return op.Max(op.Sub(size, op.const(float(correction), dtype)), op.const(0.0, dtype))
 
 
-@lowers("aten.var.default")
-def var_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
-    """Variance of all elements."""
-    return variance(op, self, None, int(unbiased), keepdim=False)[0]
+def _register_variances(name: str, result: Callable[[OpBuilder, Value, Value], Any]) -> None:
+    """Register the overloads of a function of the variance and the mean."""
+
+    @lowers(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.correction")
+    def lower(
+        op: OpBuilder,
+        self: Value,
+        dim: Axes = None,
+        *,
+        unbiased: bool = True,
+        correction: Number | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        less = int(unbiased) if correction is None else correction
+        return result(op, *variance(op, self, dim, less, keepdim=keepdim))
 
 
-@lowers("aten.var.dim")
-def var_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
-) -> Value:
-    """Variance over axes."""
-    return variance(op, self, dim, int(unbiased), keepdim=keepdim)[0]
-
-
-@lowers("aten.var.correction")
-def var(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
-) -> Value:
-    """Variance over axes, with n - correction degrees of freedom."""
-    return variance(op, self, dim, correction, keepdim=keepdim)[0]
+_register_variances("var", lambda _, var, _mean: var)
+_register_variances("std", lambda op, var, _mean: op.Sqrt(var))
+_register_variances("var_mean", lambda _, var, mean: (var, mean))
+_register_variances("std_mean", lambda op, var, mean: (op.Sqrt(var), mean))
 
 
 @lowers("prims.var.default")
-def prims_var(
-    op: OpBuilder,
-    inp: Value,
-    dims: Axes,
-    correction: Number | None = 1,
-    *,
-    output_dtype: torch.dtype | None = None,
-) -> Value:
+def prims_var(op: OpBuilder, inp: Value, dims: Axes, correction: Number | None = 1) -> Value:
     """Variance over axes, with n - correction degrees of freedom."""
     return variance(op, inp, dims, correction, keepdim=False)[0]
 
 
-@lowers("aten.std.default")
-def std_all(op: OpBuilder, self: Value, unbiased: bool = True) -> Value:
-    """Square root of the variance of all elements."""
-    return op.Sqrt(var_all(op, self, unbiased))
-
-
-@lowers("aten.std.dim")
-def std_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
-) -> Value:
-    """Square root of the variance over axes."""
-    return op.Sqrt(var_dim(op, self, dim, unbiased, keepdim))
-
-
-@lowers("aten.std.correction")
-def std(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
-) -> Value:
-    """Square root of the variance over axes."""
-    return op.Sqrt(var(op, self, dim, correction=correction, keepdim=keepdim))
-
-
-@lowers("aten.var_mean.default")
-def var_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
-    """Variance and mean of all elements."""
-    return variance(op, self, None, int(unbiased), keepdim=False)
-
-
-@lowers("aten.var_mean.dim")
-def var_mean_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
-) -> tuple[Value, Value]:
-    """Variance and mean over axes."""
-    return variance(op, self, dim, int(unbiased), keepdim=keepdim)
-
-
-@lowers("aten.var_mean.correction")
-def var_mean(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:
-    """Variance and mean over axes."""
-    return variance(op, self, dim, correction, keepdim=keepdim)
-
-
-@lowers("aten.std_mean.default")
-def std_mean_all(op: OpBuilder, self: Value, unbiased: bool = True) -> tuple[Value, Value]:
-    """Standard deviation and mean of all elements."""
-    return _rooted(op, var_mean_all(op, self, unbiased))
-
-
-@lowers("aten.std_mean.dim")
-def std_mean_dim(
-    op: OpBuilder, self: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False
-) -> tuple[Value, Value]:
-    """Standard deviation and mean over axes."""
-    return _rooted(op, var_mean_dim(op, self, dim, unbiased, keepdim))
-
-
-@lowers("aten.std_mean.correction")
-def std_mean(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:
-    """Standard deviation and mean over axes."""
-    return _rooted(op, var_mean(op, self, dim, correction=correction, keepdim=keepdim))
-
-
-def _rooted(op: OpBuilder, pair: tuple[Value, Value]) -> tuple[Value, Value]:
-    return op.Sqrt(pair[0]), pair[1]
-
-
 # ---------------------------------------------------------------------- log Σ exp
 @lowers("aten.logsumexp.default", "aten.special_logsumexp.default")
-def logsumexp(op: OpBuilder, self: Value, dim: Axes, keepdim: bool = False) -> Value:
+def logsumexp(op: OpBuilder, self: Value, dim: Axes, *, keepdim: bool = False) -> Value:
     """log Σ exp(x), without overflow."""
     (x,) = widen(op, self)
     return reduced(op, "ReduceLogSumExp", x, dim, keepdim=keepdim)
@@ -186,8 +91,8 @@ def vector_norm(
     self: Value,
     ord: Number = 2,
     dim: Axes = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """(Σ|x|ᵖ)^(1/p); the greatest or least |x| for an infinite order, a count for order 0."""
@@ -209,35 +114,20 @@ def _at_least_1d(op: OpBuilder, x: Value) -> Value:
     return op.Abs(x) if rank_of(x) == 0 else x
 
 
-@lowers("aten.norm.Scalar")
-def norm(op: OpBuilder, self: Value, p: Number = 2) -> Value:
-    """The norm of all elements."""
-    return vector_norm(op, self, p)
-
-
-@lowers("aten.norm.ScalarOpt_dim")
-def norm_dim(
-    op: OpBuilder, self: Value, p: Number | None, dim: Sequence[int], keepdim: bool = False
-) -> Value:
-    """The norm over axes."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim)
-
-
-@lowers("aten.norm.ScalarOpt_dtype")
-def norm_dtype(op: OpBuilder, self: Value, p: Number | None, *, dtype: torch.dtype) -> Value:
-    """The norm of all elements, computed in a dtype."""
-    return vector_norm(op, self, 2 if p is None else p, dtype=dtype)
-
-
-@lowers("aten.norm.ScalarOpt_dim_dtype")
-def norm_dim_dtype(
+@lowers(
+    "aten.norm.Scalar",
+    "aten.norm.ScalarOpt_dim",
+    "aten.norm.ScalarOpt_dtype",
+    "aten.norm.ScalarOpt_dim_dtype",
+)
+def norm(
     op: OpBuilder,
     self: Value,
-    p: Number | None,
-    dim: Sequence[int],
-    keepdim: bool,
+    p: Number | None = 2,
+    dim: Axes = None,
     *,
-    dtype: torch.dtype,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Value:
-    """The norm over axes, computed in a dtype."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+    """The norm over axes, computed in ``dtype`` if given."""
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim=keepdim, dtype=dtype)

@@ -19,7 +19,7 @@ _UNSIGNED_MIDDLE = 128
 
 @lowers("quantized_decomposed.choose_qparams.tensor")
 def choose_qparams(
-    op: OpBuilder, input: Value, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
+    op: OpBuilder, input: Value, quant_min: int, quant_max: int, eps: float
 ) -> tuple[Value, Value]:
     """The scale, at least ``eps``, and zero point for which the range covers 0 and all elements."""
     if (quant_min, quant_max) == (0, 255) and eps <= _EPS and dtype_of(input) == torch.float32:
@@ -46,9 +46,7 @@ def choose_qparams_symmetric(
 
 
 @lowers("quantized_decomposed.choose_qparams_per_token.default")
-def choose_qparams_per_token(
-    op: OpBuilder, input: Value, dtype: torch.dtype
-) -> tuple[Value, Value]:
+def choose_qparams_per_token(op: OpBuilder, input: Value) -> tuple[Value, Value]:
     """The scale of each row for which int8 covers its largest magnitude; zero points of 0."""
     largest = op.ReduceMax(op.Abs(input), [-1], keepdims=1)
     if dtype_of(input) == torch.float16:
@@ -58,11 +56,7 @@ def choose_qparams_per_token(
 
 
 @lowers("quantized_decomposed.choose_qparams_per_token_asymmetric.default")
-def choose_qparams_per_token_asymmetric(
-    op: OpBuilder,
-    input: Value,
-    dtype: torch.dtype,
-) -> tuple[Value, Value]:
+def choose_qparams_per_token_asymmetric(op: OpBuilder, input: Value) -> tuple[Value, Value]:
     """The scale and zero point of each row for which 8 bits cover 0 and all elements."""
     low, high = (
         op.cast(reduce(input, [-1], keepdims=1), torch.float32)

@@ -51,19 +51,13 @@ def reduced_count(x: Value, axes: Axes) -> Dim:
 
 
 # ---------------------------------------------------------------------- sums and products
-@lowers("aten.sum.default")
-def sum_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """Sum of all elements."""
-    return sum_(op, self, None, dtype=dtype)
-
-
-@lowers("aten.sum.dim_IntList")
+@lowers("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(
     op: OpBuilder,
     self: Value,
-    dim: Axes,
-    keepdim: bool = False,
+    dim: Axes = None,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum over axes, in ``dtype`` if given."""
@@ -83,19 +77,6 @@ def prims_sum(
     return sum_(op, inp, dims, dtype=output_dtype)
 
 
-@lowers("aten.sum_to_size.default")
-def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
-    """Sum over the axes that broadcasting ``size`` to self would add or expand."""
-    dims = dims_of(self)
-    lead = len(dims) - len(size)
-    stretched = [i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1]
-    over = [*range(lead), *stretched]
-    if not over:
-        return self
-    total = sum_(op, self, over, keepdim=True)
-    return op.squeeze(total, list(range(lead)))
-
-
 def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
     """Return ``x`` in the accumulation dtype: as in torch, int64 (with wraparound) for integers."""
     if dtype is not None and dtype != dtype_of(x):
@@ -103,23 +84,22 @@ def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
     return x if is_float(x) else op.cast(x, torch.int64)
 
 
-@lowers("aten.prod.default")
-def prod_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """Product of all elements."""
-    return _product(op, self, None, keepdim=False, dtype=dtype)
-
-
-@lowers("aten.prod.dim_int")
+@lowers("aten.prod.default", "aten.prod.dim_int")
 def prod(
     op: OpBuilder,
     self: Value,
-    dim: int,
-    keepdim: bool = False,
+    dim: Axes = None,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Product over an axis."""
-    return _product(op, self, dim, keepdim=keepdim, dtype=dtype)
+    """Product over axes, in ``dtype`` if given."""
+    if dtype == torch.bool:
+        return _all(op, self, dim, keepdim=keepdim)
+    factors = _addends(op, self, dtype)
+    if is_integer(factors) and not is_bool(self) and rank_of(self) and 0 not in dims_of(self):
+        return exact_product(op, factors, dim, keepdim=keepdim)
+    return reduced(op, "ReduceProd", factors, dim, keepdim=keepdim)
 
 
 @lowers("prims.prod.default")
@@ -127,34 +107,17 @@ def prims_prod(
     op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
 ) -> Value:
     """Product over axes."""
-    return _product(op, inp, dims, keepdim=False, dtype=output_dtype)
-
-
-def _product(
-    op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool, dtype: torch.dtype | None
-) -> Value:
-    if dtype == torch.bool:
-        return _all(op, x, axes, keepdim=keepdim)
-    factors = _addends(op, x, dtype)
-    if is_integer(factors) and not is_bool(x) and rank_of(x) and 0 not in dims_of(x):
-        return exact_product(op, factors, axes, keepdim=keepdim)
-    return reduced(op, "ReduceProd", factors, axes, keepdim=keepdim)
+    return prod(op, inp, dims, dtype=output_dtype)
 
 
 # ---------------------------------------------------------------------- means
-@lowers("aten.mean.default")
-def mean_all(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """Mean of all elements."""
-    return mean(op, self, None, dtype=dtype)
-
-
-@lowers("aten.mean.dim")
+@lowers("aten.mean.default", "aten.mean.dim")
 def mean(
     op: OpBuilder,
     self: Value,
-    dim: Axes,
-    keepdim: bool = False,
+    dim: Axes = None,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum over axes divided by the number of elements; NaN if there are none."""
@@ -164,30 +127,17 @@ def mean(
     return reduced(op, "ReduceMean", x, dim, keepdim=keepdim)
 
 
-@lowers("aten.nansum.default")
-def nansum(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Value:
-    """Sum over axes, with NaN counted as 0."""
-    return sum_(op, _without_nan(op, self), dim, keepdim, dtype=dtype)
-
-
 @lowers("aten.nanmean.default")
 def nanmean(
     op: OpBuilder,
     self: Value,
     dim: Axes = None,
-    keepdim: bool = False,
     *,
+    keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Mean of the elements that are not NaN."""
-    (x,) = widen(op, self)
+    (x,) = widen(op, self if dtype is None else op.cast(self, dtype))
     there = op.cast(op.Not(op.IsNaN(x)), dtype_of(x))
     count = reduced(op, "ReduceSum", there, dim, keepdim=keepdim)
     total = reduced(op, "ReduceSum", _without_nan(op, x), dim, keepdim=keepdim)
@@ -199,40 +149,16 @@ def _without_nan(op: OpBuilder, x: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- truth
-@lowers("aten.any.default", "aten._is_any_true.default")
-def any_all(op: OpBuilder, self: Value) -> Value:
-    """Whether any element is not zero."""
-    return _any(op, self, None, keepdim=False)
-
-
-@lowers("aten.any.dim")
-def any_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
-    """Whether any element along an axis is not zero."""
-    return _any(op, self, dim, keepdim=keepdim)
-
-
-@lowers("aten.any.dims")
-def any_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default")
+def any_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Whether any element over axes is not zero; over no axes, whether each is."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)
     return _any(op, self, dim, keepdim=keepdim)
 
 
-@lowers("aten.all.default", "aten._is_all_true.default")
-def all_all(op: OpBuilder, self: Value) -> Value:
-    """Whether no element is zero."""
-    return _all(op, self, None, keepdim=False)
-
-
-@lowers("aten.all.dim")
-def all_dim(op: OpBuilder, self: Value, dim: int, keepdim: bool = False) -> Value:
-    """Whether no element along an axis is zero."""
-    return _all(op, self, dim, keepdim=keepdim)
-
-
-@lowers("aten.all.dims")
-def all_dims(op: OpBuilder, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+@lowers("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default")
+def all_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
     """Whether no element over axes is zero; over no axes, whether each is not."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)
@@ -260,14 +186,8 @@ def _truth(
     )
 
 
-@lowers("aten.count_nonzero.default")
-def count_nonzero(op: OpBuilder, self: Value, dim: int | None = None) -> Value:
-    """The number of nonzero elements."""
-    return count_nonzero_dims(op, self, None if dim is None else [dim])
-
-
-@lowers("aten.count_nonzero.dim_IntList")
-def count_nonzero_dims(op: OpBuilder, self: Value, dim: Axes) -> Value:
+@lowers("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
+def count_nonzero(op: OpBuilder, self: Value, dim: Axes = None) -> Value:
     """The number of nonzero elements over axes."""
     ones = op.cast(op.cast(self, torch.bool), torch.int64)
     return reduced(op, "ReduceSum", set_dims(ones, dims_of(self)), dim, keepdim=False)

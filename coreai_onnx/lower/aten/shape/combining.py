@@ -95,14 +95,7 @@ def tile(op: OpBuilder, self: Value, dims: Sequence[Dim]) -> Value:
 
 
 @lowers("aten.repeat_interleave.self_int")
-def repeat_interleave(
-    op: OpBuilder,
-    self: Value,
-    repeats: Dim,
-    dim: int | None = None,
-    *,
-    output_size: Dim | None = None,
-) -> Value:
+def repeat_interleave(op: OpBuilder, self: Value, repeats: Dim, dim: int | None = None) -> Value:
     """Each element of an axis repeated in place."""
     x, axis = _along(op, self, dim)
     dims = dims_of(x)
@@ -112,12 +105,7 @@ def repeat_interleave(
 
 @lowers("aten.repeat_interleave.self_Tensor")
 def repeat_interleave_each(
-    op: OpBuilder,
-    self: Value,
-    repeats: Value,
-    dim: int | None = None,
-    *,
-    output_size: Dim | None = None,
+    op: OpBuilder, self: Value, repeats: Value, dim: int | None = None
 ) -> Value:
     """Element i of an axis repeated repeats[i] times in place."""
     x, axis = _along(op, self, dim)
@@ -126,9 +114,7 @@ def repeat_interleave_each(
 
 
 @lowers("aten.repeat_interleave.Tensor")
-def repeat_interleave_index(
-    op: OpBuilder, repeats: Value, *, output_size: Dim | None = None
-) -> Value:
+def repeat_interleave_index(op: OpBuilder, repeats: Value) -> Value:
     """Every index i, repeats[i] times."""
     if dims_of(repeats) == (0,):
         return op.const([], torch.int64)
@@ -214,12 +200,3 @@ def meshgrid_indexing(op: OpBuilder, tensors: Sequence[Value], *, indexing: str)
         return grids
     order = [1, 0, *range(2, len(grids))]
     return [op.transpose(g, order) for g in grids]
-
-
-@lowers("aten.cartesian_prod.default")
-def cartesian_prod(op: OpBuilder, tensors: Sequence[Value]) -> Value:
-    """All tuples of one element of each vector, one per row."""
-    if len(tensors) == 1:
-        return tensors[0]
-    grids = meshgrid(op, _one_dtype(op, tensors, tensors))
-    return stack(op, [flat(op, g) for g in grids], 1)

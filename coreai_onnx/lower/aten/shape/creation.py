@@ -27,7 +27,7 @@ from coreai_onnx.lower.build.values import (
     scalar_dtype,
     set_dims,
 )
-from coreai_onnx.lower.walk.registry import F, lowers
+from coreai_onnx.lower.walk.registry import F, Lowering, lowers
 
 Scalar: TypeAlias = Number | sympy.Expr
 
@@ -66,14 +66,7 @@ def _creates(*names: str) -> Callable[[F], F]:
 
 @_creates("aten.full.default")
 def full(
-    op: OpBuilder,
-    size: Sequence[Dim],
-    fill_value: Scalar,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    op: OpBuilder, size: Sequence[Dim], fill_value: Scalar, *, dtype: torch.dtype | None = None
 ) -> Value:
     """A tensor filled with a value, by default in the value's dtype."""
     return filled(op, size, fill_value, dtype or scalar_dtype(fill_value))
@@ -81,13 +74,7 @@ def full(
 
 @_creates("prims.full.default")
 def prims_full(
-    op: OpBuilder,
-    shape: Sequence[Dim],
-    fill_value: Scalar,
-    *,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
+    op: OpBuilder, shape: Sequence[Dim], fill_value: Scalar, *, dtype: torch.dtype
 ) -> Value:
     """A tensor filled with a value."""
     return filled(op, shape, fill_value, dtype)
@@ -95,30 +82,14 @@ def prims_full(
 
 @_creates("aten.full_like.default")
 def full_like(
-    op: OpBuilder,
-    self: Value,
-    fill_value: Scalar,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
+    op: OpBuilder, self: Value, fill_value: Scalar, *, dtype: torch.dtype | None = None
 ) -> Value:
     """A tensor filled with a value, with the sizes of self."""
     return filled(op, dims_of(self), fill_value, dtype or dtype_of(self))
 
 
 @_creates("prims.full_like.default")
-def prims_full_like(
-    op: OpBuilder,
-    a: Value,
-    fill_value: Scalar,
-    *,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
-) -> Value:
+def prims_full_like(op: OpBuilder, a: Value, fill_value: Scalar, *, dtype: torch.dtype) -> Value:
     """A tensor filled with a value, with the sizes of a."""
     return filled(op, dims_of(a), fill_value, dtype)
 
@@ -131,9 +102,6 @@ def new_full(
     fill_value: Scalar,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """A tensor filled with a value, with the dtype of self."""
     return filled(op, size, fill_value, dtype or dtype_of(self))
@@ -151,8 +119,8 @@ def fill_tensor(op: OpBuilder, self: Value, value: Value) -> Value:
     return op.expand(op.cast(value, dtype_of(self)), dims_of(self))
 
 
-@lowers("aten.copy.default")
-def copy(op: OpBuilder, self: Value, src: Value, non_blocking: bool = False) -> Value:
+@lowers("aten.copy.default", "aten.copy_.default")  # matrix_power decomposes to copy_
+def copy(op: OpBuilder, self: Value, src: Value) -> Value:
     """src broadcast to the sizes and dtype of self."""
     return fill_tensor(op, self, src)
 
@@ -163,185 +131,67 @@ def zero(op: OpBuilder, self: Value) -> Value:
     return filled(op, dims_of(self), 0, dtype_of(self))
 
 
-def _register_sized(name: str, value: int) -> None:
-    """Register ``aten.<name>``, which takes sizes."""
-
-    @_creates(f"aten.{name}")
-    def lowering(
-        op: OpBuilder,
-        size: Sequence[Dim],
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Value:
-        """A tensor filled with a value."""
-        return filled(op, size, value, dtype or torch.get_default_dtype())
-
-
-def _register_like(name: str, value: int) -> None:
-    """Register ``aten.<name>``, which takes sizes and dtype from a tensor."""
-
-    @_creates(f"aten.{name}")
-    def lowering(
-        op: OpBuilder,
-        self: Value,
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        memory_format: Any = None,
-    ) -> Value:
-        """A tensor filled with a value, with the sizes of self."""
-        return filled(op, dims_of(self), value, dtype or dtype_of(self))
-
-
-def _register_new(name: str, value: int) -> None:
-    """Register ``aten.<name>``, which takes sizes and a tensor for the dtype."""
-
-    @_creates(f"aten.{name}")
-    def lowering(
-        op: OpBuilder,
-        self: Value,
-        size: Sequence[Dim],
-        *,
-        dtype: torch.dtype | None = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-    ) -> Value:
-        """A tensor filled with a value, with the dtype of self."""
-        return filled(op, size, value, dtype or dtype_of(self))
-
-
 # In torch the content of "empty" is undefined; zeros make a program reproducible.
-for _suffix, _number in (("zeros", 0), ("ones", 1)):
-    _register_sized(f"{_suffix}.default", _number)
-    _register_like(f"{_suffix}_like.default", _number)
-    _register_new(f"new_{_suffix}.default", _number)
-_register_sized("_efficientzerotensor.default", 0)  # the zeros of forward-mode derivatives
-_register_like("empty_like.default", 0)
-_register_new("new_empty.default", 0)
+_SIZED = {
+    "zeros.default": 0,
+    "ones.default": 1,
+    "_efficientzerotensor.default": 0,  # the zeros of forward-mode derivatives
+    "empty.memory_format": 0,
+    "empty_permuted.default": 0,
+    "empty_strided.default": 0,
+}
+_LIKE = {"zeros_like.default": 0, "ones_like.default": 1, "empty_like.default": 0}
+_NEW = {
+    "new_zeros.default": 0,
+    "new_ones.default": 1,
+    "new_empty.default": 0,
+    "new_empty_strided.default": 0,
+}
 
 
-@_creates("aten.empty.memory_format")
-def empty(
-    op: OpBuilder,
-    size: Sequence[Dim],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-) -> Value:
-    """Zeros."""
-    return filled(op, size, 0, dtype or torch.get_default_dtype())
+def _sized(number: int) -> Lowering:
+    def lower(op: OpBuilder, size: Sequence[Dim], *, dtype: torch.dtype | None = None) -> Value:
+        return filled(op, size, number, dtype or torch.get_default_dtype())
+
+    return lower
 
 
-@_creates("aten.empty_permuted.default")
-def empty_permuted(
-    op: OpBuilder,
-    size: Sequence[Dim],
-    physical_layout: Sequence[int],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """Zeros."""
-    return filled(op, size, 0, dtype or torch.get_default_dtype())
+def _like(number: int) -> Lowering:
+    def lower(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
+        return filled(op, dims_of(self), number, dtype or dtype_of(self))
+
+    return lower
 
 
-@_creates("aten.empty_strided.default")
-def empty_strided(
-    op: OpBuilder,
-    size: Sequence[Dim],
-    stride: Sequence[Dim],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """Zeros."""
-    return filled(op, size, 0, dtype or torch.get_default_dtype())
+def _new(number: int) -> Lowering:
+    def lower(
+        op: OpBuilder, self: Value, size: Sequence[Dim], *, dtype: torch.dtype | None = None
+    ) -> Value:
+        return filled(op, size, number, dtype or dtype_of(self))
+
+    return lower
 
 
-@_creates("aten.new_empty_strided.default")
-def new_empty_strided(
-    op: OpBuilder,
-    self: Value,
-    size: Sequence[Dim],
-    stride: Sequence[Dim],
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """Zeros, with the dtype of self."""
-    return filled(op, size, 0, dtype or dtype_of(self))
+for _table, _filled_by in ((_SIZED, _sized), (_LIKE, _like), (_NEW, _new)):
+    for _name, _number in _table.items():
+        _creates(f"aten.{_name}")(_filled_by(_number))
 
 
-@_creates("prims.empty.default")
-def prims_empty(
-    op: OpBuilder, shape: Sequence[Dim], *, dtype: torch.dtype, device: Any, requires_grad: bool
-) -> Value:
-    """Zeros."""
-    return filled(op, shape, 0, dtype)
-
-
-@_creates("prims.empty_permuted.default")
-def prims_empty_permuted(
-    op: OpBuilder,
-    shape: Sequence[Dim],
-    physical_layout: Sequence[int],
-    *,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
-) -> Value:
-    """Zeros."""
-    return filled(op, shape, 0, dtype)
-
-
-@_creates("prims.empty_strided.default")
-def prims_empty_strided(
-    op: OpBuilder,
-    shape: Sequence[Dim],
-    strides: Sequence[Dim],
-    *,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
-) -> Value:
+@_creates("prims.empty.default", "prims.empty_permuted.default", "prims.empty_strided.default")
+def prims_empty(op: OpBuilder, shape: Sequence[Dim], *, dtype: torch.dtype) -> Value:
     """Zeros."""
     return filled(op, shape, 0, dtype)
 
 
 # ---------------------------------------------------------------------- one number
 @_creates("aten.scalar_tensor.default")
-def scalar_tensor(
-    op: OpBuilder,
-    s: Scalar,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
+def scalar_tensor(op: OpBuilder, s: Scalar, *, dtype: torch.dtype | None = None) -> Value:
     """A number as a 0-d tensor."""
     default = torch.promote_types(torch.get_default_dtype(), scalar_dtype(s))
     return filled(op, [], s, dtype or default)
 
 
 @_creates("prims.scalar_tensor.default")
-def prims_scalar_tensor(
-    op: OpBuilder, s: Scalar, *, dtype: torch.dtype | None = None, device: Any = None
-) -> Value:
+def prims_scalar_tensor(op: OpBuilder, s: Scalar, *, dtype: torch.dtype | None = None) -> Value:
     """A number as a 0-d tensor."""
     return filled(op, [], s, dtype or torch.get_default_dtype())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy
 import torch
 
@@ -16,82 +14,27 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- ranges
-@lowers("aten.arange.default")
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(
     op: OpBuilder,
     end: Scalar,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """0, 1, … below end."""
-    return _range(op, 0, end, 1, dtype)
-
-
-@lowers("aten.arange.start")
-def arange_start(
-    op: OpBuilder,
-    start: Scalar,
-    end: Scalar,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """start, start + 1, … below end."""
-    return _range(op, start, end, 1, dtype)
-
-
-@lowers("aten.arange.start_step")
-def arange_step(
-    op: OpBuilder,
-    start: Scalar,
-    end: Scalar,
+    start: Scalar = 0,
     step: Scalar = 1,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """start, start + step, … before end."""
     return _range(op, start, end, step, dtype)
 
 
-@lowers("aten.range.step")
-def range_step(
-    op: OpBuilder,
-    start: Number,
-    end: Number,
-    step: Number = 1,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+@lowers("aten.range.default", "aten.range.step")
+def range_(
+    op: OpBuilder, start: Number, end: Number, step: Number = 1, *, dtype: torch.dtype | None = None
 ) -> Value:
     """start, start + step, … up to end, which is included."""
     count = int((end - start) / step) + 1
     target = dtype or torch.get_default_dtype()
     return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
-
-
-@lowers("aten.range.default")
-def range_(
-    op: OpBuilder,
-    start: Number,
-    end: Number,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """start, start + 1, … up to end, which is included."""
-    return range_step(op, start, end, 1, dtype=dtype)
 
 
 def _range(
@@ -125,16 +68,7 @@ def _truncated_range(
 
 
 @lowers("prims.iota.default")
-def iota(
-    op: OpBuilder,
-    length: Dim,
-    *,
-    start: Dim,
-    step: Dim,
-    dtype: torch.dtype,
-    device: Any,
-    requires_grad: bool,
-) -> Value:
+def iota(op: OpBuilder, length: Dim, *, start: Dim, step: Dim, dtype: torch.dtype) -> Value:
     """start + i * step for length values of i."""
     steps = positions(op, length)
     if step != 1:
@@ -144,15 +78,7 @@ def iota(
 
 @lowers("aten.linspace.default")
 def linspace(
-    op: OpBuilder,
-    start: Number,
-    end: Number,
-    steps: int,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    op: OpBuilder, start: Number, end: Number, steps: int, *, dtype: torch.dtype | None = None
 ) -> Value:
     """``steps`` evenly spaced numbers from start to end."""
     return op.const(torch.linspace(start, end, steps, dtype=dtype))
@@ -167,41 +93,16 @@ def logspace(
     base: float = 10.0,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
 ) -> Value:
     """base to the power of ``steps`` evenly spaced numbers from start to end."""
     return op.const(torch.logspace(start, end, steps, base, dtype=dtype))
 
 
 # ---------------------------------------------------------------------- matrices
-@lowers("aten.eye.default")
-def eye(
-    op: OpBuilder,
-    n: Dim,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
-    """The identity matrix."""
-    return eye_m(op, n, n, dtype=dtype)
-
-
-@lowers("aten.eye.m")
-def eye_m(
-    op: OpBuilder,
-    n: Dim,
-    m: Dim,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> Value:
+@lowers("aten.eye.default", "aten.eye.m")
+def eye(op: OpBuilder, n: Dim, m: Dim | None = None, *, dtype: torch.dtype | None = None) -> Value:
     """An n × m matrix with ones on its main diagonal."""
+    m = n if m is None else m
     target = dtype or torch.get_default_dtype()
     if isinstance(n, int) and isinstance(m, int) and n * m <= LARGEST_CONSTANT:
         return op.const(torch.eye(n, m, dtype=target))
@@ -228,15 +129,7 @@ def _triangle(op: OpBuilder, x: Value, diagonal: Dim, *, upper: bool) -> Value:
 
 @lowers("aten.tril_indices.default")
 def tril_indices(
-    op: OpBuilder,
-    row: int,
-    col: int,
-    offset: int = 0,
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    op: OpBuilder, row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = torch.int64
 ) -> Value:
     """Row and column indices of the lower triangle."""
     return op.const(torch.tril_indices(row, col, offset, dtype=dtype or torch.int64))
@@ -244,15 +137,7 @@ def tril_indices(
 
 @lowers("aten.triu_indices.default")
 def triu_indices(
-    op: OpBuilder,
-    row: int,
-    col: int,
-    offset: int = 0,
-    *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
+    op: OpBuilder, row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = torch.int64
 ) -> Value:
     """Row and column indices of the upper triangle."""
     return op.const(torch.triu_indices(row, col, offset, dtype=dtype or torch.int64))

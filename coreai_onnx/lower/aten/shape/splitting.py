@@ -69,11 +69,7 @@ def unbind(op: OpBuilder, self: Value, dim: int = 0) -> list[Value]:
 
 
 # ---------------------------------------------------------------------- lists of ranges
-@lowers(
-    "aten.split.Tensor",
-    "aten.split_copy.Tensor",
-    "aten.unsafe_split.Tensor",
-)
+@lowers("aten.split.Tensor", "aten.split_copy.Tensor", "aten.unsafe_split.Tensor")
 def split(op: OpBuilder, self: Value, split_size: Dim, dim: int = 0) -> list[Value]:
     """Ranges of split_size elements, the last one possibly shorter."""
     axis = wrap(dim, rank_of(self))

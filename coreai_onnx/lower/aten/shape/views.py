@@ -10,19 +10,6 @@ from coreai_onnx.lower.build.values import Dim, Value, dims_of, numel, rank_of, 
 from coreai_onnx.lower.walk.registry import lowers
 
 
-# ---------------------------------------------------------------------- the value itself
-@lowers(
-    "aten._conj.default",
-    "aten._conj_physical.default",
-    "aten._neg_view.default",
-    "aten.conj.default",
-    "aten.conj_physical.default",
-)
-def same(op: OpBuilder, self: Value) -> Value:
-    """self; a real tensor is its own conjugate."""
-    return self
-
-
 # ---------------------------------------------------------------------- sizes
 @lowers(
     "aten.view.default",
@@ -48,7 +35,7 @@ def prims_reshape(op: OpBuilder, a: Value, shape: Sequence[Dim]) -> Value:
 
 
 @lowers("aten._reshape_alias.default")
-def reshape_alias(op: OpBuilder, self: Value, size: Sequence[Dim], stride: Sequence[Dim]) -> Value:
+def reshape_alias(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self with other sizes; the strides are those of a reshape."""
     return view(op, self, size)
 
@@ -142,11 +129,8 @@ def unsqueeze(op: OpBuilder, self: Value, dim: int) -> Value:
     return op.unsqueeze(self, [wrap(dim, rank_of(self) + 1)])
 
 
-@lowers(
-    "aten.expand.default",
-    "aten.expand_copy.default",
-)
-def expand(op: OpBuilder, self: Value, size: Sequence[Dim], *, implicit: bool = False) -> Value:
+@lowers("aten.expand.default", "aten.expand_copy.default")
+def expand(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self repeated along axes of size 1; -1 keeps a size."""
     return _expanded(op, self, size)
 
@@ -218,22 +202,3 @@ def reversed_axes(op: OpBuilder, self: Value) -> Value:
 def matrix_transpose(op: OpBuilder, self: Value) -> Value:
     """self with the last two axes exchanged."""
     return transpose(op, self, -2, -1)
-
-
-@lowers("aten.movedim.int", "aten.moveaxis.int")
-def movedim(op: OpBuilder, self: Value, source: int, destination: int) -> Value:
-    """self with an axis moved to another place."""
-    return movedims(op, self, [source], [destination])
-
-
-@lowers("aten.movedim.intlist", "aten.moveaxis.intlist")
-def movedims(
-    op: OpBuilder, self: Value, source: Sequence[int], destination: Sequence[int]
-) -> Value:
-    """self with axes moved to other places, the rest in order."""
-    rank = rank_of(self)
-    if rank == 0:
-        return self
-    placed = {wrap(d, rank): wrap(s, rank) for s, d in zip(source, destination, strict=True)}
-    rest = iter(axis for axis in range(rank) if axis not in placed.values())
-    return op.transpose(self, [placed[i] if i in placed else next(rest) for i in range(rank)])

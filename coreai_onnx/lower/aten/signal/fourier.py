@@ -30,7 +30,7 @@ _BY_ROOT, _BY_SIZE = 1, 2
 
 @lowers("aten._fft_c2c.default", complex=True)
 def fft_c2c(
-    op: OpBuilder, self: Value, dim: Sequence[int], normalization: int, forward: bool
+    op: OpBuilder, self: Value, dim: Sequence[int], normalization: int, *, forward: bool
 ) -> Value:
     """X[k] = scale · Σ x[n] e^(∓2πi kn / N) along axes."""
     rank = len(dims_of(self))
@@ -43,7 +43,7 @@ def fft_c2c(
 
 @lowers("aten._fft_r2c.default", complex=True)
 def fft_r2c(
-    op: OpBuilder, self: Value, dim: Sequence[int], normalization: int, onesided: bool
+    op: OpBuilder, self: Value, dim: Sequence[int], normalization: int, *, onesided: bool
 ) -> Value:
     """The transform of a real tensor; ``onesided`` keeps the first N // 2 + 1 of the last axis."""
     rank = len(dims_of(self))

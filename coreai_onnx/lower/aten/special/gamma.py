@@ -19,6 +19,7 @@ from coreai_onnx.lower.build.values import Number, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _SHIFT = 10
+"""Stirling's series is used from here on, where the first term that is left out is below 1e-17."""
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 """The Bernoulli numbers B2, B4, … B16."""
 _STEPS = np.arange(_SHIFT, dtype=np.float64)
@@ -150,12 +151,6 @@ def polygamma(op: OpBuilder, n: int, self: Value) -> Value:
     (x,) = in_double(op, self)
     factor = (-1.0) ** (n + 1) * math.factorial(n)
     return op.Mul(zeta_of(op, op.const(n + 1.0, torch.float64), x), factor)
-
-
-@lowers("aten.special_polygamma.default")
-def special_polygamma(op: OpBuilder, n: int, self: Value) -> Value:
-    """The n-th derivative of digamma."""
-    return polygamma(op, n, self)
 
 
 # ---------------------------------------------------------------- incomplete gamma

@@ -106,11 +106,7 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
         k, now, before = state
         going = inner.Greater(bound, k)
         after = family.following(inner, at, k, now, before)
-        return [
-            inner.Add(k, 1.0),
-            inner.Where(going, after, now),
-            inner.Where(going, now, before),
-        ]
+        return [inner.Add(k, 1.0), inner.Where(going, after, now), inner.Where(going, now, before)]
 
     start = [op.const(1.0, torch.float64), first, one]
     value = repeat_while(op, start, unfinished, step)[1]

@@ -60,6 +60,11 @@ def test_floats(dtype: torch.dtype) -> None:
     check(lambda x: (x.sum(1), x.mean(0), x.prod(1), x.any(0), x.nanmean(1), x.all()), x)
 
 
+def test_nanmean_sums_in_its_dtype() -> None:
+    x = torch.tensor([[1e8, 1.0, NAN, -1e8]])
+    check(lambda x: x.nanmean(1, dtype=torch.float64), x)
+
+
 def test_of_nothing() -> None:
     x = torch.zeros(2, 0, 3)
     check(
