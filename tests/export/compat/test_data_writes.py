@@ -57,7 +57,7 @@ def test_an_assignment_is_refused_with_its_line(kind: Any, code: str) -> None:
 
 
 def test_an_assignment_in_an_externalized_module_is_refused() -> None:
-    with pytest.raises((ExportError, ExternalizationError), match="assignments to tensor.data"):
+    with pytest.raises((ExportError, ExternalizationError), match=r"assignments to tensor\.data"):
         convert(torch.nn.Sequential(ToAValue()), (X,), externalize_modules=[ToAValue])
 
 
