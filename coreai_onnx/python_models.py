@@ -54,16 +54,16 @@ class ExportedModel:
     def source(self) -> str:
         """One Python file with a function ``call(...)``.
 
-        It needs onnxscript, onnx, numpy and, to run, onnxruntime. Weights of more than a few
-        elements are not in it: `save` writes them beside it.
+        It needs onnxscript, onnx, numpy and, to run, onnxruntime. Its last lines hold the weights
+        if they take up to 1 MiB; larger ones are not in it: `save` writes them beside it.
 
         Raises:
             SaveError: If the model has what Python source cannot express.
         """
         if not self._source:
-            from coreai_onnx.model.python.single_file import single_file
+            from coreai_onnx.model.python.single_file import with_weights
 
-            self._source = single_file(self.program.model, self._takes)[0]
+            self._source = with_weights(self.program.model, self._takes)
         return self._source
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -273,7 +273,7 @@ def postprocess(
         tensor_arg_count: The number of tensors that the model must take; 0 checks nothing.
 
     Raises:
-        LoadError: If the source is wrong, needs weights, which are not in it, or has other
+        LoadError: If the source is wrong, needs weights that are not in it, or has other
             dims or another number of tensors.
     """
     from coreai_onnx.model.python.single_file import read_source

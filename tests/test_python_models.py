@@ -14,6 +14,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx.errors import InputError, LoadError
+from coreai_onnx.model.python.single_file import with_weights
 from tests.model.python.packages import imported_file
 from tests.support.tolerances import assert_close
 
@@ -77,7 +78,10 @@ def test_functions_and_modules(function, tmp_path: Path) -> None:
     with torch.no_grad():
         assert_close(exported.run(torch.ones(2, 4)), function(torch.ones(2, 4)))
     exported.save(tmp_path / "model.py")
-    assert (tmp_path / "model.py").read_text() == exported.source
+    saved = (tmp_path / "model.py").read_text()
+    assert exported.source.startswith(
+        saved.removesuffix("model = declared()\ncall = Runner(model)\n")
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -181,3 +185,62 @@ def test_structured_arguments_pass_both_stages() -> None:
 def test_the_alias_is_the_function() -> None:
     assert coreai_onnx.torch_export_python is coreai_onnx.export_python
     assert coreai_onnx.ExportedKernel is coreai_onnx.ExportedModel
+
+
+class Codes(torch.nn.Module):
+    """Weights of several types, one of them shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.factors = torch.nn.Parameter(torch.randn(8).half())
+        self.register_buffer("steps", torch.arange(64.0, dtype=torch.float64).reshape(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(self.linear(x)) * self.factors.float()
+        return y + (x.double() @ self.steps).float()
+
+
+def test_a_source_with_weights_is_complete(tmp_path: Path) -> None:
+    x = torch.randn(3, 8)
+    for number in range(2):
+        model = Codes()
+        kernel = coreai_onnx.export_python(model, (x,))
+        path = tmp_path / f"kernel{number}.py"
+        path.write_text(kernel.source)
+        assert_close(imported_file(path).call(x), model(x))
+        assert list(tmp_path.glob("*.safetensors")) == []
+        assert_close(coreai_onnx.postprocess(kernel.source).run(x), model(x))
+        kernel.save(path)
+        assert "embed(" not in path.read_text().rpartition("class Runner")[2]
+        assert_close(imported_file(path).call(x), model(x))
+        (tmp_path / f"kernel{number}.safetensors").unlink()
+
+
+def test_weights_above_a_mebibyte_are_not_in_the_source(tmp_path: Path) -> None:
+    kernel = coreai_onnx.export_python(torch.nn.Linear(512, 512), (torch.randn(1, 512),))
+    path = tmp_path / "kernel.py"
+    path.write_text(kernel.source)
+    with pytest.raises(ValueError, match=r'is missing: .* kernel.save\("kernel.py"\)'):
+        imported_file(path)
+    with pytest.raises(LoadError, match="its weights are not in it"):
+        coreai_onnx.postprocess(kernel.source)
+
+
+def test_damaged_weights_in_a_source_are_refused(tmp_path: Path) -> None:
+    kernel = coreai_onnx.export_python(torch.nn.Linear(8, 8), (torch.randn(1, 8),))
+    path = tmp_path / "kernel.py"
+    path.write_text(kernel.source.replace('""",\n)\nmodel', 'A""",\n)\nmodel'))
+    with pytest.raises(ValueError, match="the embedded weights are damaged"):
+        imported_file(path)
+
+
+def test_ruff_keeps_a_source_with_weights(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    program = coreai_onnx.convert(torch.nn.Linear(8, 8), (torch.randn(1, 8),))
+    path.write_text(with_weights(program.model))
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--isolated", "--diff", path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

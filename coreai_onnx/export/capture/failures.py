@@ -16,7 +16,10 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_path
 
-DATA_ADVICE = "torch.export cannot follow tensor.data: write tensor.detach()"
+DATA_ADVICE = (
+    "torch.export cannot follow tensor.data: write tensor.detach(), and for an assignment "
+    "tensor.detach().copy_(values)"
+)
 _ADVICE = {
     "transformers.cache_utils.DynamicCache": (
         "torch.export takes a DynamicCache once transformers.integrations.executorch."

@@ -34,7 +34,7 @@ BUILDER = "_builder"
 """The folder of a written package that builds the model."""
 Weights = Mapping[str, ir.TensorProtocol]
 _numbers = itertools.count()
-_importing = threading.RLock()
+importing = threading.RLock()
 """Held while packages are written and read: ``sys.dont_write_bytecode`` belongs to all threads, and
 ``ast.parse`` of Python 3.11 may fail while two threads are in it."""
 
@@ -62,7 +62,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
             made = Path(temporary) / folder.name
             made.mkdir()
             what = f"{folder}: the model cannot be written as Python"
-            with _importing, failures_as(SaveError, what):
+            with importing, failures_as(SaveError, what):
                 weights = _write(models, made)
             folder.mkdir(exist_ok=True)
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
@@ -173,14 +173,14 @@ def imported(folder: Path) -> Iterator[Any]:
     assert spec.loader is not None
     package: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[name] = package
-    _importing.acquire()
+    importing.acquire()
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(package)
         yield package
     finally:
         sys.dont_write_bytecode = before
-        _importing.release()
+        importing.release()
         for key in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
             del sys.modules[key]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import base64
+import io
+import re
 import sys
 import tempfile
 from collections import defaultdict
@@ -15,9 +18,10 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SaveError
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.model.python import builder
+from coreai_onnx.model.python.builder.weights import embed
 from coreai_onnx.model.python.model_text import ModelText, import_lines, imports_of
-from coreai_onnx.model.python.package import fault_of
-from coreai_onnx.model.python.weights_file import digest_of, write_weights
+from coreai_onnx.model.python.package import fault_of, importing
+from coreai_onnx.model.python.weights_file import digest_of, size_of, write_weights
 
 _ORDER = ("errors tensors schemas weights attributes names tracing checking functions arguments "
           "model saving values running").split()  # fmt: skip
@@ -29,7 +33,10 @@ The model is above the line RUNTIME; what follows is the same in every file.
 _MARK = "# " + "-" * 70 + " RUNTIME"
 _HEAD = '''def declared() -> Model:
     """Declare the functions and the graph of the model."""'''
-_END = "model = declared()\ncall = Runner(model)"
+_END = "model = declared()\ncall = Runner(model)\n"
+_EMBED = re.compile(r'''^embed\(\n    "(\w+)",\n    """\n([\w+/=\n]*)""",\n\)\n''', re.MULTILINE)
+_EMBEDDED_BYTES = 1 << 20  # 1 MiB: more of them would make a file that editors do not open
+_COLUMNS = 88
 
 
 def single_file(
@@ -45,6 +52,13 @@ def single_file(
     Returns:
         The file, and the weights, which are not in it.
     """
+    with importing:
+        return _single_file(model, takes)
+
+
+def _single_file(
+    model: ir.Model, takes: Mapping[str, Any] | None
+) -> tuple[str, dict[str, ir.TensorProtocol]]:
     folder = Path(builder.__file__).parent
     sources = [(folder / f"{name}.py").read_text("utf-8") for name in _ORDER]
     text = ModelText(model, depth=1, takes=takes)
@@ -58,6 +72,19 @@ def single_file(
     return "\n\n".join(p.strip("\n") + "\n" for p in [whole, _MARK, *below, _END]), (
         text.constants.weights
     )
+
+
+def with_weights(model: ir.Model, takes: Mapping[str, Any] | None = None) -> str:
+    """Return the file of `single_file`, with weights of up to 1 MiB in its last lines."""
+    text, weights = single_file(model, takes)
+    if not weights or sum(map(size_of, weights.values())) > _EMBEDDED_BYTES:
+        return text
+    file, digest = io.BytesIO(), digest_of(weights)
+    write_weights(file, weights, digest)
+    data = base64.b64encode(file.getvalue()).decode()
+    lines = "\n".join(data[i : i + _COLUMNS] for i in range(0, len(data), _COLUMNS))
+    embedded = f'embed(\n    "{digest}",\n    """\n{lines}\n""",\n)\n'
+    return text.removesuffix(_END) + embedded + _END
 
 
 def _imports(trees: list[ast.Module]) -> Iterator[str]:
@@ -115,7 +142,7 @@ def write_file(model: ir.Model, path: Path, takes: Mapping[str, Any] | None = No
 
 
 def read_source(text: str) -> tuple[ir.Model, dict[str, Any] | None]:
-    """Build the model of a file that needs no weights; it runs the Python above the line RUNTIME.
+    """Build the model of a file that contains its weights; runs what is above the line RUNTIME.
 
     Returns:
         The model, and the arguments of ``call(...)``.
@@ -123,10 +150,12 @@ def read_source(text: str) -> tuple[ir.Model, dict[str, Any] | None]:
     Raises:
         LoadError: If the text is not such a file, or its Python is wrong; names the line.
     """
-    source, mark, _ = text.partition(_MARK) if isinstance(text, str) else ("", "", "")
+    source, mark, rest = text.partition(_MARK) if isinstance(text, str) else ("", "", "")
     if not mark:
         raise LoadError(f"the source is not what export_and_codegen returns: no line {_MARK!r}")
-    with tempfile.TemporaryDirectory() as folder:
+    for digest, data in _EMBED.findall(rest):
+        embed(digest, data)
+    with importing, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "source.py"
         path.write_text(source, "utf-8")
         space = {name: getattr(builder, name) for name in builder.__all__}

@@ -33,7 +33,7 @@ def write_weights(
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in unique.items():
-        start, end = end, end + _size(tensor)
+        start, end = end, end + size_of(tensor)
         shape = list(tensor.shape.numpy())
         dtype = _NAMES.get(tensor.dtype.name)
         if dtype is None:
@@ -115,7 +115,8 @@ def _bits(tensor: ir.TensorProtocol) -> int:
     return 0 if tensor.dtype == ir.DataType.STRING else tensor.dtype.bitwidth
 
 
-def _size(tensor: ir.TensorProtocol) -> int:
+def size_of(tensor: ir.TensorProtocol) -> int:
+    """Return the number of bytes that a tensor takes in the file."""
     return len(_texts(tensor)) if tensor.dtype == ir.DataType.STRING else tensor.nbytes
 
 

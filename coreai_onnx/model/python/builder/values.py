@@ -120,9 +120,13 @@ def _array(value: Any, wanted: ValueInfo) -> tuple[Any, str]:
         return _from_number(value, wanted)
     array = np.asarray(value, order="C")
     if array.dtype.kind in "OUS":
-        return array, "string" if wanted.dtype == ir.DataType.STRING else type(
-            value
-        ).__name__
+        if wanted.dtype != ir.DataType.STRING:
+            what = "None" if value is None else f"a {type(value).__name__}"
+            raise CallError(
+                f"{wanted.name} is {what}, but the model takes {wanted}: "
+                "pass a torch tensor, an array or a number"
+            )
+        return array, "string"
     name = array.dtype.name
     is_half = (
         name == "complex64" and wanted.element == "complex32"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import base64
 import difflib
 import json
 import math
 import sys
+import tempfile
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,33 @@ DIGEST = "digest"
 """Metadata of the file: a hash of all weights."""
 TYPES = "onnx"
 """Metadata of the file: types and shapes that safetensors lacks, and names of shared weights."""
+
+
+_embedded: dict[str, str] = {}
+"""Digest to a file of weights as base64, which a source of the model contains."""
+
+
+def embed(digest: str, text: str) -> None:
+    """Give the model whose weights have this digest a file of weights, as base64."""
+    _embedded[digest] = text
+
+
+@cache
+def _extracted(digest: str) -> Path:
+    """Return a file with embedded weights; it is removed when Python exits.
+
+    Raises:
+        BuildError: If the text is not base64.
+    """
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "embedded.safetensors"
+    try:
+        text = "".join(_embedded.pop(digest).split())
+        path.write_bytes(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise BuildError(f"the embedded weights are damaged: {error}") from error
+    return path
 
 
 @dataclass(frozen=True)
@@ -50,7 +80,8 @@ class WeightsFile:
         Raises:
             BuildError: If the file is missing, or has weights of another digest.
         """
-        self.path = path
+        is_embedded = digest is not None and digest in _embedded
+        self.path = path = _extracted(digest) if is_embedded else path
         self._stamp = self._now()
         self.digest = ""
         if digest is not None and (not self.index or self.digest != digest):

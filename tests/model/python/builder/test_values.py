@@ -81,7 +81,9 @@ def test_numbers_take_the_type_of_the_input(value: Any, kind: ir.DataType) -> No
      (np.ones(3, np.float32), slot(F32, "m"), "with m = 4, as in another argument"),
      (1.5, slot(ir.DataType.INT64), "x is float 1.5, but the model takes int64"),
      (300, slot(ir.DataType.UINT8), "x is int 300, but"),
-     ("text", slot(F32), "x is str, but"), (None, slot(F32), "x is NoneType, but"),
+     ("text", slot(F32), "x is a str, but .*: pass a torch tensor, an array or a number"),
+     (None, slot(F32), "x is None, but the model takes float32.*: pass a torch tensor, an array"),
+     (b"x", slot(F32), "x is a bytes"), ([None], slot(F32), "x is a list"),
      (torch.ones(2, device="meta"), slot(F32, 2), "x has no data"),
      (torch.ones(2).to_sparse(), slot(F32, 2), "x has the layout torch.sparse_coo")],
 )  # fmt: skip
