@@ -17,9 +17,9 @@ from coreai_onnx.bodies.probe import probe_difference
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
+from coreai_onnx.lower.build.attention_call import call_of_module
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
-from coreai_onnx.lower.build.module_calls import call_of_module
 from coreai_onnx.lower.build.values import Value, dtype_of
 
 

@@ -90,6 +90,8 @@ COMPOSITES: dict[str, Composite] = {
     )
 }
 """The standard composites by name."""
+TORCH_OPS: dict[str, Composite] = {op: c for c in COMPOSITES.values() for op in c.aten}
+"""The composites by the torch ops that they are."""
 
 __all__ = [
     "COMPOSITES",

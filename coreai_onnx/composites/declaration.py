@@ -118,6 +118,8 @@ class Composite:
         candidates: Yields the attributes to compare a user's module with, in order, from those that
             the module has.
         unproven: Returns which behavior inputs of these sizes do not show; empty if they show all.
+        aten: The torch ops that are this composite (``"aten.silu.default"``): their parameters are
+            its inputs, then its attributes, in order.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Composite:
     unused: Callable[[AbstractSet[str]], AbstractSet[str]] = all_used
     candidates: Callable[[Attributes], Iterator[Attributes]] = as_found
     unproven: Callable[[Dims, Attributes], str] = accepts
+    aten: tuple[str, ...] = ()
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.

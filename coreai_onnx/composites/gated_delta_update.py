@@ -120,4 +120,5 @@ COMPOSITE = Composite(
     variant_axes=(("no_state",), ("no_norm",)),
     check=_check,
     admissible=_admissible,
+    aten=("coreai.gated_delta_update.default",),
 )

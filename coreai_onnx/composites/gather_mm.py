@@ -109,4 +109,5 @@ COMPOSITE = Composite(
     variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
     check=_check,
     admissible=_admissible,
+    aten=("coreai.gather_mm.default",),
 )

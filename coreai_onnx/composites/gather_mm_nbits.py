@@ -96,4 +96,5 @@ COMPOSITE = Composite(
     ),
     check=_check,
     admissible=admissible,
+    aten=("coreai.gather_mm_nbits.default",),
 )

@@ -37,4 +37,5 @@ COMPOSITE = Composite(
     formula="input * (1 + erf(input / sqrt(2))) / 2",
     variant_axes=(("tanh",),),
     check=_check,
+    aten=("aten.gelu.default",),
 )

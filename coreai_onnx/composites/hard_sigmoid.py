@@ -26,4 +26,5 @@ COMPOSITE = Composite(
     attributes=(),
     reference=hard_sigmoid,
     formula="clamp(input + 3, 0, 6) / 6",
+    aten=("aten.hardsigmoid.default",),
 )

@@ -26,4 +26,5 @@ COMPOSITE = Composite(
     attributes=(),
     reference=hard_swish,
     formula="input * clamp(input + 3, 0, 6) / 6",
+    aten=("aten.hardswish.default",),
 )

@@ -42,4 +42,5 @@ COMPOSITE = Composite(
     formula="[..., C r^2, H, W] as [..., C, H r, W r], r = upscale_factor",
     variant_axes=(("any_rank",),),
     check=_check,
+    aten=("aten.pixel_shuffle.default",),
 )

@@ -26,4 +26,5 @@ COMPOSITE = Composite(
     attributes=(),
     reference=silu,
     formula="input * sigmoid(input)",
+    aten=("aten.silu.default",),
 )

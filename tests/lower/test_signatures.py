@@ -15,8 +15,6 @@ import coreai_onnx.lower  # noqa: F401 - it registers all lowerings
 from coreai_onnx.lower.walk.registry import (
     builtin_lowering,
     builtin_names,
-    composite_form,
-    composite_names,
 )
 
 Parameter = inspect.Parameter
@@ -48,11 +46,9 @@ def _spelled(name: str) -> str:
     return name[:-1] if keyword.iskeyword(name.removesuffix("_")) else name
 
 
-ALL = (
-    [(n, "real", builtin_lowering(n)) for n in builtin_names()]
-    + [(n, "complex", builtin_lowering(n, complex=True)) for n in builtin_names(complex=True)]
-    + [(n, "composite", composite_form(n)) for n in composite_names()]
-)
+ALL = [(n, "real", builtin_lowering(n)) for n in builtin_names()] + [
+    (n, "complex", builtin_lowering(n, complex=True)) for n in builtin_names(complex=True)
+]
 
 
 @pytest.mark.parametrize(("name", "kind", "function"), ALL, ids=[f"{n}-{k}" for n, k, _ in ALL])

@@ -11,6 +11,7 @@ import sympy
 import torch
 from torch import fx
 
+from coreai_onnx.composites import TORCH_OPS
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
 from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
 from coreai_onnx.lower.build.builder import OpBuilder
@@ -24,7 +25,6 @@ from coreai_onnx.lower.walk.location import where_of
 from coreai_onnx.lower.walk.registry import (
     Lowering,
     builtin_lowering,
-    composite_form,
     higher_order_lowering,
 )
 
@@ -230,15 +230,21 @@ class Walker:
         args, kwargs = bind_arguments(node, self.value_of)
         if _is_number_for_tensor(node.target, args):
             args[0] = self.op.const(args[0])
-        if self.context.composites is not None and name not in self.context.user_lowerings:
-            form = composite_form(name)
-            made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
-            if made is not None:
-                return made
         lowering = self._lowering(node, name, (args, kwargs))
+        self.op.only_first_used = _only_first_used(node)
+        composite = TORCH_OPS.get(name)
+        if composite is not None and name not in self.context.user_lowerings:
+            count = len(composite.inputs)
+            inputs, attributes = args[:count], [*args[count:], *kwargs.values()]
+            if lowering is None or self.op.keeps(*inputs):
+                named = {a.name: v for a, v in zip(composite.attributes, attributes, strict=True)}
+                outputs = self.op.composite_outputs(composite, inputs, **named)
+                return outputs if len(outputs) > 1 else outputs[0]
         if lowering is not None:
             self.context.keep_functions(lowering)
-            return lowering(self.op, *args, **kwargs)
+            result = lowering(self.op, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)
@@ -345,7 +351,7 @@ def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
 
 
 def _only_first_used(node: fx.Node) -> bool:
-    """Whether only the first of several results is used; composites return only that one."""
+    """Whether only the first of several results is used."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return True
     read = (u for u in node.users if u.users or u.target is not operator.getitem)

@@ -1,7 +1,8 @@
-"""The torch ops that return decompressed weights become composites on streams of few bits."""
+"""The torch ops of this package: any composite, and weights that become composites on streams."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,12 @@ class _Palette(NamedTuple):
     lut: Value
     codes: Value
     attributes: dict[str, Any]
+
+
+@lowers("coreai.composite.default")
+def composite(op: OpBuilder, inputs: Sequence[Value | None], name: str, attributes: str) -> Value:
+    """Any composite with one output and attributes in JSON."""
+    return op.composite(name, list(inputs), **json.loads(attributes))
 
 
 @lowers("coreai.lut_to_dense.default")
