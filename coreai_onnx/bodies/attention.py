@@ -81,7 +81,7 @@ def write(
     examples: Sequence[Example | None],
     attributes: Mapping[str, Any],
 ) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.sdpa.scaled_dot_product_attention`."""
+    """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
     query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
     assert query is not None
     assert key is not None

@@ -35,7 +35,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 
 @writes("lut_to_dense", words=_words)
 def lut_to_dense(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.lut_to_dense.lut_to_dense`."""
+    """Write the body; see :func:`coreai_onnx.composites.compressed_weights.lut_to_dense`."""
     del examples
     op, lut, shape = b.op, b.inputs[0], b.scope.attribute(_SHAPE)
     grid, vector = op.Shape(lut, end=-2), op.Shape(lut, start=-1)

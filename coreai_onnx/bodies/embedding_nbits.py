@@ -15,7 +15,7 @@ from coreai_onnx.lower.build.values import Value
 
 @writes("embedding_nbits", words=few_bits_words)
 def embedding_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.embedding_nbits.embedding_nbits`."""
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.embedding_nbits`."""
     del examples
     op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
     scales, codes, indices = b.inputs[:3]

@@ -15,7 +15,7 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder, always_cast
 from coreai_onnx.bodies.writers import Examples, present, writes
 from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.composites.linear_nbits import LARGEST_STEP, SMALLEST
+from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value
 
@@ -35,7 +35,7 @@ def few_bits_words(
 
 @writes("linear_nbits", words=few_bits_words)
 def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.linear_nbits.linear_nbits`."""
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.linear_nbits`."""
     del examples
     op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
     codes, scales = b.inputs[1:3]

@@ -17,7 +17,7 @@ from coreai_onnx.bodies.body import BodyBuilder, always_cast
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.bodies.writers import Examples, present, writes
 from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.composites.gated_delta_update import NORM_EPS
+from coreai_onnx.composites.gated_delta import NORM_EPS
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, ir_dtype
 
@@ -31,7 +31,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> list[Value]:
-    """Write the body; see :mod:`coreai_onnx.composites.gated_delta_update`."""
+    """Write the body; see :mod:`coreai_onnx.composites.gated_delta`."""
     del examples
     op, (query, key, value, g, beta) = b.op, b.inputs[:5]
     wide = torch.float64 if b.dtype == torch.float64 else torch.float32

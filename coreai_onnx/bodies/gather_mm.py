@@ -37,7 +37,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.gather_mm.gather_mm`."""
+    """Write the body; see :func:`coreai_onnx.composites.products.gather_mm`."""
     op, (lhs, rhs) = b.op, b.inputs[:2]
     left, right = b.given("lhs_indices"), b.given("rhs_indices")
     rows = lhs if left is None else op.Gather(lhs, left, axis=_AXIS)

@@ -25,7 +25,7 @@ _GROUP = AttributeRef("group_size", "int")
 
 @writes("gather_mm_nbits", words=few_bits_words)
 def gather_mm_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.gather_mm_nbits.gather_mm_nbits`."""
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.gather_mm_nbits`."""
     del examples
     op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
     lhs, codes, scales, indices = b.inputs[:4]

@@ -20,7 +20,7 @@ SCATTER_SINCE = 24
 def write(
     b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
 ) -> Value:
-    """Write the body; see :mod:`coreai_onnx.composites.kv_cache_update`.
+    """Write the body; see :mod:`coreai_onnx.composites.attention`.
 
     ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
     ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times

@@ -41,7 +41,7 @@ def _words(composite: Composite, examples: Examples, attributes: Mapping[str, An
 
 @writes("rope", words=_words)
 def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.rope.rope`."""
+    """Write the body; see :func:`coreai_onnx.composites.rotary.rope`."""
     first = examples[0]
     assert first is not None
     x = b.inputs[0]

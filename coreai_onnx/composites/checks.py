@@ -18,6 +18,11 @@ Tensors = Mapping[str, torch.Tensor]
 """The inputs that are present, by name."""
 
 
+def compute_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which a reference computes: float64 for float64, float32 otherwise."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def accepts(dims: Dims, attributes: Attributes) -> str:
     """Return no message: every call is valid."""
     del dims, attributes

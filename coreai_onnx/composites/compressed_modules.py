@@ -15,10 +15,9 @@ import re
 import torch
 from torch import nn
 
-from coreai_onnx.composites.blocks import check_blocks, streamed
-from coreai_onnx.composites.call import call
 from coreai_onnx.composites.compressed_ops import PAIRS, POWERS, float_table, is_float4
-from coreai_onnx.composites.lut_to_dense import check_lut, dense_shape
+from coreai_onnx.composites.compressed_weights import check_blocks, check_lut, dense_shape, streamed
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.model.packed_codes import STREAM_BITS
 
 _INTEGER = re.compile(r"torch\.(u?)int(\d+)")

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composites import blockwise_shift_scale as scaled
-from coreai_onnx.composites import lut_to_dense as palettes
+from coreai_onnx.composites import compressed_weights
 from coreai_onnx.composites.activation_modules import limits
-from coreai_onnx.composites.blocks import check_blocks, tiled
+from coreai_onnx.composites.compressed_weights import check_blocks, tiled
 
 FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 """The magnitudes of float4_e2m1 (OCP Microscaling Formats 1.0, table 5)."""
@@ -54,7 +53,7 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
     largest = int(indices.max()) if indices.numel() else 0
     if largest >= entries:
         raise ValueError(f"lut_to_dense: index {largest} is out of range of {entries} entries")
-    return palettes.lut_to_dense(
+    return compressed_weights.lut_to_dense(
         lut, indices.reshape(-1), shape=indices.shape, axis=axis or 0
     ).contiguous()
 
@@ -64,7 +63,7 @@ def _lut_to_dense_fake(
     indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None
 ) -> torch.Tensor:
     _check_palette(indices, lut, axis)
-    return lut.new_empty(palettes.dense_shape(indices.shape, lut.shape[-1], axis or 0))
+    return lut.new_empty(compressed_weights.dense_shape(indices.shape, lut.shape[-1], axis or 0))
 
 
 def _check_palette(indices: torch.Tensor, lut: torch.Tensor, axis: int | None) -> None:
@@ -77,7 +76,7 @@ def _check_palette(indices: torch.Tensor, lut: torch.Tensor, axis: int | None) -
         wrong = f"vectors of {lut.shape[-1]} elements need an axis"
     elif lut.shape[-2] > _INDEXED:
         wrong = f"lut has {lut.shape[-2]} entries, uint8 selects from {_INDEXED}"
-    wrong = wrong or palettes.check_lut(lut.shape, indices.shape, axis or 0)
+    wrong = wrong or compressed_weights.check_lut(lut.shape, indices.shape, axis or 0)
     _refuse("lut_to_dense", wrong)
 
 
@@ -123,7 +122,7 @@ def constexpr_blockwise_shift_scale(
     steps = input.to(torch.int16) - low
     if steps.numel() and not 0 <= int(steps.min()) <= int(steps.max()) <= high - low:
         raise ValueError(f"constexpr_blockwise_shift_scale: input is out of range of {input_dtype}")
-    return scaled.blockwise_shift_scale(
+    return compressed_weights.blockwise_shift_scale(
         factors,
         steps.to(torch.uint8).reshape(-1),
         zero_point,

@@ -7,10 +7,13 @@ from enum import Enum
 import torch
 from torch import nn
 
+from coreai_onnx.composites import torch_ops
+from coreai_onnx.composites.attention import scaled_dot_product_attention
 from coreai_onnx.composites.declaration import computes
-from coreai_onnx.composites.rms_norm import rms_norm
-from coreai_onnx.composites.rope import rope
-from coreai_onnx.composites.sdpa import scaled_dot_product_attention
+from coreai_onnx.composites.gated_delta import gated_delta_update
+from coreai_onnx.composites.norms import rms_norm
+from coreai_onnx.composites.products import gather_mm, taken_shape
+from coreai_onnx.composites.rotary import rope
 
 
 class Version(Enum):
@@ -96,7 +99,7 @@ class SDPA(nn.Module):
         attn_mask: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute attention; shapes as in ``coreai_onnx.composites.sdpa``."""
+        """Compute attention; shapes as in ``coreai_onnx.composites.attention``."""
         _check_attention(query, key, value, sinks)
         return scaled_dot_product_attention(
             query,
@@ -175,7 +178,7 @@ class RoPE(nn.Module):
         freqs: torch.Tensor | None = None,
         offset: int | torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Rotate ``input``; shapes as in :func:`coreai_onnx.composites.rope.rope`."""
+        """Rotate ``input``; shapes as in :func:`coreai_onnx.composites.rotary.rope`."""
         torch._check(
             input.ndim in (3, 4),
             lambda: f"rope: input must have rank 3 or 4, has shape {tuple(input.shape)}",
@@ -199,3 +202,180 @@ class RoPE(nn.Module):
             dims=self.dims or 0,
             interleaved=int(self.interleaved),
         )
+
+
+class GatherMM(nn.Module):
+    """Gathered matrix products: an index selects the matrix.
+
+    Args:
+        num_batch_axes: Number of leading axes before the axis that the indices select from.
+        transpose_rhs: Whether the matrices of ``rhs`` are ``[N, K]``, as in linear layers.
+    """
+
+    def __init__(
+        self,
+        num_batch_axes: int = 0,
+        transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's positional argument
+    ) -> None:
+        """Store the attributes of the composite ``gather_mm``."""
+        super().__init__()
+        self.num_batch_axes = num_batch_axes
+        self.transpose_rhs = transpose_rhs
+        self.version = Version.v1
+
+    @computes("gather_mm")
+    def forward(
+        self,
+        lhs: torch.Tensor,
+        rhs: torch.Tensor,
+        lhs_indices: torch.Tensor | None = None,
+        rhs_indices: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Multiply; shapes as in :mod:`coreai_onnx.composites.products`.
+
+        In an exported program this is one op, which becomes the composite.
+
+        Raises:
+            ValueError: If ranks or sizes do not match, indices are not integers, or an index whose
+                value is known is out of range.
+        """
+        axis = self.num_batch_axes
+        _check_indices("lhs", lhs, lhs_indices, axis)
+        _check_indices("rhs", rhs, rhs_indices, axis)
+        left, right = taken_shape(lhs, lhs_indices, axis), taken_shape(rhs, rhs_indices, axis)
+        for name, shape in (("lhs", left), ("rhs", right)):
+            message = f"{name} must have rank 2 at least once its indices are taken, has {shape}"
+            _require("gather_mm", len(shape) >= 2, message)
+        inner = right[-1 if self.transpose_rhs else -2]
+        message = f"lhs {left} has {left[-1]} columns, rhs {right} wants {inner}"
+        _require("gather_mm", left[-1] == inner, message)
+        if torch.compiler.is_exporting():
+            indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
+            product: torch.Tensor = torch_ops.gather_mm(
+                lhs, rhs, *indices, axis, self.transpose_rhs
+            )
+            return product
+        return gather_mm(
+            lhs,
+            rhs,
+            lhs_indices,
+            rhs_indices,
+            num_batch_axes=axis,
+            transpose_rhs=int(self.transpose_rhs),
+        )
+
+
+def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> None:
+    """Check the dtype of indices and, if their values can be read, their range."""
+    if indices is None:
+        return
+    whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
+    _require("gather_mm", whole, f"{name}_indices must be integers, are {indices.dtype}")
+    message = (
+        f"{name} {tuple(x.shape)} has no axis {axis}, from which num_batch_axes={axis} chooses"
+    )
+    _require("gather_mm", 0 <= axis < x.ndim, message)
+    readable = type(indices) is torch.Tensor and indices.device.type != "meta"
+    if readable and not torch.compiler.is_compiling() and indices.numel():
+        wide = indices.to(torch.int64)
+        low, high = int(wide.min()), int(wide.max())
+        size = x.shape[axis]
+        message = (
+            f"{name}_indices reach from {low} to {high}, axis {axis} of {name} has size {size}"
+        )
+        _require("gather_mm", low >= 0 and high < size, message)
+
+
+def _as_index(indices: torch.Tensor | None) -> torch.Tensor | None:
+    """Return indices in a dtype that the composite accepts."""
+    if indices is None or indices.dtype in (torch.int32, torch.int64):
+        return indices
+    return indices.to(torch.int64)
+
+
+class GatedDeltaUpdate(nn.Module):
+    """Linear attention by the gated delta rule.
+
+    Args:
+        use_qk_l2_norm: Whether query and key are first divided by their L2 norms.
+    """
+
+    def __init__(
+        self,
+        use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - coreai-torch's signature
+    ) -> None:
+        """Store the attributes of the composite ``gated_delta_update``."""
+        super().__init__()
+        self.use_qk_l2_norm = use_qk_l2_norm
+        self.version = Version.v1
+
+    @computes("gated_delta_update")
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        initial_state: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Process the tokens; shapes as in :mod:`coreai_onnx.composites.gated_delta`.
+
+        In an exported program this is one op, which becomes the composite.
+
+        Raises:
+            ValueError: If ranks, heads, lengths or lanes do not fit.
+        """
+        _check_delta(query, key, value, {"g": g, "beta": beta}, initial_state)
+        if torch.compiler.is_exporting():
+            output, state = torch_ops.gated_delta_update(
+                query, key, value, g, beta, initial_state, self.use_qk_l2_norm
+            )
+            return output, state
+        return gated_delta_update(
+            query, key, value, g, beta, initial_state, use_qk_l2_norm=int(self.use_qk_l2_norm)
+        )
+
+
+def _check_delta(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    gates: dict[str, torch.Tensor],
+    state: torch.Tensor | None,
+) -> None:
+    """Check ranks, then the sizes that inputs share; each message names the mismatch."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        _require(
+            "gated_delta_update",
+            x.ndim == 4,
+            f"{name} must have rank 4, has shape {tuple(x.shape)}",
+        )
+    batch, heads, length, lanes = query.shape
+    _require(
+        "gated_delta_update",
+        query.shape == key.shape,
+        f"query {tuple(query.shape)} and key {tuple(key.shape)} must have one shape",
+    )
+    groups, columns = value.shape[1], value.shape[3]
+    _require(
+        "gated_delta_update",
+        groups % heads == 0,
+        f"value has {groups} heads, not a multiple of the {heads} heads of query and key",
+    )
+    fits = value.shape[0] == batch and value.shape[2] == length
+    message = f"value {tuple(value.shape)} has another batch or length than query"
+    _require("gated_delta_update", fits, f"{message} {tuple(query.shape)}")
+    wanted: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {
+        name: (x, (batch, groups, length)) for name, x in gates.items()
+    }
+    if state is not None:
+        wanted["initial_state"] = (state, (batch, groups, lanes, columns))
+    for name, (x, shape) in wanted.items():
+        message = f"{name} must have shape {shape}, has {tuple(x.shape)}"
+        _require("gated_delta_update", tuple(x.shape) == shape, message)
+
+
+def _require(composite: str, condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
+    if not condition:
+        raise ValueError(f"{composite}: {message}")

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.add_bias import add_bias
+from coreai_onnx.composites.activations import add_bias
 from tests.support.tolerances import assert_close
 
 ACTIVATIONS = {

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.composites.avg_pool_2d import COMPOSITE, averages, avg_pool_2d
+from coreai_onnx.composites.pooling import AVG_POOL_2D as COMPOSITE
+from coreai_onnx.composites.pooling import averages, avg_pool_2d
 from tests.support.tolerances import assert_close
 
 

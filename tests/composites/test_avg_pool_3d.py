@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composites.avg_pool_2d import avg_pool_2d
-from coreai_onnx.composites.avg_pool_3d import COMPOSITE, avg_pool_3d
+from coreai_onnx.composites.pooling import AVG_POOL_3D as COMPOSITE
+from coreai_onnx.composites.pooling import avg_pool_2d, avg_pool_3d
 from tests.support.tolerances import assert_close
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.batch_norm import COMPOSITE, batch_norm
+from coreai_onnx.composites.channel_norms import BATCH_NORM as COMPOSITE
+from coreai_onnx.composites.channel_norms import batch_norm
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coreai_onnx.composites.blocks import (
+from coreai_onnx.composites.compressed_weights import (
     check_blocks,
     check_stream,
     read_stream,

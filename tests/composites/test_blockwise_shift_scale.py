@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coreai_onnx.composites.blocks import streamed
-from coreai_onnx.composites.blockwise_shift_scale import blockwise_shift_scale
+from coreai_onnx.composites.compressed_weights import blockwise_shift_scale, streamed
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx.composites import COMPOSITES
-from coreai_onnx.composites.call import call
+from coreai_onnx.composites.torch_ops import call
 from tests.support.externalized import agrees
 from tests.support.tolerances import assert_close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.embedding_nbits import embedding_nbits
+from coreai_onnx.composites.few_bits import embedding_nbits
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from coreai_onnx.model.packed_codes import pack_codes
 from tests.support.composite_calls import Case

@@ -7,7 +7,7 @@ import torch
 
 from coreai_onnx import ExternalizeSpec, convert
 from coreai_onnx.composites import GatedDeltaUpdate
-from coreai_onnx.composites.gated_delta_update import gated_delta_update
+from coreai_onnx.composites.gated_delta import gated_delta_update
 from tests.support.tolerances import assert_close
 
 

@@ -7,7 +7,7 @@ import torch
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
-from coreai_onnx.composites.gather_mm import gather_mm, take, taken_shape
+from coreai_onnx.composites.products import gather_mm, take, taken_shape
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

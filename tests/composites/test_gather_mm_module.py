@@ -7,7 +7,7 @@ import torch
 
 from coreai_onnx import ExternalizeSpec, convert
 from coreai_onnx.composites import GatherMM
-from coreai_onnx.composites.gather_mm import gather_mm
+from coreai_onnx.composites.products import gather_mm
 from tests.support.tolerances import assert_close
 
 

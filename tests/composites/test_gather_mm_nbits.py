@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.gather_mm import gather_mm
-from coreai_onnx.composites.gather_mm_nbits import gather_mm_nbits
-from coreai_onnx.composites.linear_nbits import linear_nbits
+from coreai_onnx.composites.few_bits import gather_mm_nbits, linear_nbits
+from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from coreai_onnx.model.packed_codes import pack_codes
 from tests.support.composite_calls import Case

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.geglu import geglu
+from coreai_onnx.composites.activations import geglu
 from tests.support.tolerances import assert_close
 
 FORMS = ["none", "tanh"]

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from coreai_onnx.composites.gelu import COMPOSITE, gelu
+from coreai_onnx.composites.activations import GELU as COMPOSITE
+from coreai_onnx.composites.activations import gelu
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

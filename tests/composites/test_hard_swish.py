@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.hard_swish import COMPOSITE, hard_swish
+from coreai_onnx.composites.activations import HARD_SWISH as COMPOSITE
+from coreai_onnx.composites.activations import hard_swish
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

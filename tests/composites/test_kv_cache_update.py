@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.kv_cache_update import kv_cache_update
+from coreai_onnx.composites.attention import kv_cache_update
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

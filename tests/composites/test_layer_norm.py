@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.layer_norm import layer_norm
+from coreai_onnx.composites.norms import layer_norm
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from coreai_onnx.composites.linalg_vector_norm import COMPOSITE, linalg_vector_norm
+from coreai_onnx.composites.norms import LINALG_VECTOR_NORM as COMPOSITE
+from coreai_onnx.composites.norms import linalg_vector_norm
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 
-from coreai_onnx.composites.linear_nbits import linear_nbits
+from coreai_onnx.composites.few_bits import linear_nbits
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from coreai_onnx.model.packed_codes import pack_codes
 from tests.support.composite_calls import Case

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.log_softmax import COMPOSITE, log_softmax
+from coreai_onnx.composites.activations import LOG_SOFTMAX as COMPOSITE
+from coreai_onnx.composites.activations import log_softmax
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from coreai_onnx.composites.blocks import streamed
-from coreai_onnx.composites.lut_to_dense import lut_to_dense
+from coreai_onnx.composites.compressed_weights import lut_to_dense, streamed
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

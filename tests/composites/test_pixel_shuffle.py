@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composites.pixel_shuffle import COMPOSITE, pixel_shuffle
+from coreai_onnx.composites.pooling import PIXEL_SHUFFLE as COMPOSITE
+from coreai_onnx.composites.pooling import pixel_shuffle
 
 
 def test_moves_channels_into_rows_and_columns() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from coreai_onnx.composites.rms_norm import rms_norm
+from coreai_onnx.composites.norms import rms_norm
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -7,7 +7,7 @@ import torch
 from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb as interleaved
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves
 
-from coreai_onnx.composites.rope import rope
+from coreai_onnx.composites.rotary import rope
 from tests.support.tolerances import assert_close
 
 BASE = 10000.0

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.sdpa import position_mask, scaled_dot_product_attention
+from coreai_onnx.composites.attention import position_mask, scaled_dot_product_attention
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.silu import COMPOSITE, silu
+from coreai_onnx.composites.activations import SILU as COMPOSITE
+from coreai_onnx.composites.activations import silu
 from tests.support.tolerances import assert_close
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

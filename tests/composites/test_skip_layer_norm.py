@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.layer_norm import layer_norm
-from coreai_onnx.composites.skip_layer_norm import skip_layer_norm
+from coreai_onnx.composites.norms import layer_norm, skip_layer_norm
 from tests.support.tolerances import assert_close
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.rms_norm import rms_norm
-from coreai_onnx.composites.skip_rms_norm import skip_rms_norm
+from coreai_onnx.composites.norms import rms_norm, skip_rms_norm
 from tests.support.tolerances import assert_close
 
 

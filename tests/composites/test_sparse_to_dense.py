@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.blocks import streamed
-from coreai_onnx.composites.sparse_to_dense import sparse_to_dense
+from coreai_onnx.composites.compressed_weights import sparse_to_dense, streamed
 from coreai_onnx.lower.build.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

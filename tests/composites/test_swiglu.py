@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.swiglu import swiglu
+from coreai_onnx.composites.activations import swiglu
 from tests.support.tolerances import assert_close
 
 

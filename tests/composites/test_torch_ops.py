@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from coreai_onnx.composites import torch_ops
-from coreai_onnx.composites.gated_delta_update import gated_delta_update
-from coreai_onnx.composites.gather_mm import gather_mm
-from coreai_onnx.composites.gather_mm_nbits import gather_mm_nbits
+from coreai_onnx.composites.few_bits import gather_mm_nbits
+from coreai_onnx.composites.gated_delta import gated_delta_update
+from coreai_onnx.composites.products import gather_mm
 from tests.composites.expert_cases import EXPERT_CASES
 from tests.support.composite_calls import delta_cases, expert_cases
 from tests.support.tolerances import assert_close

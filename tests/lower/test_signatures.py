@@ -10,7 +10,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers its ops
 import torch.nn.modules.linear_cross_entropy  # likewise
 
-import coreai_onnx.composites.call
+import coreai_onnx.composites.torch_ops
 import coreai_onnx.lower  # noqa: F401 - it registers all lowerings
 from coreai_onnx.lower.walk.registry import (
     builtin_lowering,

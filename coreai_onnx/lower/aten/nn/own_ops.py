@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from coreai_onnx.composites.activation_modules import limits
-from coreai_onnx.composites.blocks import streamed
 from coreai_onnx.composites.compressed_ops import (
     COMPUTED,
     PAIRS,
     computed_dtype,
     float_table,
 )
+from coreai_onnx.composites.compressed_weights import streamed
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.shape.indices import constant_or_none
 from coreai_onnx.lower.build.builder import OpBuilder

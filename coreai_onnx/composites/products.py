@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 
@@ -40,7 +40,7 @@ def gather_mm(
         ``[..., M, N]`` in the dtype of ``lhs``, the leading axes broadcast as in
         ``torch.matmul``; products are accumulated in float32 (float64 in float64).
     """
-    wide = torch.float64 if lhs.dtype == torch.float64 else torch.float32
+    wide = compute_dtype(lhs)
     left = take(lhs, lhs_indices, num_batch_axes).to(wide)
     right = take(rhs, rhs_indices, num_batch_axes).to(wide)
     if transpose_rhs:
@@ -89,7 +89,7 @@ def _admissible(inputs: Tensors) -> Tensors:
     return found
 
 
-COMPOSITE = Composite(
+GATHER_MM = Composite(
     name="gather_mm",
     inputs=(
         Input("lhs", aliases=("x", "input", "hidden_states")),

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention with grouped heads, masks, windows, sinks and a soft cap."""
+"""Attention, and the cache of its keys and values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, not_multiple
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 CausalAlignment = Literal["lower_right", "upper_left"]
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
         ``[..., heads, query_length, value_dim]`` in the dtype of ``query``. A fully masked row is
         zero, as in ``torch.nn.functional.scaled_dot_product_attention``.
     """
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    wide = compute_dtype(query)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _grouped_matmul(query.to(wide) * factor, key.to(wide).transpose(-2, -1))
     if isinstance(softcap, torch.Tensor) or softcap > 0:
@@ -111,7 +111,7 @@ def _masked_softmax(
     return weights
 
 
-def _check(dims: Dims, attributes: Attributes) -> str:
+def _check_attention(dims: Dims, attributes: Attributes) -> str:
     for name in ("query", "key", "value"):
         if len(dims[name]) != 4:
             return f"{name} has rank {len(dims[name])}, 4 is needed"
@@ -155,7 +155,7 @@ def _unproven(dims: Dims, attributes: Attributes) -> str:
     return f"{keys} keys do not show a window of {window}"
 
 
-COMPOSITE = Composite(
+SCALED_DOT_PRODUCT_ATTENTION = Composite(
     name="scaled_dot_product_attention",
     inputs=(
         Input("query", dims="B H T D", aliases=("q", "query_states")),
@@ -198,8 +198,63 @@ COMPOSITE = Composite(
         ("sinks", "value_heads"),
         ("softcap",),
     ),
-    check=_check,
+    check=_check_attention,
     canonical=_canonical,
     candidates=_candidates,
     unproven=_unproven,
+)
+
+
+def kv_cache_update(
+    cache: torch.Tensor, update: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """Return ``cache`` with ``update`` at the positions ``position``, ``position + 1`` and so on.
+
+    Args:
+        cache: ``[batch, heads, places, dim]``.
+        update: ``[batch, heads, length, dim]`` in the dtype of ``cache``.
+        position: Position of the first token, for all or per batch row: ``[]`` or ``[batch]``,
+            integer; ``0 <= position`` and ``position + length <= places``.
+
+    Returns:
+        The updated cache, with the shape and dtype of ``cache``.
+    """
+    batch, heads, length = update.shape[:3]
+    start = position.to(torch.int64).reshape(-1, 1).expand(batch, 1)
+    places = start + torch.arange(length, device=update.device)
+    index = places[:, None, :, None].expand(batch, heads, length, update.shape[3])
+    return cache.scatter(2, index, update)
+
+
+def _check_cache(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    for name in ("cache", "update"):
+        if len(dims[name]) != 4:
+            return f"{name} has rank {len(dims[name])}, 4 is needed"
+    places, length = dims["cache"][2], dims["update"][2]
+    if places is not None and length is not None and length > places:
+        return f"update has {length} tokens, cache {places} places"
+    return ""
+
+
+def _admissible(inputs: Tensors) -> Tensors:
+    """Return inputs with a position at which all tokens fit into the cache."""
+    last = inputs["cache"].shape[2] - inputs["update"].shape[2]
+    return {**inputs, "position": inputs["position"].abs() % (last + 1)}
+
+
+KV_CACHE_UPDATE = Composite(
+    name="kv_cache_update",
+    inputs=(
+        Input("cache", dims="B H S D"),
+        Input("update", dims="B H T D"),
+        Input("position", dtype="index", dims="B", aliases=("cache_position", "write_indices")),
+    ),
+    outputs=("updated",),
+    attributes=(),
+    reference=kv_cache_update,
+    check=_check_cache,
+    admissible=_admissible,
+    kernel=True,
+    formula="cache with cache[:, :, position + i] = update[:, :, i]",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors, not_multiple
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 NORM_EPS = 1e-6
@@ -46,7 +46,7 @@ def gated_delta_update(
         ``[batch, value_heads, Dk, Dv]`` in the dtype of ``initial_state``, or of ``query`` if it is
         absent. Everything is computed in float32 (float64 in float64) and rounded once.
     """
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    wide = compute_dtype(query)
     last_dtype = query.dtype if initial_state is None else initial_state.dtype
     batch, heads, length, lanes = key.shape
     groups = value.shape[1] // heads
@@ -90,7 +90,7 @@ def _admissible(inputs: Tensors) -> Tensors:
     return {**inputs, "g": -inputs["g"].abs(), "beta": torch.sigmoid(inputs["beta"])}
 
 
-COMPOSITE = Composite(
+GATED_DELTA_UPDATE = Composite(
     name="gated_delta_update",
     inputs=(
         Input("query", dims="B H S D", aliases=("q",)),

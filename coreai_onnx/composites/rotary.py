@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims
+from coreai_onnx.composites.checks import Attributes, Dims, compute_dtype
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 
@@ -43,7 +43,7 @@ def rope(
         The shape and dtype of ``input``; angles and the rotation are computed in float32 (float64
         for float64) and rounded once.
     """
-    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    wide = compute_dtype(input)
     rotated = dims if 0 < dims < input.shape[-1] else input.shape[-1]
     if cos is None or sin is None:
         angle = _angles(input, position_ids, freqs, offset, scale, base, rotated // 2, wide)
@@ -120,7 +120,7 @@ def _unused(names: AbstractSet[str]) -> AbstractSet[str]:
     return names & ({"cos", "sin"} | ({"offset"} if "position_ids" in names else set()))
 
 
-COMPOSITE = Composite(
+ROPE = Composite(
     name="rope",
     inputs=(
         Input("input", dims="B H T D", aliases=("x", "hidden_states")),
