@@ -163,7 +163,7 @@ def _gather_mm_nbits(
     indices: torch.Tensor,
     zero_points: torch.Tensor | None = None,
     palette: torch.Tensor | None = None,
-    **attributes: int,
+    **attributes: Any,
 ) -> torch.Tensor:
     def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
         zeros = None if zero_points is None else zero_points[matrix]

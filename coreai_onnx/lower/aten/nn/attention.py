@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import NotImplementedType
+from typing import Any
 
 from coreai_onnx.lower.build.attention_call import call_attention
 from coreai_onnx.lower.build.builder import OpBuilder
@@ -22,7 +22,7 @@ def scaled_dot_product_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Value | NotImplementedType:
+) -> Any:
     """The composite of the same name; causal alignment is upper left, as in torch."""
     tensors = query, key, value
     if dropout_p or not op.keeps(*tensors) or min(rank_of(x) for x in tensors) < 2:
@@ -47,7 +47,7 @@ def flash_attention(
     *,
     attn_mask: Value | None = None,
     scale: float | None = None,
-) -> Value | NotImplementedType:
+) -> Any:
     """Attention as torch's own decomposition writes it for the CPU."""
     return scaled_dot_product_attention(
         op, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
