@@ -168,6 +168,34 @@ class Composite:
                     letters.setdefault(name.partition("|")[0], dim)
         return [self._shape(pattern, letters, shapes[0]) for pattern in self.output_dims]
 
+    def size_fault(self, dims: Dims) -> str:
+        """Return which input has too many dims, or another size than one with the same letter.
+
+        Sizes that are None are unknown, and equal to any other; empty if all are equal.
+        """
+        letters: dict[str, tuple[str, int]] = {}
+        for declared in self.inputs:
+            name, pattern = declared.name, declared.dims.lstrip("~")
+            if name not in dims or "*" in declared.dims:
+                continue
+            tokens = [t.partition("|")[0] for t in pattern.split()]
+            if tokens[-1:] == ["1"] and len(dims[name]) < len(tokens):
+                tokens.pop()
+            if len(dims[name]) > len(tokens):
+                return f"{name} has shape {_written(dims[name])}, more dims than {pattern}"
+            for letter, size in zip(reversed(tokens), reversed(dims[name]), strict=False):
+                broadcasts = declared.dims.startswith("~") and size == 1
+                if size is None or letter == "1" or broadcasts:
+                    continue
+                other, known = letters.setdefault(letter, (name, size))
+                if known != size:
+                    return (
+                        f"{name} has shape {_written(dims[name])}, {other} "
+                        f"{_written(dims[other])}: dim {letter} of {pattern} is {size} here and "
+                        f"{known} there"
+                    )
+        return ""
+
     @staticmethod
     def _shape(
         pattern: str, letters: Mapping[str, _D], first: Sequence[_D] | None
@@ -197,6 +225,10 @@ class Composite:
     def op_types(self) -> tuple[str, ...]:
         """Every op type that a call of this composite may have in a model."""
         return tuple(f"{self.name}.{v}" if v else self.name for v in self.variants())
+
+
+def _written(dims: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
 _COMPUTED: dict[Any, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 import torch
@@ -9,10 +10,10 @@ from torch import nn
 
 from coreai_onnx.composites import torch_ops
 from coreai_onnx.composites.attention import scaled_dot_product_attention
-from coreai_onnx.composites.declaration import computes
-from coreai_onnx.composites.gated_delta import gated_delta_update
+from coreai_onnx.composites.declaration import Composite, computes
+from coreai_onnx.composites.gated_delta import GATED_DELTA_UPDATE, gated_delta_update
 from coreai_onnx.composites.norms import rms_norm
-from coreai_onnx.composites.products import gather_mm, taken_shape
+from coreai_onnx.composites.products import GATHER_MM, gather_mm
 from coreai_onnx.composites.rotary import rope
 
 
@@ -239,21 +240,14 @@ class GatherMM(nn.Module):
             ValueError: If ranks or sizes do not match, indices are not integers, or an index whose
                 value is known is out of range.
         """
-        axis = self.num_batch_axes
+        axis, transposed = self.num_batch_axes, int(self.transpose_rhs)
+        inputs = {"lhs": lhs, "rhs": rhs, "lhs_indices": lhs_indices, "rhs_indices": rhs_indices}
+        _require_valid(GATHER_MM, inputs, num_batch_axes=axis, transpose_rhs=transposed)
         _check_indices("lhs", lhs, lhs_indices, axis)
         _check_indices("rhs", rhs, rhs_indices, axis)
-        left, right = taken_shape(lhs, lhs_indices, axis), taken_shape(rhs, rhs_indices, axis)
-        for name, shape in (("lhs", left), ("rhs", right)):
-            message = f"{name} must have rank 2 at least once its indices are taken, has {shape}"
-            _require("gather_mm", len(shape) >= 2, message)
-        inner = right[-1 if self.transpose_rhs else -2]
-        message = f"lhs {left} has {left[-1]} columns, rhs {right} wants {inner}"
-        _require("gather_mm", left[-1] == inner, message)
         if torch.compiler.is_exporting():
             indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
-            product: torch.Tensor = torch_ops.gather_mm(
-                lhs, rhs, *indices, axis, self.transpose_rhs
-            )
+            product: torch.Tensor = torch_ops.gather_mm(lhs, rhs, *indices, axis, transposed)
             return product
         return gather_mm(
             lhs,
@@ -261,7 +255,7 @@ class GatherMM(nn.Module):
             lhs_indices,
             rhs_indices,
             num_batch_axes=axis,
-            transpose_rhs=int(self.transpose_rhs),
+            transpose_rhs=transposed,
         )
 
 
@@ -270,11 +264,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
     if indices is None:
         return
     whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
-    _require("gather_mm", whole, f"{name}_indices must be integers, are {indices.dtype}")
-    message = (
-        f"{name} {tuple(x.shape)} has no axis {axis}, from which num_batch_axes={axis} chooses"
-    )
-    _require("gather_mm", 0 <= axis < x.ndim, message)
+    _require("gather_mm", whole, f"{name}_indices must be integers, got {indices.dtype}")
     readable = type(indices) is torch.Tensor and indices.device.type != "meta"
     if readable and not torch.compiler.is_compiling() and indices.numel():
         wide = indices.to(torch.int64)
@@ -326,7 +316,9 @@ class GatedDeltaUpdate(nn.Module):
         Raises:
             ValueError: If ranks, heads, lengths or lanes do not fit.
         """
-        _check_delta(query, key, value, {"g": g, "beta": beta}, initial_state)
+        tensors = (query, key, value, g, beta, initial_state)
+        names = (declared.name for declared in GATED_DELTA_UPDATE.inputs)
+        _require_valid(GATED_DELTA_UPDATE, dict(zip(names, tensors, strict=True)))
         if torch.compiler.is_exporting():
             output, state = torch_ops.gated_delta_update(
                 query, key, value, g, beta, initial_state, self.use_qk_l2_norm
@@ -337,43 +329,12 @@ class GatedDeltaUpdate(nn.Module):
         )
 
 
-def _check_delta(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    gates: dict[str, torch.Tensor],
-    state: torch.Tensor | None,
+def _require_valid(
+    composite: Composite, inputs: Mapping[str, torch.Tensor | None], **attributes: int
 ) -> None:
-    """Check ranks, then the sizes that inputs share; each message names the mismatch."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        _require(
-            "gated_delta_update",
-            x.ndim == 4,
-            f"{name} must have rank 4, has shape {tuple(x.shape)}",
-        )
-    batch, heads, length, lanes = query.shape
-    _require(
-        "gated_delta_update",
-        query.shape == key.shape,
-        f"query {tuple(query.shape)} and key {tuple(key.shape)} must have one shape",
-    )
-    groups, columns = value.shape[1], value.shape[3]
-    _require(
-        "gated_delta_update",
-        groups % heads == 0,
-        f"value has {groups} heads, not a multiple of the {heads} heads of query and key",
-    )
-    fits = value.shape[0] == batch and value.shape[2] == length
-    message = f"value {tuple(value.shape)} has another batch or length than query"
-    _require("gated_delta_update", fits, f"{message} {tuple(query.shape)}")
-    wanted: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {
-        name: (x, (batch, groups, length)) for name, x in gates.items()
-    }
-    if state is not None:
-        wanted["initial_state"] = (state, (batch, groups, lanes, columns))
-    for name, (x, shape) in wanted.items():
-        message = f"{name} must have shape {shape}, has {tuple(x.shape)}"
-        _require("gated_delta_update", tuple(x.shape) == shape, message)
+    dims = {name: tuple(x.shape) for name, x in inputs.items() if x is not None}
+    wrong = composite.size_fault(dims) or composite.check(dims, attributes)
+    _require(composite.name, not wrong, wrong)
 
 
 def _require(composite: str, condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition

@@ -163,13 +163,13 @@ def test_is_the_composite_marked_or_not(marked: bool, state: bool) -> None:
 def test_says_what_has_the_wrong_rank(index: int) -> None:
     given = module_inputs(2, 5)
     given[index] = given[index][0]
-    with pytest.raises(ValueError, match=r"(query|key|value) must have rank 4, has shape"):
+    with pytest.raises(ValueError, match=r"(query|key|value) has rank 3, 4 is needed"):
         GatedDeltaUpdate()(*given)
 
 
 def test_says_which_heads_do_not_match() -> None:
     with pytest.raises(
-        ValueError, match="value has 3 heads, not a multiple of the 2 heads of query"
+        ValueError, match="value: the number of heads is 3, not a multiple of the query's, 2"
     ):
         GatedDeltaUpdate()(*module_inputs(2, 5, values=3))
 
@@ -178,13 +178,13 @@ def test_says_which_heads_do_not_match() -> None:
 def test_says_which_shape_does_not_match(index: int, name: str) -> None:
     given = module_inputs(2, 5)
     given[index] = given[index][:1]
-    with pytest.raises(ValueError, match=rf"{name} must have shape \(2, 4, .*, has \(1, 4"):
+    with pytest.raises(ValueError, match=rf"{name} has shape \[1, 4, .*: dim B of"):
         GatedDeltaUpdate()(*given)
 
 
 def test_says_which_lengths_do_not_match() -> None:
     given = module_inputs(2, 5)
-    with pytest.raises(ValueError, match=r"query \(2, 2, 4, 8\) and key .* one shape"):
+    with pytest.raises(ValueError, match=r"key has .*, query \[2, 2, 4, 8\]: dim S"):
         GatedDeltaUpdate()(given[0][:, :, :4], *given[1:])
-    with pytest.raises(ValueError, match=r"value \(2, 4, 4, 6\) has another batch or length"):
+    with pytest.raises(ValueError, match=r"value has .*, query \[2, 2, 5, 8\]: dim S"):
         GatedDeltaUpdate()(*given[:2], given[2][:, :, :4], *given[3:])

@@ -167,13 +167,13 @@ def test_indices_of_other_integer_types_are_cast(marked: bool) -> None:
 def test_says_what_does_not_fit() -> None:
     product, x, w = GatherMM(), torch.randn(3, 1, 8), torch.randn(4, 8, 6)
     index = torch.tensor([0, 1, 2])
-    with pytest.raises(ValueError, match=r"lhs \(3, 1, 7\) has 7 columns, rhs \(3, 8, 6\) wants 8"):
+    with pytest.raises(ValueError, match="lhs has 7 columns, the matrices of rhs want 8"):
         product(x[..., :7], w, rhs_indices=index)
-    with pytest.raises(ValueError, match=r"rhs_indices must be integers, are torch\.float32"):
+    with pytest.raises(ValueError, match=r"rhs_indices must be integers, got torch\.float32"):
         product(x, w, rhs_indices=index.float())
-    with pytest.raises(ValueError, match=r"lhs must have rank 2 at least .* has \(8,\)"):
+    with pytest.raises(ValueError, match="lhs has rank 1 once its indices are taken"):
         product(x[0, 0], w)
-    with pytest.raises(ValueError, match=r"rhs \(4, 8, 6\) has no axis 3"):
+    with pytest.raises(ValueError, match="num_batch_axes is 3, rhs has rank 3"):
         GatherMM(3)(x, w, rhs_indices=index)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coreai_onnx.composites.declaration import Attribute, Composite, Input
+from coreai_onnx.composites.declaration import Attribute, Composite
 from coreai_onnx.errors import LoweringError, Where
 from coreai_onnx.lower.build.values import Value, dtype_of, maybe_dims
 
@@ -46,7 +46,8 @@ def checked(
         written = _typed(composite, attributes)
         dims = _known_dims(composite, inputs)
         _check_dtypes(composite, inputs)
-        _check_dims(composite, dims)
+        if wrong := composite.size_fault(dims):
+            raise ValueError(wrong)
     except TypeError as error:
         raise AttributeTypeError(f"{composite.name}: {error}", where) from None
     except ValueError as error:
@@ -141,37 +142,3 @@ def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
 
 def _dtype_name(x: Value) -> str:
     return str(dtype_of(x)).removeprefix("torch.")
-
-
-def _check_dims(composite: Composite, dims: Mapping[str, Sequence[int | None]]) -> None:
-    """Check ranks, and that known sizes with the same letter are equal."""
-    letters: dict[str, tuple[str, int]] = {}
-    for declared in composite.inputs:
-        if declared.name not in dims or "*" in declared.dims:
-            continue
-        for letter, size in _lettered(declared, dims[declared.name]):
-            broadcasts = declared.dims.startswith("~") and size == 1
-            if size is None or letter == "1" or broadcasts:
-                continue
-            other, known = letters.setdefault(letter, (declared.name, size))
-            if known != size:
-                raise ValueError(
-                    f"{declared.name} has shape {_shape(dims[declared.name])}, {other} "
-                    f"{_shape(dims[other])}: dim {letter} of {declared.dims.lstrip('~')} is "
-                    f"{size} here and {known} there"
-                )
-
-
-def _lettered(declared: Input, dims: Sequence[int | None]) -> list[tuple[str, int | None]]:
-    """Pair the letters of a declaration with sizes, aligned at the right."""
-    tokens = [t.partition("|")[0] for t in declared.dims.lstrip("~").split()]
-    if tokens[-1:] == ["1"] and len(dims) < len(tokens):
-        tokens = tokens[:-1]
-    if len(dims) > len(tokens):
-        pattern = declared.dims.lstrip("~")
-        raise ValueError(f"{declared.name} has shape {_shape(dims)}, more dims than {pattern}")
-    return list(zip(tokens[len(tokens) - len(dims) :], dims, strict=True))
-
-
-def _shape(dims: Sequence[int | None]) -> str:
-    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
