@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx.bodies.body import Variant
 from coreai_onnx.bodies.trace import Example
-from coreai_onnx.bodies.writers import variant_words, writes
+from coreai_onnx.bodies.writers import _WRITERS, variant_words, writes
 from coreai_onnx.composites import COMPOSITES
 from tests.support.composite_calls import CASES
 
@@ -150,3 +150,9 @@ def test_inputs_by_name() -> None:
 def test_every_composite_has_one_writer() -> None:
     with pytest.raises(AssertionError, match="rope has a writer already"):
         writes("rope")(lambda *_: [])
+
+
+def test_a_body_is_in_the_family_of_its_declaration() -> None:
+    for name, composite in COMPOSITES.items():
+        family = composite.reference.__module__.rpartition(".")[2]
+        assert _WRITERS[name].write.__module__ == f"coreai_onnx.bodies.{family}", name

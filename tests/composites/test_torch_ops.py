@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.export import Dim
 
 import coreai_onnx
-from coreai_onnx.composites import COMPOSITES, torch_ops
+from coreai_onnx.composites import COMPOSITES, TORCH_OPS, torch_ops
 from coreai_onnx.composites.few_bits import gather_mm_nbits
 from coreai_onnx.composites.gated_delta import gated_delta_update
 from coreai_onnx.composites.products import gather_mm
@@ -86,3 +87,28 @@ def test_a_call_is_the_reference_and_one_node(
     program = coreai_onnx.convert(module, tensors, dynamic_shapes=dims)
     assert [n.op_type for n in program.model.graph] == [name]
     agrees(program, module, tensors)
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+@pytest.mark.parametrize("name", TORCH_OPS)
+def test_an_op_of_a_declaration_has_its_inputs_and_then_its_attributes(name: str) -> None:
+    composite = TORCH_OPS[name]
+    arguments = _overload(name)._schema.arguments
+    tensors, numbers = arguments[: len(composite.inputs)], arguments[len(composite.inputs) :]
+    assert all("Tensor" in str(a.type) for a in tensors)
+    assert [a.name for a in numbers] == [a.name for a in composite.attributes]
+
+
+@pytest.mark.parametrize("name", ["gather_mm", "gather_mm_nbits", "gated_delta_update"])
+def test_the_schema_of_an_op_is_the_declaration(name: str) -> None:
+    composite, arguments = COMPOSITES[name], _overload(f"coreai.{name}.default")._schema.arguments
+    assert [a.name for a in arguments] == [x.name for x in composite.inputs + composite.attributes]
+    defaults = [None if x.optional else inspect.Parameter.empty for x in composite.inputs]
+    defaults += [a.default for a in composite.attributes]
+    assert defaults == [
+        a.default_value if a.has_default_value() else inspect.Parameter.empty for a in arguments
+    ]
