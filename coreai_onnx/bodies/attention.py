@@ -52,19 +52,19 @@ class _Call:
 
 
 def _words(variant: Variant) -> list[str]:
-    given = variant.given
+    inputs = variant.inputs
     words = []
-    if "attn_mask" in given:
-        words.append("mask" if given["attn_mask"].dtype == torch.bool else "bias")
+    if "attn_mask" in inputs:
+        words.append("mask" if inputs["attn_mask"].dtype == torch.bool else "bias")
     else:
         parts = ["causal"] if variant.attributes["is_causal"] else []
         parts += ["window"] if variant.attributes["window_size"] > 0 else []
         upper_left = variant.attributes["causal_alignment"] == "upper_left"
         parts += ["upper_left"] if parts and upper_left else []
         words += ["_".join(parts)] if parts else []
-    if "sinks" in given:
+    if "sinks" in inputs:
         words.append("sinks")
-    elif given["key"].dims[1] != given["value"].dims[1]:
+    elif inputs["key"].dims[1] != inputs["value"].dims[1]:
         words.append("value_heads")
     words += ["softcap"] if variant.attributes["softcap"] > 0 else []
     return words

@@ -43,7 +43,7 @@ class Variant:
     attributes: Mapping[str, Any]
 
     @property
-    def given(self) -> dict[str, Example]:
+    def inputs(self) -> dict[str, Example]:
         """The inputs that calls pass, by name."""
         pairs = zip(self.composite.inputs, self.examples, strict=False)
         return {declared.name: e for declared, e in pairs if e is not None}
@@ -101,7 +101,7 @@ class BodyBuilder:
         """Return the value of an attribute that the body reads from its calls."""
         return self.scope.attribute(self.ref(name))
 
-    def given(self, name: str) -> Value | None:
+    def input(self, name: str) -> Value | None:
         """Return an input by name, or None if calls omit it."""
         for declared, value in zip(self.composite.inputs, self.inputs, strict=False):
             if declared.name == name:

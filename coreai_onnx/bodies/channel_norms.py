@@ -29,7 +29,7 @@ def group_norm(b: BodyBuilder) -> Value:
         one, zero = op.Expand(1.0, groups), op.Expand(0.0, groups)
         normalized = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
     result = normalized
-    if b.given("scale") is not None or b.given("bias") is not None:
+    if b.input("scale") is not None or b.input("bias") is not None:
         channels = op.Shape(x, start=1, end=2)
         places = op.ReduceProd(op.Shape(x, start=2), keepdims=1)
         target = op.Concat(samples, channels, places, axis=0)
@@ -44,7 +44,7 @@ def instance_norm(b: BodyBuilder) -> Value:
     InstanceNormalization is not used: it requires a scale, a bias and float32.
     """
     op, x = b.op, b.inputs[0]
-    scale, bias = b.given("scale"), b.given("bias")
+    scale, bias = b.input("scale"), b.input("bias")
     if b.dtype == torch.float32:
         channels = None if scale is not None and bias is not None else op.Shape(x, start=1, end=2)
         one = op.Expand(1.0, channels) if scale is None else parameter(b, scale)
@@ -86,7 +86,7 @@ def _normalized(b: BodyBuilder, rows: Value) -> Value:
 
 def _scaled(b: BodyBuilder, x: Value) -> Value:
     """Scale and shift ``[N, C, places]`` per channel."""
-    scale, bias = b.given("scale"), b.given("bias")
+    scale, bias = b.input("scale"), b.input("bias")
     if scale is not None:
         x = b.op.Mul(x, b.op.unsqueeze(parameter(b, scale), [1]))
     if bias is not None:

@@ -19,10 +19,10 @@ _LAST = 2**31 - 1
 
 
 def _words(variant: Variant) -> list[str]:
-    given, bits = variant.given, int(variant.attributes["bits"])
+    inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     optional = (declared.name for declared in variant.composite.inputs if declared.optional)
-    return [*words, *(name for name in optional if name in given)]
+    return [*words, *(name for name in optional if name in inputs)]
 
 
 @writes("lut_to_dense", words=_words)
@@ -35,7 +35,7 @@ def lut_to_dense(b: BodyBuilder) -> Value:
     rows = op.Add(first, _codes(op, b.inputs[1], int(b.attributes["bits"]), shape))
     entries = op.Reshape(lut, op.Concat([-1], vector, axis=0))
     dense = _joined(op, op.Gather(entries, rows, axis=0), shape, b.attribute("axis"))
-    scale = b.given("scale")
+    scale = b.input("scale")
     if scale is None:
         return dense
     wide = _wide(b)
@@ -58,7 +58,7 @@ def sparse_to_dense(b: BodyBuilder) -> Value:
 def blockwise_shift_scale(b: BodyBuilder) -> Value:
     """Write the body; see the reference in :mod:`coreai_onnx.composites`."""
     op, wide, shape = b.op, _wide(b), b.attribute("shape")
-    scale, minval, zeros = b.inputs[0], b.given("minval"), b.given("zero_point")
+    scale, minval, zeros = b.inputs[0], b.input("minval"), b.input("zero_point")
     codes = _codes(op, b.inputs[1], int(b.attributes["bits"]), shape)
     factors = _tiled(op, op.cast(scale, wide), shape)
     if minval is not None:
@@ -78,8 +78,8 @@ def _codes(op: OpBuilder, stream: Value, bits: int, shape: Value) -> Value:
     """Return the codes of a stream in a shape, int64."""
     codes = unpacked(op, op.Reshape(stream, [-1]), bits)
     count = op.ReduceProd(shape, keepdims=1)
-    wanted = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
-    return op.Reshape(wanted, shape, allowzero=1)
+    used = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
+    return op.Reshape(used, shape, allowzero=1)
 
 
 def _tiled(op: OpBuilder, blocks: Value, shape: Value) -> Value:

@@ -19,10 +19,10 @@ _BYTE = 8
 
 def few_bits_words(variant: Variant) -> list[str]:
     """Return the variant words of a call of a composite with few-bit weights."""
-    given, bits = variant.given, int(variant.attributes["bits"])
+    inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
-    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in given)]
+    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in inputs)]
 
 
 @writes("linear_nbits", words=few_bits_words)
@@ -30,15 +30,15 @@ def linear_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.linear_nbits`."""
     op, wide = b.op, b.wide
     codes, scales = b.inputs[1:3]
-    given = b.given("zero_points"), b.given("palette")
-    weight = dequantized(op, codes, scales, *given, int(b.attributes["bits"]), wide)
+    zeros, palette = b.input("zero_points"), b.input("palette")
+    weight = dequantized(op, codes, scales, zeros, palette, int(b.attributes["bits"]), wide)
     sizes = op.Shape(weight)  # [N, groups, group_size]
     x = always_cast(op, b.inputs[0], wide)
     if b.attributes["activation_bits"]:
         x = rounded(op, x, op.Slice(sizes, [1], [3], [0]))
     rows = op.Reshape(weight, op.Concat(op.Slice(sizes, [0], [1], [0]), [-1], axis=0))
     product = op.MatMul(x, op.Transpose(rows, perm=[1, 0]))
-    bias = b.given("bias")
+    bias = b.input("bias")
     total = product if bias is None else op.Add(product, always_cast(op, bias, wide))
     return op.CastLike(total, b.inputs[0])
 
@@ -101,7 +101,7 @@ def gather_mm_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.gather_mm_nbits`."""
     op, wide = b.op, b.wide
     lhs, codes, scales, indices = b.inputs[:4]
-    zeros, palette = b.given("zero_points"), b.given("palette")
+    zeros, palette = b.input("zero_points"), b.input("palette")
     count, width = op.Shape(codes, start=0, end=1), op.Shape(codes, start=1, end=2)
     depth, bits = op.Shape(lhs, start=-1), int(b.attributes["bits"])
     chosen = op.Gather(op.Range(0, op.Squeeze(count, [0]), 1), indices, axis=0)
@@ -125,13 +125,13 @@ def embedding_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.embedding_nbits`."""
     op, wide = b.op, b.wide
     scales, codes, indices = b.inputs[:3]
-    zeros = b.given("zero_points")
+    zeros = b.input("zero_points")
     values = dequantized(
         op,
         op.Gather(codes, indices, axis=0),
         op.Gather(scales, indices, axis=0),
         None if zeros is None else op.Gather(zeros, indices, axis=0),
-        b.given("palette"),
+        b.input("palette"),
         int(b.attributes["bits"]),
         wide,
     )

@@ -20,7 +20,7 @@ from coreai_onnx.lower.build.values import Value, ir_dtype
 
 
 def _words(variant: Variant) -> list[str]:
-    words = [] if "initial_state" in variant.given else ["no_state"]
+    words = [] if "initial_state" in variant.inputs else ["no_state"]
     return words if variant.attributes["use_qk_l2_norm"] else [*words, "no_norm"]
 
 
@@ -43,7 +43,7 @@ def gated_delta_update(b: BodyBuilder) -> list[Value]:
         op.Reshape(rate, sizes("B H R S 1 1"), allowzero=1),
         op.Reshape(op.Exp(decay), sizes("B H R S 1 1"), allowzero=1),
     ]
-    initial = b.given("initial_state")
+    initial = b.input("initial_state")
     if initial is None:
         state = op.Expand(op.const(0.0, wide), sizes("B H R D E"))
     else:
@@ -83,8 +83,8 @@ def _scan(
     names, type_ = op.scope.names, ir.TensorType(ir_dtype(wide))
     graph = ir.Graph([], [], nodes=[], name=names.unique("token"))
     inner = op.inside(op.scope.nested(graph))
-    given = ("state", "query", "key", "key_column", "value", "beta", "decay")
-    inputs = [ir.Value(name=names.unique(f"one_{n}"), type=type_) for n in given]
+    roles = ("state", "query", "key", "key_column", "value", "beta", "decay")
+    inputs = [ir.Value(name=names.unique(f"one_{n}"), type=type_) for n in roles]
     graph.inputs.extend(inputs)
     before, query, key, column, value, rate, decay = inputs
     faded = inner.Mul(before, decay)

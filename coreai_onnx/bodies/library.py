@@ -122,12 +122,12 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
 def examples_of(call: CompositeCall) -> tuple[Example | None, ...]:
     """Return the properties of a call's inputs on which the body depends."""
     composite, inputs = call.composite, call.node.inputs
-    given = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
-    first = given[0]
+    values = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
+    first = values[0]
     assert first is not None
     examples: list[Example | None] = []
     sizes: dict[str, Dim] = {}
-    for declared, value in zip(composite.inputs, given, strict=True):
+    for declared, value in zip(composite.inputs, values, strict=True):
         if value is None:
             examples.append(None)
             continue

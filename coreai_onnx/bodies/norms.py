@@ -28,14 +28,14 @@ _NOT_FUSED_SINCE = 23
 # ---------------------------------------------------------------------- names of variants
 def parameter_words(variant: Variant) -> list[str]:
     """Return variant words: which of scale and bias a call passes, and whether dtypes differ."""
-    given = variant.given
+    inputs = variant.inputs
     has_bias = any(declared.name == "bias" for declared in variant.composite.inputs)
     words = []
-    if "scale" not in given:
-        words = ["bias_only"] if "bias" in given else ["unscaled"]
-    elif has_bias and "bias" not in given:
+    if "scale" not in inputs:
+        words = ["bias_only"] if "bias" in inputs else ["unscaled"]
+    elif has_bias and "bias" not in inputs:
         words = ["no_bias"]
-    dtypes = {given[n].dtype for n in _PARAMETERS if n in given} - {given["input"].dtype}
+    dtypes = {inputs[n].dtype for n in _PARAMETERS if n in inputs} - {inputs["input"].dtype}
     if dtypes:
         words.append("wide_scale" if has_bias or dtypes == {torch.float32} else "narrow_scale")
     return words
@@ -60,7 +60,7 @@ def _few_trailing(variant: Variant) -> bool:
 def _has_normalized_shape(variant: Variant) -> bool:
     """Whether scale and bias have the normalized shape, which is not broadcast."""
     count = len(variant.attributes["axes"])
-    parameters = [e for name, e in variant.given.items() if name in _PARAMETERS]
+    parameters = [e for name, e in variant.inputs.items() if name in _PARAMETERS]
     return all(len(e.dims) == count and 1 not in e.dims for e in parameters)
 
 
@@ -108,7 +108,7 @@ def _sum(b: BodyBuilder, op_type: str) -> Value:
 
 def _layer_norm_of(b: BodyBuilder, x: Value) -> Value:
     """Return the layer norm of a value, with scale and bias."""
-    op, scale, bias = b.op, b.given("scale"), b.given("bias")
+    op, scale, bias = b.op, b.input("scale"), b.input("bias")
     computed = b.dtype in (torch.float32, torch.float16)
     wide_parameters = mixed(b) or not _has_normalized_shape(b.variant)
     if computed and _few_trailing(b.variant) and scale is not None and not wide_parameters:
@@ -128,7 +128,7 @@ def _layer_norm_of(b: BodyBuilder, x: Value) -> Value:
 
 def _rms_norm_of(b: BodyBuilder, x: Value) -> Value:
     """Return the root-mean-square norm of a value, with a scale."""
-    op, scale = b.op, b.given("scale")
+    op, scale = b.op, b.input("scale")
     computed = b.dtype in (torch.float32, torch.float16) and b.opset >= 23
     if computed and _few_trailing(b.variant) and scale is not None and dtype_of(scale) == b.dtype:
         axis = min(b.attributes["axes"])
@@ -153,8 +153,8 @@ def _axes(b: BodyBuilder) -> Any:
 # ---------------------------------------------------------------------- parameters
 def mixed(b: BodyBuilder) -> bool:
     """Whether a parameter has another dtype than the input."""
-    given = (b.given(name) for name in _PARAMETERS)
-    return any(p is not None and dtype_of(p) != b.dtype for p in given)
+    parameters = (b.input(name) for name in _PARAMETERS)
+    return any(p is not None and dtype_of(p) != b.dtype for p in parameters)
 
 
 def parameter(b: BodyBuilder, x: Value, *, always: bool | None = None) -> Value:
@@ -201,9 +201,9 @@ def _extreme(b: BodyBuilder, x: Value, *, largest: bool) -> Value:
 
     onnxruntime may ignore a NaN, depending on its position in the row.
     """
-    found = _reduced(b, "ReduceMax" if largest else "ReduceMin", x)
-    unclear = _reduced(b, "ReduceMax", b.op.cast(b.op.IsNaN(x), torch.float32))
-    return b.op.Where(b.op.Greater(unclear, 0.0), float("nan"), found)
+    extreme = _reduced(b, "ReduceMax" if largest else "ReduceMin", x)
+    has_nan = _reduced(b, "ReduceMax", b.op.cast(b.op.IsNaN(x), torch.float32))
+    return b.op.Where(b.op.Greater(has_nan, 0.0), float("nan"), extreme)
 
 
 def _reduced(b: BodyBuilder, op_type: str, x: Value) -> Value:

@@ -119,7 +119,7 @@ class _Axis:
 
 
 def _shuffle_words(variant: Variant) -> list[str]:
-    return [] if len(variant.given["input"].dims) == 4 else ["any_rank"]
+    return [] if len(variant.inputs["input"].dims) == 4 else ["any_rank"]
 
 
 @writes("pixel_shuffle", words=_shuffle_words)
@@ -127,7 +127,7 @@ def pixel_shuffle(b: BodyBuilder) -> Value:
     """DepthToSpace on four axes; the axes before the channels are merged into one."""
     op, x = b.op, b.inputs[0]
     wide = op.cast(x, torch.float32) if b.dtype.itemsize < 4 else x
-    if len(b.variant.given["input"].dims) == 4:
+    if len(b.variant.inputs["input"].dims) == 4:
         moved = op.DepthToSpace(wide, blocksize=b.ref("upscale_factor"), mode="CRD")
         return op.cast(moved, b.dtype)
     lead, tail = op.Shape(x, end=-3), op.Shape(x, start=-3)

@@ -22,8 +22,8 @@ _AXIS = AttributeRef("num_batch_axes", "int")
 
 
 def _words(variant: Variant) -> list[str]:
-    given = variant.given
-    left, right = "lhs_indices" in given, "rhs_indices" in given
+    inputs = variant.inputs
+    left, right = "lhs_indices" in inputs, "rhs_indices" in inputs
     words = ["both_indices"] if left and right else []
     words = words or (["lhs_indices"] if left else ["rhs_indices"] if right else [])
     words += ["rows"] if right and _chooses_rows(variant) else []
@@ -34,7 +34,7 @@ def _words(variant: Variant) -> list[str]:
 def gather_mm(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.products.gather_mm`."""
     op, (lhs, rhs) = b.op, b.inputs[:2]
-    left, right = b.given("lhs_indices"), b.given("rhs_indices")
+    left, right = b.input("lhs_indices"), b.input("rhs_indices")
     rows = lhs if left is None else op.Gather(lhs, left, axis=_AXIS)
     transposed = bool(b.attributes["transpose_rhs"])
     wide = b.wide
@@ -52,7 +52,7 @@ def gather_mm(b: BodyBuilder) -> Value:
 
 def _chooses_rows(variant: Variant) -> bool:
     """Whether ``rhs_indices`` select along an axis of the matrices, instead of whole matrices."""
-    return len(variant.given["rhs"].dims) - int(variant.attributes["num_batch_axes"]) <= 2
+    return len(variant.inputs["rhs"].dims) - int(variant.attributes["num_batch_axes"]) <= 2
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ _END = torch.iinfo(torch.int64).max
 
 
 def _words(variant: Variant) -> list[str]:
-    given = variant.given
-    if "cos" in given and "sin" in given:
+    inputs = variant.inputs
+    if "cos" in inputs and "sin" in inputs:
         words = ["per_head"] if _per_head(variant) else []
-        given.pop("freqs", None)
-    elif "position_ids" in given:
+        inputs.pop("freqs", None)
+    elif "position_ids" in inputs:
         words = ["positions"]
     else:
-        words = ["offset"] if "offset" in given else ["sequence"]
-    words += ["freqs"] if "freqs" in given else []
+        words = ["offset"] if "offset" in inputs else ["sequence"]
+    words += ["freqs"] if "freqs" in inputs else []
     words += ["interleaved"] if variant.attributes["interleaved"] else []
     words += ["partial"] if variant.attributes["dims"] else []
-    words += ["rank3"] if len(given["input"].dims) == 3 else []
+    words += ["rank3"] if len(inputs["input"].dims) == 3 else []
     return words
 
 
@@ -41,7 +41,7 @@ def rope(b: BodyBuilder) -> Value:
     x = b.inputs[0]
     if len(first.dims) == 3:
         x = b.op.unsqueeze(x, [0])
-    if b.given("cos") is not None and b.given("sin") is not None:
+    if b.input("cos") is not None and b.input("sin") is not None:
         cos, sin = (_always_wide(b, n) for n in ("cos", "sin"))
     else:
         angle = _angles(b, x, partial=b.attributes["dims"] > 0)
@@ -55,7 +55,7 @@ def rope(b: BodyBuilder) -> Value:
 
 def _per_head(variant: Variant) -> bool:
     """Whether given cosines and sines differ from head to head."""
-    tables = [variant.given[n] for n in ("cos", "sin") if n in variant.given]
+    tables = [variant.inputs[n] for n in ("cos", "sin") if n in variant.inputs]
     return len(tables) == 2 and any(len(e.dims) > 2 and e.dims[-3] != 1 for e in tables)
 
 
@@ -63,7 +63,7 @@ def _per_head(variant: Variant) -> bool:
 def _angles(b: BodyBuilder, x: Value, *, partial: bool) -> Value:
     """Return position times frequency, ``[batch or 1, 1, length, lanes / 2]``."""
     op, positions = b.op, _positions(b, x)
-    if b.given("freqs") is not None:
+    if b.input("freqs") is not None:
         freqs = _always_wide(b, "freqs")
     else:
         lanes = b.attribute("dims") if partial else op.squeeze(op.Shape(x, start=3), [0])
@@ -76,33 +76,32 @@ def _angles(b: BodyBuilder, x: Value, *, partial: bool) -> Value:
 
 def _positions(b: BodyBuilder, x: Value) -> Value:
     """Return the positions, ``[batch or 1, 1, length]``."""
-    op, given = b.op, b.given("position_ids")
-    if given is not None:
+    op, positions = b.op, b.input("position_ids")
+    if positions is not None:
         rows = op.Concat(op.const([1]), op.Shape(x, start=2, end=3), axis=0)
         return op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
     length = op.squeeze(op.Shape(x, start=2, end=3), [0])
     counted = b.widened(op.Range(0, length, 1))
-    if b.given("offset") is not None:
-        positions = op.Add(op.Reshape(_always_wide(b, "offset"), [-1, 1, 1]), counted)
-        return positions
+    if b.input("offset") is not None:
+        return op.Add(op.Reshape(_always_wide(b, "offset"), [-1, 1, 1]), counted)
     return op.unsqueeze(counted, [0, 1])
 
 
 def _always_wide(b: BodyBuilder, name: str) -> Value:
     """Cast an input, even if redundant, so that one body holds for every dtype."""
-    x = b.given(name)
+    x = b.input(name)
     assert x is not None
     return always_cast(b.op, x, b.wide)
 
 
 # ---------------------------------------------------------------------- rotation
-def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, given: tuple[Value, Value]) -> Value:
+def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, tables: tuple[Value, Value]) -> Value:
     op, one = b.op, b.op.const([1])
     rows = op.Concat(op.Shape(x, start=0, end=1), one, op.Shape(x, start=2, end=3), one, axis=0)
-    tables = [op.squeeze(op.Expand(table, rows), [1]) for table in given]
+    rows_of_tables = [op.squeeze(op.Expand(table, rows), [1]) for table in tables]
     turned = op.RotaryEmbedding(
         b.widened(x),
-        *tables,
+        *rows_of_tables,
         interleaved=int(b.attributes["interleaved"] != 0),
         rotary_embedding_dim=b.ref("dims"),
     )

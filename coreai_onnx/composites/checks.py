@@ -112,11 +112,11 @@ def check_channels(least_rank: int) -> Any:
 def other_channels(dims: Dims) -> str:
     """Return a message if a parameter does not have one element per channel."""
     channels = dims["input"][1] if len(dims.get("input", ())) > 1 else None
-    for name, given in dims.items():
+    for name, shape in dims.items():
         if name == "input":
             continue
-        if len(given) != 1:
-            return f"{name} has rank {len(given)}, one number per channel is needed"
-        if None not in (given[0], channels) and given[0] != channels:
-            return f"{name} has {given[0]} numbers for {channels} channels"
+        if len(shape) != 1:
+            return f"{name} has rank {len(shape)}, one number per channel is needed"
+        if None not in (shape[0], channels) and shape[0] != channels:
+            return f"{name} has {shape[0]} numbers for {channels} channels"
     return ""

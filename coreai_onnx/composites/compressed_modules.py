@@ -70,8 +70,8 @@ class PalettizeModule(nn.Module):
     def forward(self, original: torch.Tensor | None = None) -> torch.Tensor:
         """Return the weight; ``original`` is that of a parametrization and has no effect."""
         del original
-        given = (self.lut, self.indices, *([] if self.scale is None else [self.scale]))
-        return call("lut_to_dense", *given, bits=self.bits, shape=self.shape, axis=self.axis)
+        tensors = (self.lut, self.indices, *([] if self.scale is None else [self.scale]))
+        return call("lut_to_dense", *tensors, bits=self.bits, shape=self.shape, axis=self.axis)
 
 
 class ScaledPalettizeModule(PalettizeModule):
@@ -195,16 +195,16 @@ class WeightDequantizeModule(nn.Module):
             self._store_integers(quantized_data, dtype)
 
     def _store_integers(self, data: torch.Tensor, dtype: torch.dtype) -> None:
-        name, known = type(self).__name__, _INTEGER.fullmatch(str(dtype))
-        bits = int(known[2]) if known else 0
+        name, match = type(self).__name__, _INTEGER.fullmatch(str(dtype))
+        bits = int(match[2]) if match else 0
         stored = data.dtype in (torch.int8, torch.uint8) and data.ndim >= 1
         _require(stored, name, f"data must be int8 or uint8 with axes, got {data.dtype}")
         _require(bits in STREAM_BITS, name, f"{dtype} is not an integer of {STREAM_BITS} bits")
-        self.minimum = 0 if known and known[1] else -(1 << (bits - 1))
+        self.minimum = 0 if match and match[1] else -(1 << (bits - 1))
         self.bits, self.shape = bits, list(data.shape)
         _refuse(check_blocks(self.scale.shape, self.shape, "scale"), name)
-        for what, given in (("zero_point", self.zero_point), ("minval", self.minval)):
-            fits = given is None or given.shape == self.scale.shape
+        for what, parameter in (("zero_point", self.zero_point), ("minval", self.minval)):
+            fits = parameter is None or parameter.shape == self.scale.shape
             _require(fits, name, f"{what} and scale differ in shape")
         zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
         _require(zeros, name, f"zero_point must be {data.dtype}, as the data")
@@ -220,11 +220,11 @@ class WeightDequantizeModule(nn.Module):
         if self.floats is not None:
             weight: torch.Tensor = self.floats()
             return weight
-        given = [self.scale, self.codes, self.zero_point, self.minval]
-        while given[-1] is None:
-            given.pop()
+        tensors = [self.scale, self.codes, self.zero_point, self.minval]
+        while tensors[-1] is None:
+            tensors.pop()
         layout = {"bits": self.bits, "shape": self.shape, "minimum": self.minimum}
-        return call("blockwise_shift_scale", *given, **layout)
+        return call("blockwise_shift_scale", *tensors, **layout)
 
 
 def _floats(

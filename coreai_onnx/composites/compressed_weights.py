@@ -60,8 +60,8 @@ def check_stream(dims: Dims, attributes: Attributes, name: str) -> str:
     unit = math.lcm(bits, _BYTE) // _BYTE
     if size % unit:
         return f"{name} has {size} bytes, {bits}-bit codes need a multiple of {unit}"
-    found, needed = size * _BYTE // bits, math.prod(shape)
-    return "" if found >= needed else f"{name} has {found} codes, shape {shape} needs {needed}"
+    count, needed = size * _BYTE // bits, math.prod(shape)
+    return "" if count >= needed else f"{name} has {count} codes, shape {shape} needs {needed}"
 
 
 def check_blocks(grid: Sequence[int | None], shape: Sequence[int], name: str) -> str:

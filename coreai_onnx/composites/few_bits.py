@@ -178,12 +178,12 @@ LINEAR_NBITS = Composite(
 
 def _admissible(inputs: Tensors) -> Tensors:
     """Return inputs with bytes as codes, indices in range, and one of zero points and palette."""
-    found = dict(inputs)
-    found["codes"] = found["codes"].to(torch.uint8)
-    found["indices"] = found["indices"] % max(inputs["codes"].shape[0], 1)
-    if "palette" in found:
-        found.pop("zero_points", None)
-    return found
+    valid = dict(inputs)
+    valid["codes"] = valid["codes"].to(torch.uint8)
+    valid["indices"] = valid["indices"] % max(inputs["codes"].shape[0], 1)
+    if "palette" in valid:
+        valid.pop("zero_points", None)
+    return valid
 
 
 def gather_mm_nbits(

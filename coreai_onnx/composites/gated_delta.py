@@ -63,8 +63,8 @@ def gated_delta_update(
     outputs = []
     for t in range(length):
         state = state * decay[:, :, t, None, None]
-        known = (k[:, :, t, None, :] @ state).squeeze(-2)
-        write = (v[:, :, t] - known) * rate[:, :, t, None]
+        recalled = (k[:, :, t, None, :] @ state).squeeze(-2)
+        write = (v[:, :, t] - recalled) * rate[:, :, t, None]
         state = state + k[:, :, t, :, None] * write[:, :, None, :]
         outputs.append((q[:, :, t, None, :] @ state).squeeze(-2))
     output = torch.stack(outputs, dim=1) if outputs else v.transpose(1, 2)

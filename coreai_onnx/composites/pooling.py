@@ -69,13 +69,13 @@ def _check_windows(dims: Dims, attributes: Attributes) -> str:
     """Return what is wrong with windows: one number per axis, paddings of half a window at most."""
     axes = len(dims["input"]) - 2
     kernel, stride, padding = (attributes[n] for n in ("kernel_size", "stride", "padding"))
-    for name, given, wanted in (
+    for name, values, count in (
         ("kernel_size", kernel, axes),
         ("stride", stride, axes),
         ("padding", padding, 2 * axes),
     ):
-        if len(given) != wanted:
-            return f"{name} has {len(given)} numbers, {wanted} are needed"
+        if len(values) != count:
+            return f"{name} has {len(values)} numbers, {count} are needed"
     if min([*kernel, *stride]) < 1:
         return f"kernel_size is {kernel} and stride {stride}, at least 1 is needed"
     if any(not 0 <= 2 * p <= k for p, k in zip(padding, [*kernel, *kernel], strict=True)):

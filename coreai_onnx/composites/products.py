@@ -74,19 +74,19 @@ def _check(dims: Dims, attributes: Attributes) -> str:
         if len(shape) < 2:
             return f"{name} has rank {len(shape)} once its indices are taken, at least 2 are needed"
         taken[name] = shape
-    columns, wanted = taken["lhs"][-1], taken["rhs"][-1 if attributes["transpose_rhs"] else -2]
-    if columns is None or wanted is None or columns == wanted:
+    columns, rows = taken["lhs"][-1], taken["rhs"][-1 if attributes["transpose_rhs"] else -2]
+    if columns is None or rows is None or columns == rows:
         return ""
-    return f"lhs has {columns} columns, the matrices of rhs want {wanted}"
+    return f"lhs has {columns} columns, the matrices of rhs want {rows}"
 
 
 def _admissible(inputs: Tensors) -> Tensors:
     """Return inputs with indices that are in range for the axes of either operand."""
-    found = dict(inputs)
+    valid = dict(inputs)
     for name in ("lhs", "rhs"):
-        if f"{name}_indices" in found:
-            found[f"{name}_indices"] = found[f"{name}_indices"] % max(min(inputs[name].shape), 1)
-    return found
+        if f"{name}_indices" in valid:
+            valid[f"{name}_indices"] = valid[f"{name}_indices"] % max(min(inputs[name].shape), 1)
+    return valid
 
 
 GATHER_MM = Composite(

@@ -89,13 +89,13 @@ def _angles(
 
 
 def _check(dims: Dims, attributes: Attributes) -> str:
-    given = dims["input"]
-    if len(given) not in (3, 4):
-        return f"input has rank {len(given)}, 3 or 4 is needed"
-    wanted, lanes = attributes["dims"], given[-1]
-    if wanted < 0:
-        return f"dims is {wanted}, at least 0 is needed"
-    rotated = lanes if wanted == 0 else (wanted if lanes is None else min(wanted, lanes))
+    shape = dims["input"]
+    if len(shape) not in (3, 4):
+        return f"input has rank {len(shape)}, 3 or 4 is needed"
+    count, lanes = attributes["dims"], shape[-1]
+    if count < 0:
+        return f"dims is {count}, at least 0 is needed"
+    rotated = lanes if count == 0 else (count if lanes is None else min(count, lanes))
     if rotated is not None and (rotated < 2 or rotated % 2):
         return f"the number of rotated lanes must be even and positive, is {rotated}"
     for name in ("cos", "sin", "freqs"):

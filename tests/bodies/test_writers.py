@@ -144,7 +144,7 @@ def test_others() -> None:
 
 def test_inputs_by_name() -> None:
     composite = COMPOSITES["layer_norm"]
-    assert Variant(composite, (X, None, W), {}).given == {"input": X, "bias": W}
+    assert Variant(composite, (X, None, W), {}).inputs == {"input": X, "bias": W}
 
 
 def test_every_composite_has_one_writer() -> None:

@@ -228,15 +228,15 @@ def _part(entry: Any) -> str:
 def _output_names(call: ModuleCall) -> list[str]:
     filled = pytree.tree_unflatten(list(range(len(call.out_leaves))), call.out_tree)
     paths = pytree.tree_flatten_with_path(filled)[0]
-    found = [
+    names = [
         "_".join(_part(entry) for entry in path)
         for (path, _), leaf in zip(paths, call.out_leaves, strict=True)
         if leaf == "tensor"
     ]
     changed = [f"{path.replace('.', '_')}_out" for path in call.changed or ()]
-    if len(found) == 1 and not found[0]:
+    if len(names) == 1 and not names[0]:
         return ["output", *changed]
-    return [*(n if n and not n[0].isdigit() else f"output_{n}" for n in found), *changed]
+    return [*(n if n and not n[0].isdigit() else f"output_{n}" for n in names), *changed]
 
 
 def _results(
@@ -339,11 +339,11 @@ def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) 
 
 
 def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    assert isinstance(found, torch.Tensor)
-    return found
+        value = getattr(value, part)
+    assert isinstance(value, torch.Tensor)
+    return value
 
 
 def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:

@@ -119,13 +119,13 @@ def _separate_outputs(graph: ir.Graph) -> None:
     for index, value in enumerate(list(graph.outputs)):
         if value in seen:
             node = ir.node("Identity", [value], name=f"output_{index}_copy")
-            made = node.outputs[0]
+            copy = node.outputs[0]
             free = (f"{value.name}_{number}" for number in itertools.count(index))
-            made.name = next(name for name in free if name not in names)
-            names.add(made.name)
-            made.type, made.shape = value.type, value.shape
+            copy.name = next(name for name in free if name not in names)
+            names.add(copy.name)
+            copy.type, copy.shape = value.type, value.shape
             graph.append(node)
-            graph.outputs[index] = made
+            graph.outputs[index] = copy
         seen.add(graph.outputs[index])
 
 
@@ -143,11 +143,11 @@ def _converted(model: ir.Model, opset: int, name: str) -> ir.Model:
     if nested is not None:
         raise _no_conversion(name, source, opset, f"{nested.op_type} inside a branch or loop")
     try:
-        made = version_converter.convert_version(ir.to_proto(model), opset)
-        onnx.checker.check_model(made)
+        converted = version_converter.convert_version(ir.to_proto(model), opset)
+        onnx.checker.check_model(converted)
     except Exception as error:  # the converter raises RuntimeError and onnx's own errors
         raise _no_conversion(name, source, opset, reason_of(error)) from error
-    return ir.from_proto(made)
+    return ir.from_proto(converted)
 
 
 def _changed(body: ir.Graph | ir.Function, opset: int) -> list[ir.Node]:

@@ -147,16 +147,16 @@ def _compare(
     return next(filter(None, differences), "")
 
 
-def _difference(given: torch.Tensor, wanted: torch.Tensor) -> str:
-    if given.shape != wanted.shape or given.dtype != wanted.dtype:
+def _difference(actual: torch.Tensor, expected: torch.Tensor) -> str:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return (
-            f"it gives {given.dtype} {tuple(given.shape)}, "
-            f"the composite {wanted.dtype} {tuple(wanted.shape)}"
+            f"it gives {actual.dtype} {tuple(actual.shape)}, "
+            f"the composite {expected.dtype} {tuple(expected.shape)}"
         )
-    if not wanted.numel():
+    if not expected.numel():
         return ""
-    worst = (given.double() - wanted.double()).abs().max().item()
-    bound = relative_tolerance(wanted.dtype) * wanted.double().abs().max().item()
+    worst = (actual.double() - expected.double()).abs().max().item()
+    bound = relative_tolerance(expected.dtype) * expected.double().abs().max().item()
     return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 
 

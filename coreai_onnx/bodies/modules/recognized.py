@@ -168,21 +168,21 @@ def _fits(declared: Input, value: Any) -> bool:
 
 def _weight_name(declared: Input, module: torch.nn.Module) -> str:
     """Return the name of the parameter or buffer that is this input; empty if there is none."""
-    own = dict([*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)])
+    weights = dict([*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)])
     names = (declared.name, *declared.aliases)
-    return next((n for n in names if own.get(n) is not None), "")
+    return next((n for n in names if weights.get(n) is not None), "")
 
 
 def _attributes(composite: Composite, module: torch.nn.Module) -> dict[str, Any]:
     """Return the composite's attributes, read from the module by name or alias."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for attribute in composite.attributes:
         for name in (attribute.name, *attribute.aliases):
             value = _typed(attribute, getattr(module, name, None))
             if value is not None:
-                found[attribute.name] = value
+                attributes[attribute.name] = value
                 break
-    return found
+    return attributes
 
 
 def _typed(attribute: Attribute, value: Any) -> Any:
@@ -206,19 +206,19 @@ def _proven_once(
     call: ModuleCall,
     match: _Match,
     examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
-    known: dict[Any, _Match | _Differs],
+    results: dict[Any, _Match | _Differs],
 ) -> _Match:
     """Return or raise the cached result of :func:`_proven` for an equal call and match."""
     key = (call.leader.tag, repr(sorted(match.sources.items())), repr(match.attributes))
-    if key not in known:
+    if key not in results:
         try:
-            known[key] = _proven(composite, call, match, examples)
+            results[key] = _proven(composite, call, match, examples)
         except _Differs as difference:
-            known[key] = difference
-    found = known[key]
-    if isinstance(found, _Differs):
-        raise _Differs(str(found))
-    return found
+            results[key] = difference
+    result = results[key]
+    if isinstance(result, _Differs):
+        raise _Differs(str(result))
+    return result
 
 
 def _proven(
@@ -242,12 +242,12 @@ def _proven(
 
 
 # ---------------------------------------------------------------------- the node
-def _as_value(op: OpBuilder, declared: Input, found: Any) -> Value | None:
+def _as_value(op: OpBuilder, declared: Input, argument: Any) -> Value | None:
     """Return an argument as a value; integer indices are cast to int64."""
-    if found is None:
+    if argument is None:
         return None
-    if not isinstance(found, ir.Value):
-        known = not isinstance(found, sympy.Basic)
-        return op.const(int(found)) if known else op.dim(sympy.sympify(found))
-    taken = declared.dtype != "index" or dtype_of(found) in (torch.int32, torch.int64)
-    return found if taken else op.cast(found, torch.int64)
+    if not isinstance(argument, ir.Value):
+        is_number = not isinstance(argument, sympy.Basic)
+        return op.const(int(argument)) if is_number else op.dim(sympy.sympify(argument))
+    taken = declared.dtype != "index" or dtype_of(argument) in (torch.int32, torch.int64)
+    return argument if taken else op.cast(argument, torch.int64)

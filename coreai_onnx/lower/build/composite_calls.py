@@ -108,6 +108,6 @@ class CompositeCalls:
 def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | None]:
     """Return the inputs, with None for an input without effect."""
     names = [declared.name for declared in composite.inputs[: len(inputs)]]
-    given = {name for name, x in zip(names, inputs, strict=True) if x is not None}
-    unused = composite.unused(given)
+    passed = {name for name, x in zip(names, inputs, strict=True) if x is not None}
+    unused = composite.unused(passed)
     return [None if name in unused else x for name, x in zip(names, inputs, strict=True)]

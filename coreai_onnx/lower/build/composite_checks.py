@@ -98,8 +98,8 @@ def _scalar(attribute: Attribute, type_: str, value: Any) -> Any:
 
 
 def _wrong_type(attribute: Attribute, value: Any) -> TypeError:
-    found = type(value).__name__
-    return TypeError(f"attribute {attribute.name!r} is of type {attribute.type}, not {found}")
+    actual = type(value).__name__
+    return TypeError(f"attribute {attribute.name!r} is of type {attribute.type}, not {actual}")
 
 
 # ---------------------------------------------------------------------- inputs
@@ -107,11 +107,11 @@ def _known_dims(
     composite: Composite, inputs: Sequence[Value | None]
 ) -> dict[str, tuple[int | None, ...]]:
     """Return the dims of the inputs that are present, None for a symbolic one."""
-    found: dict[str, tuple[int | None, ...]] = {}
+    sizes: dict[str, tuple[int | None, ...]] = {}
     for declared, x in zip(composite.inputs, inputs, strict=False):
         dims = None if x is None else maybe_dims(x)
         if dims is not None:
-            found[declared.name] = tuple(d if isinstance(d, int) else None for d in dims)
+            sizes[declared.name] = tuple(d if isinstance(d, int) else None for d in dims)
     missing = [
         declared.name
         for index, declared in enumerate(composite.inputs)
@@ -119,21 +119,21 @@ def _known_dims(
     ]
     if missing:
         raise ValueError(f"the input {missing[0]} is missing")
-    return found
+    return sizes
 
 
 def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
     first = inputs[0]
     assert first is not None
-    own = _dtype_name(first)
-    if own not in composite.dtypes:
-        raise ValueError(f"{composite.inputs[0].name} is {own}, not one of {composite.dtypes}")
+    dtype = _dtype_name(first)
+    if dtype not in composite.dtypes:
+        raise ValueError(f"{composite.inputs[0].name} is {dtype}, not one of {composite.dtypes}")
     for declared, x in zip(composite.inputs, inputs, strict=False):
         if x is None or x.dtype is None:
             continue
         name = _dtype_name(x)
-        if declared.dtype == "T" and name != own:
-            raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {own}")
+        if declared.dtype == "T" and name != dtype:
+            raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {dtype}")
         if declared.dtype == "index" and name not in _INDICES:
             raise ValueError(f"{declared.name} is {name}, not one of {_INDICES}")
         if declared.dtype not in ("T", "any", "index", name):

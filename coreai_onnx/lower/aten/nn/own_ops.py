@@ -46,9 +46,9 @@ def composite(op: OpBuilder, inputs: Sequence[Value | None], name: str, attribut
 def lut_to_dense(op: OpBuilder, indices: Value, lut: Value, axis: int | None = None) -> Value:
     """The composite ``lut_to_dense``; tables of other dtypes are cast to float32 and back."""
     shape, entries = _sizes(indices), _sizes(lut)[-2]
-    known = constant_or_none(indices)
-    bits = _fewest(entries - 1) if known is not None else _BYTE
-    codes = _stream(op, indices, known, bits)
+    constant = constant_or_none(indices)
+    bits = _fewest(entries - 1) if constant is not None else _BYTE
+    codes = _stream(op, indices, constant, bits)
     attributes = {"bits": bits, "shape": shape, "axis": (axis or 0) % len(shape)}
     computed = lut if dtype_of(lut) in COMPUTED else op.cast(lut, torch.float32)
     dense = op.composite("lut_to_dense", [computed, codes], **attributes)
@@ -93,25 +93,25 @@ def constexpr_blockwise_shift_scale(
 @lowers("coreai.sparse_to_dense.default")
 def sparse_to_dense(op: OpBuilder, nonzero: Value, mask: Value) -> Value:
     """The composite ``sparse_to_dense``; a mask that is computed selects by positions."""
-    shape, known = _sizes(mask), constant_or_none(mask)
-    if known is None:
+    shape, constant = _sizes(mask), constant_or_none(mask)
+    if constant is None:
         present = op.cast(op.reshape(mask, [math.prod(shape)]), torch.int64)
         places = op.Mul(op.CumSum(present, 0), present)
         zero = op.cast(op.const([0.0]), dtype_of(nonzero))
         return op.reshape(op.Gather(op.Concat(zero, nonzero, axis=0), places, axis=0), shape)
     values = nonzero if dtype_of(nonzero) in COMPUTED else op.cast(nonzero, torch.float32)
-    dense = op.composite("sparse_to_dense", [values, _stream(op, mask, known, 1)], shape=shape)
+    dense = op.composite("sparse_to_dense", [values, _stream(op, mask, constant, 1)], shape=shape)
     return op.cast(dense, dtype_of(nonzero))
 
 
 # ---------------------------------------------------------------------- kinds of values
 def _integers(op: OpBuilder, x: Value, low: int, *, keep: bool) -> tuple[Value, int, int]:
     """Return codes, their bits, and the integer of code 0, which is ``low`` if ``keep``."""
-    known = constant_or_none(x)
-    if known is None:
+    constant = constant_or_none(x)
+    if constant is None:
         codes = op.Sub(op.cast(op.reshape(x, [math.prod(_sizes(x))]), torch.int32), low)
         return op.cast(codes, torch.uint8), _BYTE, low
-    steps = known.to(torch.int64)
+    steps = constant.to(torch.int64)
     least, largest = (int(steps.min()), int(steps.max())) if steps.numel() else (0, 0)
     if keep or low == 0:
         bits, minimum = _fewest(largest - low), low
