@@ -114,7 +114,7 @@ def _masked_softmax(
 def _check_attention(dims: Dims, attributes: Attributes) -> str:
     for name in ("query", "key", "value"):
         if len(dims[name]) != 4:
-            return f"{name} has rank {len(dims[name])}, 4 is needed"
+            return f"{name} must have rank 4, got {len(dims[name])}"
     alignment = attributes["causal_alignment"]
     if alignment not in ("lower_right", "upper_left"):
         return f"causal_alignment is {alignment!r}, not lower_right or upper_left"
@@ -230,7 +230,7 @@ def _check_cache(dims: Dims, attributes: Attributes) -> str:
     del attributes
     for name in ("cache", "update"):
         if len(dims[name]) != 4:
-            return f"{name} has rank {len(dims[name])}, 4 is needed"
+            return f"{name} must have rank 4, got {len(dims[name])}"
     places, length = dims["cache"][2], dims["update"][2]
     if places is not None and length is not None and length > places:
         return f"update has {length} tokens, cache {places} places"

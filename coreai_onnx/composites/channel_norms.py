@@ -61,7 +61,7 @@ def group_norm(
 def _check(dims: Dims, attributes: Attributes) -> str:
     groups = attributes["num_groups"]
     if groups < 1:
-        return f"num_groups is {groups}, at least 1 is needed"
+        return f"num_groups must be at least 1, got {groups}"
     channels = dims["input"][1] if len(dims["input"]) > 1 else None
     return (
         rank_below(dims, "input", 2)

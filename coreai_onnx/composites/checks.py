@@ -54,13 +54,13 @@ def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> s
     """Return a message if a size is not a multiple of another; empty also if one is unknown."""
     if size is None or divisor is None or (divisor > 0 and size % divisor == 0):
         return ""
-    return f"{what} is {size}, not a multiple of {of}, {divisor}"
+    return f"{what} must be a multiple of {of} ({divisor}), got {size}"
 
 
 def rank_below(dims: Dims, name: str, least: int) -> str:
     """Return a message if an input has too few axes."""
     rank = len(dims[name]) if name in dims else least
-    return "" if rank >= least else f"{name} has rank {rank}, at least {least} are needed"
+    return "" if rank >= least else f"{name} must have rank {least} or higher, got {rank}"
 
 
 def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
@@ -116,7 +116,7 @@ def other_channels(dims: Dims) -> str:
         if name == "input":
             continue
         if len(shape) != 1:
-            return f"{name} has rank {len(shape)}, one number per channel is needed"
+            return f"{name} must have rank 1, one number per channel, got {len(shape)}"
         if None not in (shape[0], channels) and shape[0] != channels:
             return f"{name} has {shape[0]} numbers for {channels} channels"
     return ""

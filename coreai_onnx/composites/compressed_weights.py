@@ -51,7 +51,7 @@ def check_stream(dims: Dims, attributes: Attributes, name: str) -> str:
     """Return what is wrong with the size of a stream, or with the attributes that describe it."""
     bits, shape = attributes["bits"], attributes["shape"]
     if bits not in STREAM_BITS:
-        return f"bits is {bits}, not one of {STREAM_BITS}"
+        return f"bits must be one of {STREAM_BITS}, got {bits}"
     if not shape or min(shape) < 0:
         return f"shape is {shape}, not one or more sizes"
     if name not in dims or None in dims[name]:
@@ -125,7 +125,7 @@ def check_lut(lut: Sequence[int | None], shape: Sequence[int], axis: int) -> str
     """Return what is wrong with the shape of a table, or with the axis of its vectors."""
     entries, vector = lut[-2:]
     if entries is not None and (entries < 1 or entries & (entries - 1)):
-        return f"lut has {entries} entries, not a power of two"
+        return f"the entries of lut must be a power of two, got {entries}"
     if vector == 0:
         return "lut has vectors without elements"
     if not -len(shape) <= axis < len(shape):

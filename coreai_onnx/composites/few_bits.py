@@ -135,9 +135,9 @@ def _check_packing(size: int | None, attributes: Attributes) -> str:
         attributes.get(n, 0) for n in ("bits", "group_size", "activation_bits")
     )
     if bits not in CODE_BITS:
-        return f"bits is {bits}, not one of {CODE_BITS}"
+        return f"bits must be one of {CODE_BITS}, got {bits}"
     if rounding not in _ACTIVATION_BITS:
-        return f"activation_bits is {rounding}, not one of {_ACTIVATION_BITS}"
+        return f"activation_bits must be one of {_ACTIVATION_BITS}, got {rounding}"
     if group < 1 or group * bits % _BYTE:
         return f"group_size is {group}: {bits}-bit codes of a group do not fill whole bytes"
     needed = group * bits // _BYTE

@@ -80,7 +80,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
     for name, shape in dims.items():
         rank = 3 if name in ("g", "beta") else 4
         if len(shape) != rank:
-            return f"{name} has rank {len(shape)}, {rank} is needed"
+            return f"{name} must have rank {rank}, got {len(shape)}"
     heads = dims["query"][1]
     return not_multiple("value: the number of heads", dims["value"][1], "the query's", heads)
 

@@ -75,11 +75,11 @@ def _check_windows(dims: Dims, attributes: Attributes) -> str:
         ("padding", padding, 2 * axes),
     ):
         if len(values) != count:
-            return f"{name} has {len(values)} numbers, {count} are needed"
+            return f"{name} must have {count} numbers, got {len(values)}"
     if min([*kernel, *stride]) < 1:
-        return f"kernel_size is {kernel} and stride {stride}, at least 1 is needed"
+        return f"kernel_size and stride must be at least 1, got {kernel} and {stride}"
     if any(not 0 <= 2 * p <= k for p, k in zip(padding, [*kernel, *kernel], strict=True)):
-        return f"padding is {padding}, at most half of kernel_size {kernel} is allowed"
+        return f"padding must be at most half of kernel_size {kernel}, got {padding}"
     return "divisor_override is 0" if attributes["divisor_override"] == 0 else ""
 
 
@@ -155,7 +155,7 @@ def pixel_shuffle(input: torch.Tensor, *, upscale_factor: int = 1) -> torch.Tens
 def _check(dims: Dims, attributes: Attributes) -> str:
     factor = attributes["upscale_factor"]
     if factor < 1:
-        return f"upscale_factor is {factor}, at least 1 is needed"
+        return f"upscale_factor must be at least 1, got {factor}"
     channels = dims["input"][-3] if len(dims["input"]) > 2 else None
     return rank_below(dims, "input", 3) or not_multiple(
         "the number of channels", channels, "upscale_factor squared", factor * factor

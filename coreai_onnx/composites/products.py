@@ -72,7 +72,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
         if indices is not None:
             shape = (*shape[:axis], *indices, *shape[axis + 1 :])
         if len(shape) < 2:
-            return f"{name} has rank {len(shape)} once its indices are taken, at least 2 are needed"
+            return f"{name} must have rank 2 or higher once its indices are taken, got {len(shape)}"
         taken[name] = shape
     columns, rows = taken["lhs"][-1], taken["rhs"][-1 if attributes["transpose_rhs"] else -2]
     if columns is None or rows is None or columns == rows:

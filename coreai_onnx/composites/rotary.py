@@ -91,10 +91,10 @@ def _angles(
 def _check(dims: Dims, attributes: Attributes) -> str:
     shape = dims["input"]
     if len(shape) not in (3, 4):
-        return f"input has rank {len(shape)}, 3 or 4 is needed"
+        return f"input must have rank 3 or 4, got {len(shape)}"
     count, lanes = attributes["dims"], shape[-1]
     if count < 0:
-        return f"dims is {count}, at least 0 is needed"
+        return f"dims must be at least 0, got {count}"
     rotated = lanes if count == 0 else (count if lanes is None else min(count, lanes))
     if rotated is not None and (rotated < 2 or rotated % 2):
         return f"the number of rotated lanes must be even and positive, is {rotated}"

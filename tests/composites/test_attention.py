@@ -188,7 +188,10 @@ def test_a_place_outside_is_an_error(position: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("update", "message"),
-    [((2, 3, 10, 4), "update has 10 tokens, cache 9 places"), ((3, 2, 4), "update has rank 3")],
+    [
+        ((2, 3, 10, 4), "update has 10 tokens, cache 9 places"),
+        ((3, 2, 4), "update must have rank 4, got 3"),
+    ],
 )
 def test_a_call_that_makes_no_sense_is_refused(update: tuple[int, ...], message: str) -> None:
     with pytest.raises(CompositeCallError, match=message):

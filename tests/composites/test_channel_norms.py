@@ -36,8 +36,11 @@ def test_groups_must_divide_channels() -> None:
         return GROUP_NORM.check(dims, {"num_groups": groups})
 
     assert check(3, input=(2, 6, 7), scale=(6,)) == ""
-    assert check(4, input=(2, 6)) == "the number of channels is 6, not a multiple of num_groups, 4"
-    assert check(0, input=(2, 6)) == "num_groups is 0, at least 1 is needed"
+    assert (
+        check(4, input=(2, 6))
+        == "the number of channels must be a multiple of num_groups (4), got 6"
+    )
+    assert check(0, input=(2, 6)) == "num_groups must be at least 1, got 0"
     assert check(3, input=(2, 6), bias=(5,)) == "bias has 5 numbers for 6 channels"
 
 
@@ -56,9 +59,9 @@ def test_gives_torchs_instance_norm(
 
 def test_one_axis_of_places_is_needed() -> None:
     assert INSTANCE_NORM.check({"input": (2, 6, 7)}, {}) == ""
-    assert INSTANCE_NORM.check({"input": (2, 6)}, {}) == "input has rank 2, at least 3 are needed"
+    assert INSTANCE_NORM.check({"input": (2, 6)}, {}) == "input must have rank 3 or higher, got 2"
     wrong = INSTANCE_NORM.check({"input": (2, 6, 7), "scale": (6, 1)}, {})
-    assert wrong == "scale has rank 2, one number per channel is needed"
+    assert wrong == "scale must have rank 1, one number per channel, got 2"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -135,7 +135,7 @@ def test_the_result_has_the_output_dtype() -> None:
         (lambda: PalettizeModule(BYTES, TABLE.int()), "lut must be floating, got torch.int32"),
         (lambda: PalettizeModule(BYTES[0, 0], TABLE), "got torch.uint8 of rank 0"),
         (lambda: PalettizeModule(BYTES, TABLE[0]), r"lut must have rank 4 \(indices \+ 2\), got 3"),
-        (lambda: PalettizeModule(BYTES, TABLE[:, :, :3]), "3 entries, not a power of two"),
+        (lambda: PalettizeModule(BYTES, TABLE[:, :, :3]), "must be a power of two, got 3"),
         (lambda: PalettizeModule(BYTES, TABLE.view(2, 1, 2, 2)), "2 elements need a vector_axis"),
         (lambda: PalettizeModule(BYTES, TABLE, 2), "axis 2 is out of range for a weight of rank 2"),
         (lambda: PalettizeModule(BYTES[:3], TABLE), "2 blocks along axis 0, which do not divide 3"),

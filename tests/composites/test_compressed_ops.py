@@ -80,7 +80,7 @@ SHAPES = {
         lambda: Q.lut_to_dense(BYTES, TABLE[0]),
         r"lut must have rank 4 \(indices \+ 2\), got 3",
     ),
-    "entries": (lambda: Q.lut_to_dense(BYTES, TABLE[:, :, :3]), "3 entries, not a power of two"),
+    "entries": (lambda: Q.lut_to_dense(BYTES, TABLE[:, :, :3]), "must be a power of two, got 3"),
     "many": (lambda: Q.lut_to_dense(BYTES, torch.ones(1, 1, 512, 1)), "512 entries, uint8"),
     "axis": (lambda: Q.lut_to_dense(BYTES, TABLE.view(2, 1, 2, 2)), "2 elements need an axis"),
     "far": (lambda: Q.lut_to_dense(BYTES, TABLE, 2), "axis 2 is out of range"),

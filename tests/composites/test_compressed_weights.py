@@ -51,7 +51,7 @@ def test_a_code_out_of_range_is_an_error() -> None:
     [
         (3, {"bits": 3, "shape": (8,)}, ""),
         (None, {"bits": 3, "shape": (8,)}, ""),
-        (3, {"bits": 5, "shape": (4,)}, "bits is 5, not one of"),
+        (3, {"bits": 5, "shape": (4,)}, "bits must be one of"),
         (3, {"bits": 8, "shape": ()}, "shape is (), not one or more sizes"),
         (4, {"bits": 3, "shape": (8,)}, "codes has 4 bytes, 3-bit codes need a multiple of 3"),
         (3, {"bits": 4, "shape": (7,)}, "codes has 6 codes, shape (7,) needs 7"),
@@ -112,11 +112,11 @@ def test_elements_are_those_of_their_table(
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([(4, 1), (8,)], {"shape": (8,)}, "lut has rank 2, at least 3"),
+        ([(4, 1), (8,)], {"shape": (8,)}, "lut must have rank 3 or higher, got 2"),
         ([(1, 16, 1), (8,)], {}, r"shape is \[\], not one"),
         ([(1, 16, 1), (8,)], {"shape": (9,)}, r"indices has 8 codes, shape \[9\] needs 9"),
         ([(1, 16, 1), (8,)], {"shape": (8,), "bits": 2}, "lut has 16 entries, 2-bit indices"),
-        ([(1, 12, 1), (8,)], {"shape": (8,)}, "lut has 12 entries, not a power of two"),
+        ([(1, 12, 1), (8,)], {"shape": (8,)}, "must be a power of two, got 12"),
         ([(1, 16, 0), (8,)], {"shape": (8,)}, "vectors without elements"),
         ([(3, 16, 1), (8,)], {"shape": (8,)}, "lut has 3 blocks along axis 0"),
         ([(1, 16, 1), (8,)], {"shape": (8,), "axis": 1}, "axis 1 is out of range"),
@@ -190,7 +190,7 @@ def test_the_result_is_rounded_once() -> None:
     [
         ([(2, 1), (8,)], {"shape": (8,)}, "scale has 2 axes of blocks, the weight has 1 axes"),
         ([(3,), (8,)], {"shape": (8,)}, "scale has 3 blocks along axis 0, which do not divide 8"),
-        ([(1,), (8,)], {"shape": (8,), "bits": 7}, "bits is 7, not one of"),
+        ([(1,), (8,)], {"shape": (8,), "bits": 7}, "bits must be one of"),
         ([(2,), (8,), (1,)], {"shape": (8,)}, r"zero_point has shape \[1\], scale \[2\]"),
         ([(2,), (8,), (2,), (2,)], {"shape": (8,)}, "zero_point and minval exclude each other"),
     ],

@@ -166,7 +166,8 @@ def test_names_of_standard_composites_are_taken() -> None:
 def test_a_size_that_is_not_known_fits() -> None:
     assert checks.not_multiple("heads", None, "groups", 3) == ""
     assert checks.not_multiple("heads", 6, "groups", None) == ""
-    assert checks.not_multiple("heads", 6, "groups", 4) == "heads is 6, not a multiple of groups, 4"
+    wrong = checks.not_multiple("heads", 6, "groups", 4)
+    assert wrong == "heads must be a multiple of groups (4), got 6"
     assert checks.not_multiple("heads", 6, "groups", 0) != ""
 
 
@@ -200,7 +201,7 @@ def test_parameters_have_one_number_per_channel() -> None:
     check = checks.check_channels(2)
     assert check({"input": (2, 3), "scale": (3,)}, {}) == ""
     assert check({"input": (2, None), "scale": (3,)}, {}) == ""
-    assert check({"input": (3,)}, {}) == "input has rank 1, at least 2 are needed"
+    assert check({"input": (3,)}, {}) == "input must have rank 2 or higher, got 1"
     assert checks.other_channels({"input": (2, 3), "scale": (4,)}) != ""
 
 

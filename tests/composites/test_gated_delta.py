@@ -90,10 +90,14 @@ def test_no_token_leaves_the_state() -> None:
 @pytest.mark.parametrize(
     ("index", "shape", "message"),
     [
-        (0, (2, 5, 8), "query has rank 3, 4 is needed"),
-        (2, (2, 3, 5, 6), "value: the number of heads is 3, not a multiple of the query's, 2"),
+        (0, (2, 5, 8), "query must have rank 4, got 3"),
+        (
+            2,
+            (2, 3, 5, 6),
+            r"the number of heads must be a multiple of the query's \(2\), got 3",
+        ),
         (3, (2, 4, 6), r"g has shape .*dim S"),
-        (4, (4, 5), "beta has rank 2, 3 is needed"),
+        (4, (4, 5), "beta must have rank 3, got 2"),
         (5, (2, 4, 8, 5), r"initial_state has shape .*dim E"),
     ],
 )
@@ -163,13 +167,13 @@ def test_is_the_composite_marked_or_not(marked: bool, state: bool) -> None:
 def test_says_what_has_the_wrong_rank(index: int) -> None:
     given = module_inputs(2, 5)
     given[index] = given[index][0]
-    with pytest.raises(ValueError, match=r"(query|key|value) has rank 3, 4 is needed"):
+    with pytest.raises(ValueError, match=r"(query|key|value) must have rank 4, got 3"):
         GatedDeltaUpdate()(*given)
 
 
 def test_says_which_heads_do_not_match() -> None:
     with pytest.raises(
-        ValueError, match="value: the number of heads is 3, not a multiple of the query's, 2"
+        ValueError, match=r"the number of heads must be a multiple of the query's \(2\), got 3"
     ):
         GatedDeltaUpdate()(*module_inputs(2, 5, values=3))
 

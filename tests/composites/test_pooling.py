@@ -69,8 +69,8 @@ def test_windows_must_make_sense() -> None:
         return AVG_POOL_2D.check({"input": (1, 2, 5, 5)}, {**good, **changed})
 
     assert check() == ""
-    assert check(stride=(1,)) == "stride has 1 numbers, 2 are needed"
-    assert "at least 1 is needed" in check(kernel_size=(0, 2))
+    assert check(stride=(1,)) == "stride must have 2 numbers, got 1"
+    assert "must be at least 1" in check(kernel_size=(0, 2))
     assert "at most half of kernel_size" in check(padding=(2, 1, 2, 1))
     assert check(divisor_override=0) == "divisor_override is 0"
 
@@ -93,7 +93,7 @@ def test_computes_narrow_dtypes_in_float32() -> None:
 def test_wants_three_numbers() -> None:
     attributes = {"kernel_size": (2, 2), "stride": (1, 1, 1), "padding": (0,) * 6}
     wrong = AVG_POOL_3D.check({"input": (1, 2, 4, 4, 4)}, {**attributes, "divisor_override": None})
-    assert wrong == "kernel_size has 2 numbers, 3 are needed"
+    assert wrong == "kernel_size must have 3 numbers, got 2"
 
 
 def test_moves_channels_into_rows_and_columns() -> None:
@@ -111,7 +111,7 @@ def test_channels_must_be_whole_blocks() -> None:
 
     assert check(1, 8, 3, 4) == check(1, None, 3, 4) == ""
     assert check(1, 6, 3, 4) == (
-        "the number of channels is 6, not a multiple of upscale_factor squared, 4"
+        "the number of channels must be a multiple of upscale_factor squared (4), got 6"
     )
-    assert check(3, 4) == "input has rank 2, at least 3 are needed"
-    assert check(1, 8, 3, 4, factor=0) == "upscale_factor is 0, at least 1 is needed"
+    assert check(3, 4) == "input must have rank 3 or higher, got 2"
+    assert check(1, 8, 3, 4, factor=0) == "upscale_factor must be at least 1, got 0"

@@ -94,7 +94,7 @@ def test_mixtrals_experts() -> None:
         (((3, 1, 7), (4, 8, 6), None, (3,)), {}, "lhs has 7 columns, the matrices of rhs want 8"),
         (((3, 1, 8), (4, 8, 6), None, (3,)), {"transpose_rhs": 1}, "of rhs want 6"),
         (((3, 1, 8), (4, 8, 6), None, (3,)), {"num_batch_axes": 3}, "is 3, rhs has rank 3"),
-        (((8,), (8, 6)), {}, "lhs has rank 1 once its indices are taken"),
+        (((8,), (8, 6)), {}, "lhs must have rank 2 or higher once its indices are taken"),
     ],
 )
 def test_a_call_that_makes_no_sense_is_refused(
@@ -171,7 +171,9 @@ def test_says_what_does_not_fit() -> None:
         product(x[..., :7], w, rhs_indices=index)
     with pytest.raises(ValueError, match=r"rhs_indices must be integers, got torch\.float32"):
         product(x, w, rhs_indices=index.float())
-    with pytest.raises(ValueError, match="lhs has rank 1 once its indices are taken"):
+    with pytest.raises(
+        ValueError, match="lhs must have rank 2 or higher once its indices are taken"
+    ):
         product(x[0, 0], w)
     with pytest.raises(ValueError, match="num_batch_axes is 3, rhs has rank 3"):
         GatherMM(3)(x, w, rhs_indices=index)

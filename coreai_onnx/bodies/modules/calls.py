@@ -14,19 +14,22 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from coreai_onnx.bodies.body import forget_types
-from coreai_onnx.bodies.modules.attributes import composite_attributes, declarations
 from coreai_onnx.bodies.modules.delegates import DelegateCalls
+from coreai_onnx.bodies.modules.functions import (
+    close_body,
+    composite_attributes,
+    declarations,
+    open_body,
+)
 from coreai_onnx.bodies.modules.onnx_calls import OnnxCalls
 from coreai_onnx.bodies.modules.recognized import call_as_composite
 from coreai_onnx.composites.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
-from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
 from coreai_onnx.lower.build.values import Value, dtype_of, ir_dtype, set_dims
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.program import storage_key
@@ -158,28 +161,15 @@ class ModuleCalls:
     ) -> ModuleFunction:
         program = call.body
         assert program is not None, "bodies are exported with the program"
-        names = Names()
-        graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name=call.path)
-        scope = Scope(graph, names, constants_as_nodes=True)
-        op = OpBuilder(scope, context.opset, context.composites)
-        inner = Context(
-            opset=context.opset,
-            composites=context.composites,
-            user_lowerings=context.user_lowerings,
-            module_calls=self,
-            symbols=symbol_names(program),
-            step=context.step,
-        )
-        inner.share(context)
+        inner, op = open_body(context, program, call.path)
+        graph = op.scope.graph
         inputs, weights = _inputs(program, inner, op, call, tensors)
         known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
         known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
         walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
         outputs, changed = _results(program, call, results, weights)
-        _finish(op, graph, [*outputs, *changed], _output_names(call))
-        for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
-            graph.opset_imports.setdefault(domain, 1)
+        close_body(op, [*outputs, *changed], _output_names(call))
         used = _drop_unused(graph, weights, len(call_tensors(call)) + len(numbers))
         function = ir.Function(
             USER_DOMAIN if call.spec.composite_op_name else MODULE_DOMAIN,
@@ -316,14 +306,6 @@ def _inputs(
             values.append(example)
     graph.inputs.extend(later)
     return values, weights
-
-
-def _finish(op: OpBuilder, graph: ir.Graph, outputs: Sequence[Value], names: Sequence[str]) -> None:
-    for value, name in zip(outputs, names, strict=True):
-        fresh = value.producer() is not None and not value.is_graph_output()
-        result = value if fresh and value.const_value is None else op.Identity(value)
-        result.name = op.scope.names.unique(name)
-        graph.outputs.append(result)
 
 
 def _drop_unused(graph: ir.Graph, weights: Mapping[str, Value], arguments: int) -> list[str]:

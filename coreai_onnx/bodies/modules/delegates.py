@@ -19,11 +19,9 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from coreai_onnx.bodies.body import forget_types
-from coreai_onnx.bodies.modules.attributes import declarations
-from coreai_onnx.export.capture.symbols import symbol_names
+from coreai_onnx.bodies.modules.functions import close_body, declarations, open_body
 from coreai_onnx.export.externalize.delegate_call import Delegate, delegate_of, is_number
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
 from coreai_onnx.lower.build.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.location import where_of
@@ -138,28 +136,15 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(TorchTensor(tensor.detach().contiguous()).tobytes())
 
 
-def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> ir.Function:
+def _function(context: Context, delegate: Delegate, arguments: Sequence[Value]) -> ir.Function:
     """Lower the program of a part to the body of a function."""
     program = delegate.program
-    graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name="part")
-    op = OpBuilder(
-        Scope(graph, Names(), constants_as_nodes=True), context.opset, context.composites
-    )
-    inner = Context(
-        opset=context.opset,
-        composites=context.composites,
-        user_lowerings=context.user_lowerings,
-        module_calls=context.module_calls,
-        symbols=symbol_names(program),
-        step=context.step,
-    )
-    inner.share(context)
-    inputs = _inputs(delegate, inner, op, given)
+    inner, op = open_body(context, program, "part")
+    graph = op.scope.graph
+    inputs = _inputs(delegate, inner, op, arguments)
     results = Walker(inner, op, program.graph_module).walk(program.graph_module.graph, inputs)
     graph.inputs.append(ir.Value(name=op.scope.names.unique("processed")))
-    _name_outputs(op, results)
-    for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
-        graph.opset_imports[domain] = 1
+    close_body(op, results, ["output"] * len(results))
     function = ir.Function(
         delegate.backend_id,
         delegate.tag,
@@ -177,10 +162,10 @@ def _function(context: Context, delegate: Delegate, given: Sequence[Value]) -> i
 
 
 def _inputs(
-    delegate: Delegate, context: Context, op: OpBuilder, given: Sequence[Value]
+    delegate: Delegate, context: Context, op: OpBuilder, arguments: Sequence[Value]
 ) -> list[Any]:
     """Return a value for each placeholder: tensors by shape, numbers by their symbol."""
-    scope, tensors = op.scope, iter(given)
+    scope, tensors = op.scope, iter(arguments)
     values: list[Any] = []
     for node in delegate.placeholders:
         value = ir.Value(name=scope.names.unique(node.name))
@@ -197,15 +182,6 @@ def _inputs(
         scope.dims.bind_axes(value, value.meta["dims"])
         values.append(value)
     return values
-
-
-def _name_outputs(op: OpBuilder, results: Sequence[Value]) -> None:
-    graph = op.scope.graph
-    for value in results:
-        fresh = value.producer() is not None and not value.is_graph_output()
-        made = value if fresh and value.const_value is None else op.Identity(value)
-        made.name = op.scope.names.unique("output")
-        graph.outputs.append(made)
 
 
 def _content(function: ir.Function) -> bytes:

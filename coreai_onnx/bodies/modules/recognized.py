@@ -12,7 +12,7 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.bodies.modules.attributes import composite_attributes
+from coreai_onnx.bodies.modules.functions import composite_attributes
 from coreai_onnx.bodies.modules.probe import probe_difference
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 from coreai_onnx.errors import ExternalizationError

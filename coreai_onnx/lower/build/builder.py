@@ -15,7 +15,15 @@ from coreai_onnx.lower.build import shapes
 from coreai_onnx.lower.build.composite_calls import CompositeCalls, is_covered
 from coreai_onnx.lower.build.node_builder import NodeBuilder, Operand
 from coreai_onnx.lower.build.scope import Scope
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, complex_like, dtype_of, real_part, set_dims
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    as_dim,
+    complex_like,
+    dtype_of,
+    real_part,
+    set_dims,
+)
 
 
 class OpBuilder(NodeBuilder):

@@ -46,12 +46,12 @@ def checked(
         written = _typed(composite, attributes)
         dims = _known_dims(composite, inputs)
         _check_dtypes(composite, inputs)
-        if wrong := composite.size_fault(dims):
-            raise ValueError(wrong)
     except TypeError as error:
         raise AttributeTypeError(f"{composite.name}: {error}", where) from None
     except ValueError as error:
         raise CompositeCallError(f"{composite.name}: {error}", where) from None
+    if wrong := composite.size_fault(dims):
+        raise CompositeCallError(f"{composite.name}: {wrong}", where)
     if all(x is None or maybe_dims(x) is not None for x in inputs):
         wrong = composite.check(dims, written)
         if wrong:
@@ -127,7 +127,9 @@ def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
     assert first is not None
     dtype = _dtype_name(first)
     if dtype not in composite.dtypes:
-        raise ValueError(f"{composite.inputs[0].name} is {dtype}, not one of {composite.dtypes}")
+        raise ValueError(
+            f"{composite.inputs[0].name} must be one of {composite.dtypes}, got {dtype}"
+        )
     for declared, x in zip(composite.inputs, inputs, strict=False):
         if x is None or x.dtype is None:
             continue
@@ -135,7 +137,7 @@ def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
         if declared.dtype == "T" and name != dtype:
             raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {dtype}")
         if declared.dtype == "index" and name not in _INDICES:
-            raise ValueError(f"{declared.name} is {name}, not one of {_INDICES}")
+            raise ValueError(f"{declared.name} must be one of {_INDICES}, got {name}")
         if declared.dtype not in ("T", "any", "index", name):
             raise ValueError(f"{declared.name} is {name}, not {declared.dtype}")
 

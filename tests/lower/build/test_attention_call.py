@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+
+import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.export import Dim
+
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composites import SDPA
+from coreai_onnx.composites import COMPOSITES, SDPA
+from coreai_onnx.lower.build.attention_call import call_of_module
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value, maybe_dims, set_dims
 from coreai_onnx.runtime import kernels_built
 from tests.lower.checking import Wrapped
 from tests.support.tolerances import assert_close
-import onnx_ir as ir
-from coreai_onnx.composites import COMPOSITES
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.attention_call import call_of_module
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import Value, maybe_dims, set_dims
-
 
 NAME = "scaled_dot_product_attention"
 Shape = tuple[int, ...]

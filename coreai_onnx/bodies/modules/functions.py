@@ -1,15 +1,21 @@
-"""Attributes of a module, as attributes of an ONNX node or function."""
+"""What the functions of modules and of delegated parts have in common: attributes and bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.lower.build.attributes import plain_value
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.walk.context import Context
 
 
 class ModuleAttributeTypeError(ExternalizationError, TypeError):
@@ -56,3 +62,37 @@ def _onnx_value(call: ModuleCall, name: str, value: Any) -> Any:
 def declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
     """Return the attributes of a function whose calls have these values, which are its defaults."""
     return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+
+
+def open_body(context: Context, program: ExportedProgram, name: str) -> tuple[Context, OpBuilder]:
+    """Return the context in which the program of a function is lowered, and a builder of its body.
+
+    Args:
+        context: The conversion of the model that calls the function.
+        program: The program.
+        name: The name of the graph.
+    """
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name=name)
+    scope = Scope(graph, Names(), constants_as_nodes=True)
+    inner = Context(
+        opset=context.opset,
+        composites=context.composites,
+        user_lowerings=context.user_lowerings,
+        module_calls=context.module_calls,
+        symbols=symbol_names(program),
+        step=context.step,
+    )
+    inner.share(context)
+    return inner, OpBuilder(scope, context.opset, context.composites)
+
+
+def close_body(op: OpBuilder, outputs: Sequence[Value], names: Sequence[str]) -> None:
+    """Make values the outputs of a body, by name, and import the domains of its nodes."""
+    graph = op.scope.graph
+    for value, name in zip(outputs, names, strict=True):
+        fresh = value.producer() is not None and not value.is_graph_output()
+        result = value if fresh and value.const_value is None else op.Identity(value)
+        result.name = op.scope.names.unique(name)
+        graph.outputs.append(result)
+    for domain in sorted({n.domain for n in graph.all_nodes()} - {""}):
+        graph.opset_imports[domain] = 1

@@ -10,7 +10,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.bodies.modules.attributes import ModuleAttributeTypeError
+from coreai_onnx.bodies.modules.functions import ModuleAttributeTypeError
 from coreai_onnx.errors import ExternalizationError
 from tests.support.externalized import calls, converted, functions
 
