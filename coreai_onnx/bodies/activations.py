@@ -13,6 +13,7 @@ from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value
 
 _GELU_SINCE = 20
+"""The first opset with Gelu."""
 
 
 def _approximation_words(variant: Variant) -> list[str]:

@@ -19,6 +19,7 @@ from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, ir_dtype
 
 NATIVE_SINCE = 23
+"""The first opset with Attention."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class BodyBuilder:
         count = max(i for i, e in enumerate(variant.examples) if e is not None) + 1
         self.inputs = [ir.Value(name=self.names.unique(i.name)) for i in composite.inputs[:count]]
         graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name)
+        # A function has no initializers.
         self.scope = Scope(graph, self.names, constants_as_nodes=True)
         self.op = OpBuilder(self.scope, opset)
         self.dtype = torch.float32
@@ -118,6 +119,7 @@ class BodyBuilder:
             self.scope.graph.outputs.append(result)
         graph = self.scope.graph
         graph.doc_string = self.composite.formula
+        # The body holds for other shapes and dtypes, which runtimes infer.
         generic = self.inputs[0].dtype
         for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
             value.shape, value.type = None, None

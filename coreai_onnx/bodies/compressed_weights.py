@@ -14,8 +14,8 @@ from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value
 
-_DEFAULT_BITS = 8
-_LAST = 2**31 - 1
+_DEFAULT_BITS = 8  # the variant without a word
+_LAST = 2**31 - 1  # Slice stops at the end of the axis
 
 
 def _words(variant: Variant) -> list[str]:

@@ -13,7 +13,7 @@ from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value
 
-_DEFAULT_BITS = 4
+_DEFAULT_BITS = 4  # the variant without a word
 _BYTE = 8
 
 

@@ -14,6 +14,8 @@ from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.build.values import Value, dtype_of
 
 NATIVE_SINCE = 23
+"""The first opset with RotaryEmbedding."""
+# Slice stops at the end of the axis.
 _END = torch.iinfo(torch.int64).max
 
 

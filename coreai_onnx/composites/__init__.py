@@ -51,6 +51,7 @@ _FAMILIES = (
     channel_norms,
     pooling,
 )
+# Families import functions of each other, never declarations, so each is found once.
 COMPOSITES: dict[str, Composite] = {
     declared.name: declared
     for family in _FAMILIES

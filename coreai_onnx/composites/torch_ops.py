@@ -206,6 +206,7 @@ def _by_matrix(
     rows = lhs.reshape(-1, *lhs.shape[-2:])
     result = lhs.new_empty(right.numel(), lhs.shape[-2], columns)
     for matrix in right.unique().tolist():
+        # Each matrix is read once, whatever the order of the rows.
         here = right == matrix
         result[here] = multiply(rows[left[here]], matrix)
     return result.reshape(*batch, *result.shape[1:])

@@ -236,6 +236,7 @@ class Walker:
         if composite is not None and name not in self.context.user_lowerings:
             count = len(composite.inputs)
             inputs, attributes = args[:count], [*args[count:], *kwargs.values()]
+            # An op of this package has no lowering but its composite.
             if lowering is None or self.op.keeps(*inputs):
                 named = {a.name: v for a, v in zip(composite.attributes, attributes, strict=True)}
                 outputs = self.op.composite_outputs(composite, inputs, **named)

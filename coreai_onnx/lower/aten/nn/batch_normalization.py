@@ -174,6 +174,7 @@ def _with_running(
     eps: float,
 ) -> Value:
     """Normalize by given statistics, in at least float32."""
+    # The composite requires scale and bias, since ONNX's BatchNormalization does.
     if rank_of(input) >= 2 and op.keeps(input, weight, bias, mean, variance):
         channels = [dims_of(input)[1]]
         scale = op.expand(op.like(mean, 1), channels) if weight is None else weight
