@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from tqdm import tqdm
 
 from coreai_onnx.bodies import ModuleCalls, composite_functions
+from coreai_onnx.composites import TORCH_OPS
 from coreai_onnx.errors import (
     InvalidModelError,
     NothingToConvertError,
@@ -32,7 +33,7 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering, composite_form
+from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering
 from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
 from coreai_onnx.messages import begin_stage
@@ -228,7 +229,7 @@ class TorchConverter:
                 function has the form of coreai-torch's lowerings, ``(values_map, node, loc)``.
         """
         key = registered_name(qualified_name)
-        taken = key in self._lowerings or builtin_lowering(key) or composite_form(key)
+        taken = key in self._lowerings or builtin_lowering(key) or key in TORCH_OPS
         if taken and not allow_override:
             raise RegistrationError(
                 f"{qualified_name} is already registered; set allow_override=True to replace it"

@@ -20,12 +20,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package, whether or not it is installed
 
+from coreai_onnx.composites import TORCH_OPS  # noqa: E402
 from coreai_onnx.lower import aten  # noqa: E402  # registers every lowering
+from coreai_onnx.lower.aten.nn import own_ops  # noqa: E402
 from coreai_onnx.lower.walk.registry import (  # noqa: E402
     builtin_lowering,
     builtin_names,
-    composite_form,
-    composite_names,
 )
 
 TARGET = ROOT / "docs" / "operators.md"
@@ -175,10 +175,9 @@ def _families() -> str:
         for name in builtin_names(complex=complex_):
             module = str(getattr(builtin_lowering(name, complex=complex_), "__module__", ""))
             families[module].append(name.removeprefix("aten.").removesuffix(".default"))
-    for name in composite_names():
-        module = str(getattr(composite_form(name), "__module__", ""))
-        families[module].append(name.removeprefix("aten.").removesuffix(".default"))
-    count = len({*builtin_names(), *builtin_names(complex=True), *composite_names()})
+    for name in TORCH_OPS.keys() - set(builtin_names()):
+        families[own_ops.__name__].append(name.removesuffix(".default"))
+    count = len({*builtin_names(), *builtin_names(complex=True), *TORCH_OPS})
     lines = [
         "## ATen ops with a lowering",
         "",

@@ -7,23 +7,19 @@ matrices, so that keys and values are read once per group. Tests compare it with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder
-from coreai_onnx.bodies.trace import Example
-from coreai_onnx.bodies.writers import Examples, present, writes
-from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import AttributeRef
 from coreai_onnx.lower.build.values import Value, ir_dtype
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 
 NATIVE_SINCE = 23
+"""The first opset with Attention."""
 
 
 @dataclass(frozen=True)
@@ -56,44 +52,40 @@ class _Call:
         return not self.mask and (self.causal or self.window > 0)
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    given = present(composite, examples)
+def _words(variant: Variant) -> list[str]:
+    inputs = variant.inputs
     words = []
-    if "attn_mask" in given:
-        words.append("mask" if given["attn_mask"].dtype == torch.bool else "bias")
+    if "attn_mask" in inputs:
+        words.append("mask" if inputs["attn_mask"].dtype == torch.bool else "bias")
     else:
-        parts = ["causal"] if attributes["is_causal"] else []
-        parts += ["window"] if attributes["window_size"] > 0 else []
-        upper_left = attributes["causal_alignment"] == "upper_left"
+        parts = ["causal"] if variant.attributes["is_causal"] else []
+        parts += ["window"] if variant.attributes["window_size"] > 0 else []
+        upper_left = variant.attributes["causal_alignment"] == "upper_left"
         parts += ["upper_left"] if parts and upper_left else []
         words += ["_".join(parts)] if parts else []
-    if "sinks" in given:
+    if "sinks" in inputs:
         words.append("sinks")
-    elif given["key"].dims[1] != given["value"].dims[1]:
+    elif inputs["key"].dims[1] != inputs["value"].dims[1]:
         words.append("value_heads")
-    words += ["softcap"] if attributes["softcap"] > 0 else []
+    words += ["softcap"] if variant.attributes["softcap"] > 0 else []
     return words
 
 
 @writes("scaled_dot_product_attention", words=_words)
-def write(
-    b: BodyBuilder,
-    examples: Sequence[Example | None],
-    attributes: Mapping[str, Any],
-) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.sdpa.scaled_dot_product_attention`."""
-    query, key, value, mask, sinks = (*examples, *[None] * 5)[:5]
+def scaled_dot_product_attention(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
+    query, key, value, mask, sinks = (*b.variant.examples, *[None] * 5)[:5]
     assert query is not None
     assert key is not None
     assert value is not None
     call = _Call(
         mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
         sinks=sinks is not None,
-        causal=bool(attributes["is_causal"]),
-        window=max(int(attributes["window_size"]), 0),
-        upper_left=attributes["causal_alignment"] == "upper_left",
-        softcap=float(attributes["softcap"]),
-        wide=torch.float64 if query.dtype == torch.float64 else torch.float32,
+        causal=bool(b.attributes["is_causal"]),
+        window=max(int(b.attributes["window_size"]), 0),
+        upper_left=b.attributes["causal_alignment"] == "upper_left",
+        softcap=float(b.attributes["softcap"]),
+        wide=b.wide,
         one_group=key.dims[1] == value.dims[1],
     )
     computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
@@ -112,9 +104,9 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     mask = b.inputs[3] if call.mask else None
     corner = call.causal and call.upper_left and not call.window
     if call.positional and not corner:
-        mask = _position_mask(op, query, key, call)
+        mask = _position_mask(b, query, key, call)
     elif mask is not None:
-        mask = mask if call.mask == "bool" else _always_cast(op, mask, call)
+        mask = mask if call.mask == "bool" else always_cast(op, mask, call.wide)
         rows, columns = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
         mask = op.Expand(mask, op.Concat(rows, columns, axis=0))
         mask = mask if call.mask == "bool" else _above_lowest(op, mask)
@@ -124,8 +116,8 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
         op.cast(value, call.wide),
         mask,
         is_causal=int(corner and not call.mask),
-        scale=AttributeRef("scale", "float"),
-        softcap=AttributeRef("softcap", "float") if call.softcap > 0 else None,
+        scale=b.ref("scale"),
+        softcap=b.ref("softcap") if call.softcap > 0 else None,
     )
     if mask is not None:
         wide = _empty_rows_to_zero(op, wide, mask, call)
@@ -135,7 +127,7 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
 def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     """Write matrix products, one per key head, and a softmax."""
     op, (query, key, value) = b.op, b.inputs[:3]
-    scale = op.cast(b.scope.attribute(AttributeRef("scale", "float")), call.wide)
+    scale = op.cast(b.attribute("scale"), call.wide)
     scaled = op.Mul(op.cast(query, call.wide), scale)
     keys = op.Transpose(op.cast(key, call.wide), perm=[0, 1, 3, 2])
     batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
@@ -143,15 +135,15 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
     scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
     if call.softcap > 0:
-        bound = op.cast(b.scope.attribute(AttributeRef("softcap", "float")), call.wide)
+        bound = op.cast(b.attribute("softcap"), call.wide)
         scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
     mask = b.inputs[3] if call.mask else None
     if call.positional:
-        mask = _position_mask(op, query, key, call)
+        mask = _position_mask(b, query, key, call)
     if mask is not None and mask.dtype == ir.DataType.BOOL:
         scores = op.Where(mask, scores, float("-inf"))
     elif mask is not None:
-        mask = _always_cast(op, mask, call)
+        mask = always_cast(op, mask, call.wide)
         scores = op.Add(scores, mask)
     weights = _softmax(op, scores, b.inputs[4] if call.sinks else None, call)
     product = op.MatMul(
@@ -174,15 +166,16 @@ def _by_group(
     return op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
 
 
-def _position_mask(op: OpBuilder, query: Value, key: Value, call: _Call) -> Value:
+def _position_mask(b: BodyBuilder, query: Value, key: Value, call: _Call) -> Value:
     """Return the bool mask ``[T, S]`` of a causal or windowed attention."""
+    op = b.op
     queries = op.squeeze(op.Shape(query, start=2, end=3), [0])
     keys = op.squeeze(op.Shape(key, start=2, end=3), [0])
     position = op.Range(0, queries, 1)
     if not call.upper_left:
         position = op.Add(position, op.Sub(keys, queries))
     distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
-    window = op.scope.attribute(AttributeRef("window_size", "int")) if call.window else None
+    window = b.attribute("window_size") if call.window else None
     parts = []
     if call.causal:
         parts.append(op.GreaterOrEqual(distance, 0))
@@ -197,15 +190,10 @@ def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> 
     """Return the softmax over the keys; sinks are one more column, dropped afterwards."""
     if sinks is None:
         return op.Softmax(scores, axis=-1)
-    column = op.Unsqueeze(_always_cast(op, sinks, call), [0, 2, 3])
+    column = op.Unsqueeze(always_cast(op, sinks, call.wide), [0, 2, 3])
     dims = op.Concat(op.Shape(scores, start=0, end=3), op.const([1]), axis=0)
     weights = op.Softmax(op.Concat(scores, op.Expand(column, dims), axis=-1), axis=-1)
     return op.Slice(weights, [0], [-1], [3])
-
-
-def _always_cast(op: OpBuilder, x: Value, call: _Call) -> Value:
-    """Cast a mask or sinks, even if redundant, so that one body holds for every dtype."""
-    return op.Cast(x, to=int(ir_dtype(call.wide)))
 
 
 def _above_lowest(op: OpBuilder, mask: Value) -> Value:
@@ -222,3 +210,30 @@ def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) 
         some = op.Greater(highest, float("-inf"))
     zero = op.CastLike(op.const(0.0), result)
     return op.Where(some, result, zero)
+
+
+SCATTER_SINCE = 24
+"""The first opset with TensorScatter, which is this op for caches."""
+
+
+@writes("kv_cache_update")
+def kv_cache_update(b: BodyBuilder) -> Value:
+    """Write the body; see :mod:`coreai_onnx.composites.attention`.
+
+    ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
+    ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times
+    as long (docs/internals/performance_log.md).
+    """
+    op, (cache, update, position) = b.op, b.inputs[:3]
+    integer = int(ir_dtype(torch.int64))
+    if b.opset >= SCATTER_SINCE:
+        rows = op.Expand(op.Cast(position, to=integer), op.Shape(update, start=0, end=1))
+        return op.TensorScatter(cache, update, rows, axis=2)
+    batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))
+    row, head, step = (op.Range(0, op.Squeeze(x, [0]), 1) for x in (batch, heads, length))
+    start = op.Reshape(op.Cast(position, to=integer), [-1, 1, 1, 1])
+    token = op.Add(start, op.Reshape(step, [-1, 1]))
+    shape = op.Concat(batch, heads, length, op.const([1]), axis=0)
+    places = (op.Reshape(row, [-1, 1, 1, 1]), op.Reshape(head, [-1, 1, 1]), token)
+    indices = op.Concat(*(op.Expand(x, shape) for x in places), axis=3)
+    return op.ScatterND(cache, indices, update)

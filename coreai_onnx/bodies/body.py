@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -27,35 +28,81 @@ _ATTRIBUTE_TYPES = {
 }
 
 
+@dataclass(frozen=True)
+class Variant:
+    """The properties of calls of a composite on which their body depends.
+
+    Attributes:
+        composite: The declaration.
+        examples: One per declared input, None for an absent one.
+        attributes: The structural attributes; all of them where the variant gets its name.
+    """
+
+    composite: Composite
+    examples: Sequence[Example | None]
+    attributes: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> dict[str, Example]:
+        """The inputs that calls pass, by name."""
+        pairs = zip(self.composite.inputs, self.examples, strict=False)
+        return {declared.name: e for declared, e in pairs if e is not None}
+
+
 class BodyBuilder:
     """A function under construction: its inputs and its builder.
 
     Args:
-        composite: The declaration.
-        present: Which inputs a call passes; inputs after the last of them are omitted.
+        variant: The properties of its calls; inputs after the last one that they pass are omitted.
         opset: ``ai.onnx`` opset of the body.
+
+    Attributes:
+        attributes: The structural attributes.
+        dtype: The dtype of the first input.
+        wide: The dtype of the computation: float64 for float64, float32 otherwise.
     """
 
-    def __init__(self, composite: Composite, present: Sequence[bool], opset: int) -> None:
+    def __init__(self, variant: Variant, opset: int) -> None:
         """Create the inputs."""
-        self.composite, self.opset = composite, opset
+        self.variant, self.opset = variant, opset
+        self.composite = composite = variant.composite
+        self.attributes = variant.attributes
         self.names = Names()
-        count = max(i for i, here in enumerate(present) if here) + 1
+        count = max(i for i, e in enumerate(variant.examples) if e is not None) + 1
         self.inputs = [ir.Value(name=self.names.unique(i.name)) for i in composite.inputs[:count]]
         graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": opset}, name=composite.name)
+        # A function has no initializers.
         self.scope = Scope(graph, self.names, constants_as_nodes=True)
         self.op = OpBuilder(self.scope, opset)
         self.dtype = torch.float32
 
-    def type_inputs(self, dtypes: Sequence[torch.dtype | None]) -> None:
+    def type_inputs(self) -> None:
         """Give the inputs their dtypes, and keep the first one's as the dtype of the body."""
-        for value, given in zip(self.inputs, dtypes, strict=False):
-            if given is not None:
-                value.dtype = ir_dtype(given)
-        if dtypes[0] is not None:
-            self.dtype = dtypes[0]
+        for value, example in zip(self.inputs, self.variant.examples, strict=False):
+            if example is not None:
+                value.dtype = ir_dtype(example.dtype)
+        first = self.variant.examples[0]
+        if first is not None:
+            self.dtype = first.dtype
 
-    def given(self, name: str) -> Value | None:
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of the computation."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def widened(self, x: Value) -> Value:
+        """Return a value in the dtype of the computation."""
+        return self.op.cast(x, self.wide)
+
+    def ref(self, name: str) -> AttributeRef:
+        """Return an attribute that nodes of the body read from its calls."""
+        return AttributeRef(name, self.composite.attribute(name).type)  # type: ignore[arg-type]
+
+    def attribute(self, name: str) -> Value:
+        """Return the value of an attribute that the body reads from its calls."""
+        return self.scope.attribute(self.ref(name))
+
+    def input(self, name: str) -> Value | None:
         """Return an input by name, or None if calls omit it."""
         for declared, value in zip(self.composite.inputs, self.inputs, strict=False):
             if declared.name == name:
@@ -72,6 +119,7 @@ class BodyBuilder:
             self.scope.graph.outputs.append(result)
         graph = self.scope.graph
         graph.doc_string = self.composite.formula
+        # The body holds for other shapes and dtypes, which runtimes infer.
         generic = self.inputs[0].dtype
         for value in [*graph.inputs, *(v for n in graph.all_nodes() for v in n.outputs)]:
             value.shape, value.type = None, None
@@ -104,7 +152,7 @@ def lower_body(
     The reference is traced in float16 for every dtype up to float32. Casts to float16 become casts
     to the dtype of the first input, so that the body holds for all these dtypes.
     """
-    builder = BodyBuilder(composite, [e is not None for e in examples], opset)
+    builder = BodyBuilder(Variant(composite, examples, {}), opset)
     by_name = {v.name: v for v in builder.inputs}
     placeholders = [n for n in traced.graph_module.graph.nodes if n.op == "placeholder"]
     context = Context(opset=opset)
@@ -123,10 +171,10 @@ def lower_body(
     outputs = list(results) if isinstance(results, list | tuple) else [results]
     if context.missing:
         raise UnsupportedOpsError(context.missing)
-    return builder.finish(_generalise(builder, outputs))
+    return builder.finish(_generalize(builder, outputs))
 
 
-def _generalise(builder: BodyBuilder, outputs: Sequence[Value]) -> list[Value]:
+def _generalize(builder: BodyBuilder, outputs: Sequence[Value]) -> list[Value]:
     """Turn casts to float16, the dtype of the trace, into casts to the first input's dtype."""
     graph, first = builder.scope.graph, builder.inputs[0]
     replaced: dict[Value, Value] = {}

@@ -6,45 +6,36 @@ constant weight is decompressed once. The bodies do not depend on ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder, always_cast
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.few_bits import unpacked
-from coreai_onnx.bodies.writers import Examples, present, writes
-from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import AttributeRef
 from coreai_onnx.lower.build.values import Value
 
-_SHAPE = AttributeRef("shape", "ints")
-_AXIS = AttributeRef("axis", "int")
-_MINIMUM = AttributeRef("minimum", "int")
-_DEFAULT_BITS = 8
-_LAST = 2**31 - 1
+_DEFAULT_BITS = 8  # the variant without a word
+_LAST = 2**31 - 1  # Slice stops at the end of the axis
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    given, bits = present(composite, examples), int(attributes["bits"])
+def _words(variant: Variant) -> list[str]:
+    inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
-    optional = (declared.name for declared in composite.inputs if declared.optional)
-    return [*words, *(name for name in optional if name in given)]
+    optional = (declared.name for declared in variant.composite.inputs if declared.optional)
+    return [*words, *(name for name in optional if name in inputs)]
 
 
 @writes("lut_to_dense", words=_words)
-def lut_to_dense(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.lut_to_dense.lut_to_dense`."""
-    del examples
-    op, lut, shape = b.op, b.inputs[0], b.scope.attribute(_SHAPE)
+def lut_to_dense(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.compressed_weights.lut_to_dense`."""
+    op, lut, shape = b.op, b.inputs[0], b.attribute("shape")
     grid, vector = op.Shape(lut, end=-2), op.Shape(lut, start=-1)
     tables = op.Range(op.const(0), op.ReduceProd(grid, keepdims=0), op.const(1))
     first = op.Mul(_tiled(op, op.Reshape(tables, grid), shape), op.Shape(lut, start=-2, end=-1))
-    rows = op.Add(first, _codes(op, b.inputs[1], int(attributes["bits"]), shape))
+    rows = op.Add(first, _codes(op, b.inputs[1], int(b.attributes["bits"]), shape))
     entries = op.Reshape(lut, op.Concat([-1], vector, axis=0))
-    dense = _joined(op, op.Gather(entries, rows, axis=0), shape, b.scope.attribute(_AXIS))
-    scale = b.given("scale")
+    dense = _joined(op, op.Gather(entries, rows, axis=0), shape, b.attribute("axis"))
+    scale = b.input("scale")
     if scale is None:
         return dense
     wide = _wide(b)
@@ -53,11 +44,10 @@ def lut_to_dense(b: BodyBuilder, examples: Examples, attributes: Mapping[str, An
 
 
 @writes("sparse_to_dense")
-def sparse_to_dense(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
+def sparse_to_dense(b: BodyBuilder) -> Value:
     """Gather from the values behind a zero: elements that are absent have the position 0."""
-    del examples, attributes
     op, (nonzero, mask) = b.op, b.inputs
-    shape = b.scope.attribute(_SHAPE)
+    shape = b.attribute("shape")
     bits = _codes(op, mask, 1, op.ReduceProd(shape))
     positions = op.Mul(op.CumSum(bits, op.const(0)), bits)
     values = op.Concat(op.const([0.0], b.dtype), nonzero, axis=0)
@@ -65,34 +55,31 @@ def sparse_to_dense(b: BodyBuilder, examples: Examples, attributes: Mapping[str,
 
 
 @writes("blockwise_shift_scale", words=_words)
-def blockwise_shift_scale(
-    b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]
-) -> Value:
+def blockwise_shift_scale(b: BodyBuilder) -> Value:
     """Write the body; see the reference in :mod:`coreai_onnx.composites`."""
-    del examples
-    op, wide, shape = b.op, _wide(b), b.scope.attribute(_SHAPE)
-    scale, minval, zeros = b.inputs[0], b.given("minval"), b.given("zero_point")
-    codes = _codes(op, b.inputs[1], int(attributes["bits"]), shape)
+    op, wide, shape = b.op, _wide(b), b.attribute("shape")
+    scale, minval, zeros = b.inputs[0], b.input("minval"), b.input("zero_point")
+    codes = _codes(op, b.inputs[1], int(b.attributes["bits"]), shape)
     factors = _tiled(op, op.cast(scale, wide), shape)
     if minval is not None:
         least = _tiled(op, op.cast(minval, wide), shape)
         return op.cast(op.Add(op.Mul(op.cast(codes, wide), factors), least), b.dtype)
-    steps = op.cast(op.Add(codes, b.scope.attribute(_MINIMUM)), wide)
+    steps = op.cast(op.Add(codes, b.attribute("minimum")), wide)
     if zeros is not None:
         steps = op.Sub(steps, _tiled(op, always_cast(op, zeros, wide), shape))
     return op.cast(op.Mul(steps, factors), b.dtype)
 
 
 def _wide(b: BodyBuilder) -> torch.dtype:
-    return torch.float64 if b.dtype == torch.float64 else torch.float32
+    return b.wide
 
 
 def _codes(op: OpBuilder, stream: Value, bits: int, shape: Value) -> Value:
     """Return the codes of a stream in a shape, int64."""
     codes = unpacked(op, op.Reshape(stream, [-1]), bits)
     count = op.ReduceProd(shape, keepdims=1)
-    wanted = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
-    return op.Reshape(wanted, shape, allowzero=1)
+    used = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
+    return op.Reshape(used, shape, allowzero=1)
 
 
 def _tiled(op: OpBuilder, blocks: Value, shape: Value) -> Value:

@@ -1,53 +1,44 @@
-"""The bodies of products with few-bit weights: the weight is unpacked by arithmetic on constants.
-
-onnxruntime computes everything that depends only on constants when it loads a model, so that a
-product with a constant weight runs as one MatMul in float32.
-"""
+"""The bodies of products with few-bit weights, and of lookups in tables of few bits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder, always_cast
-from coreai_onnx.bodies.writers import Examples, present, writes
-from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.composites.linear_nbits import LARGEST_STEP, SMALLEST
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.products import Matrices, grouped
+from coreai_onnx.bodies.writers import writes
+from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value
 
-_DEFAULT_BITS = 4
+_DEFAULT_BITS = 4  # the variant without a word
 _BYTE = 8
 
 
-def few_bits_words(
-    composite: Composite, examples: Examples, attributes: Mapping[str, Any]
-) -> list[str]:
+def few_bits_words(variant: Variant) -> list[str]:
     """Return the variant words of a call of a composite with few-bit weights."""
-    given, bits = present(composite, examples), int(attributes["bits"])
+    inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
-    words += ["rounded"] if attributes.get("activation_bits") else []
-    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in given)]
+    words += ["rounded"] if variant.attributes.get("activation_bits") else []
+    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in inputs)]
 
 
 @writes("linear_nbits", words=few_bits_words)
-def linear_nbits(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.linear_nbits.linear_nbits`."""
-    del examples
-    op, wide = b.op, torch.float64 if b.dtype == torch.float64 else torch.float32
+def linear_nbits(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.linear_nbits`."""
+    op, wide = b.op, b.wide
     codes, scales = b.inputs[1:3]
-    given = b.given("zero_points"), b.given("palette")
-    weight = dequantized(op, codes, scales, *given, int(attributes["bits"]), wide)  # [N, G, group]
-    sizes = op.Shape(weight)
+    zeros, palette = b.input("zero_points"), b.input("palette")
+    weight = dequantized(op, codes, scales, zeros, palette, int(b.attributes["bits"]), wide)
+    sizes = op.Shape(weight)  # [N, groups, group_size]
     x = always_cast(op, b.inputs[0], wide)
-    if attributes["activation_bits"]:
+    if b.attributes["activation_bits"]:
         x = rounded(op, x, op.Slice(sizes, [1], [3], [0]))
     rows = op.Reshape(weight, op.Concat(op.Slice(sizes, [0], [1], [0]), [-1], axis=0))
     product = op.MatMul(x, op.Transpose(rows, perm=[1, 0]))
-    bias = b.given("bias")
+    bias = b.input("bias")
     total = product if bias is None else op.Add(product, always_cast(op, bias, wide))
     return op.CastLike(total, b.inputs[0])
 
@@ -103,3 +94,47 @@ def rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
     largest = op.Max(op.ReduceMax(op.Abs(grouped), [-1], keepdims=1), SMALLEST)
     steps = op.Round(op.Mul(grouped, op.Div(float(LARGEST_STEP), largest)))
     return op.Reshape(op.Mul(steps, op.Div(largest, float(LARGEST_STEP))), shape, allowzero=1)
+
+
+@writes("gather_mm_nbits", words=few_bits_words)
+def gather_mm_nbits(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.gather_mm_nbits`."""
+    op, wide = b.op, b.wide
+    lhs, codes, scales, indices = b.inputs[:4]
+    zeros, palette = b.input("zero_points"), b.input("palette")
+    count, width = op.Shape(codes, start=0, end=1), op.Shape(codes, start=1, end=2)
+    depth, bits = op.Shape(lhs, start=-1), int(b.attributes["bits"])
+    chosen = op.Gather(op.Range(0, op.Squeeze(count, [0]), 1), indices, axis=0)
+    x = always_cast(op, lhs, wide)
+    if b.attributes["activation_bits"]:
+        group = op.Unsqueeze(b.attribute("group_size"), [0])
+        x = rounded(op, x, op.Concat(op.Shape(codes, start=2, end=3), group, axis=0))
+
+    def product(inner: OpBuilder, rows: Value, which: Value) -> Value:
+        steps, factors = (inner.Gather(part, which, axis=0) for part in (codes, scales))
+        own_zeros = None if zeros is None else inner.Gather(zeros, which, axis=0)
+        matrix = dequantized(inner, steps, factors, own_zeros, palette, bits, wide)
+        flat = inner.Reshape(matrix, inner.Concat(width, depth, axis=0), allowzero=1)
+        return inner.MatMul(rows, inner.Transpose(flat, perm=[1, 0]))
+
+    return op.CastLike(grouped(op, x, Matrices(chosen, count, width, product, wide)), lhs)
+
+
+@writes("embedding_nbits", words=few_bits_words)
+def embedding_nbits(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.few_bits.embedding_nbits`."""
+    op, wide = b.op, b.wide
+    scales, codes, indices = b.inputs[:3]
+    zeros = b.input("zero_points")
+    values = dequantized(
+        op,
+        op.Gather(codes, indices, axis=0),
+        op.Gather(scales, indices, axis=0),
+        None if zeros is None else op.Gather(zeros, indices, axis=0),
+        b.input("palette"),
+        int(b.attributes["bits"]),
+        wide,
+    )
+    columns = op.ReduceProd(op.Shape(values, start=-2))
+    rows = op.Reshape(values, op.Concat(op.Shape(indices), columns, axis=0), allowzero=1)
+    return op.CastLike(rows, scales)

@@ -7,36 +7,30 @@ a token's query and key are rows of ``Dk``, its value a row of ``Dv``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder, always_cast
-from coreai_onnx.bodies.trace import Example
-from coreai_onnx.bodies.writers import Examples, present, writes
-from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.composites.gated_delta_update import NORM_EPS
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.writers import writes
+from coreai_onnx.composites.gated_delta import NORM_EPS
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.values import Value, ir_dtype
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    words = [] if "initial_state" in present(composite, examples) else ["no_state"]
-    return words if attributes["use_qk_l2_norm"] else [*words, "no_norm"]
+def _words(variant: Variant) -> list[str]:
+    words = [] if "initial_state" in variant.inputs else ["no_state"]
+    return words if variant.attributes["use_qk_l2_norm"] else [*words, "no_norm"]
 
 
 @writes("gated_delta_update", words=_words)
-def write(
-    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
-) -> list[Value]:
-    """Write the body; see :mod:`coreai_onnx.composites.gated_delta_update`."""
-    del examples
+def gated_delta_update(b: BodyBuilder) -> list[Value]:
+    """Write the body; see :mod:`coreai_onnx.composites.gated_delta`."""
     op, (query, key, value, g, beta) = b.op, b.inputs[:5]
-    wide = torch.float64 if b.dtype == torch.float64 else torch.float32
+    wide = b.wide
     q, k, v, rate, decay = (always_cast(op, x, wide) for x in (query, key, value, beta, g))
-    if attributes["use_qk_l2_norm"]:
+    if b.attributes["use_qk_l2_norm"]:
         q, k = _unit_length(op, q), _unit_length(op, k)
     lanes = op.Shape(key, start=3, end=4)
     q = op.Mul(q, op.Reciprocal(op.Sqrt(always_cast(op, lanes, wide))))
@@ -49,7 +43,7 @@ def write(
         op.Reshape(rate, sizes("B H R S 1 1"), allowzero=1),
         op.Reshape(op.Exp(decay), sizes("B H R S 1 1"), allowzero=1),
     ]
-    initial = b.given("initial_state")
+    initial = b.input("initial_state")
     if initial is None:
         state = op.Expand(op.const(0.0, wide), sizes("B H R D E"))
     else:
@@ -89,8 +83,8 @@ def _scan(
     names, type_ = op.scope.names, ir.TensorType(ir_dtype(wide))
     graph = ir.Graph([], [], nodes=[], name=names.unique("token"))
     inner = op.inside(op.scope.nested(graph))
-    given = ("state", "query", "key", "key_column", "value", "beta", "decay")
-    inputs = [ir.Value(name=names.unique(f"one_{n}"), type=type_) for n in given]
+    roles = ("state", "query", "key", "key_column", "value", "beta", "decay")
+    inputs = [ir.Value(name=names.unique(f"one_{n}"), type=type_) for n in roles]
     graph.inputs.extend(inputs)
     before, query, key, column, value, rate, decay = inputs
     faded = inner.Mul(before, decay)

@@ -70,6 +70,7 @@ def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) 
     """Return the op type if it is declared and unused, otherwise a numbered one."""
     if op_type in composite.op_types() and op_type not in taken:
         return op_type
+    # The first body has the plain name, so the second one is number 2.
     return next(n for i in range(2, len(taken) + 3) if (n := f"{op_type}.{i}") not in taken)
 
 
@@ -122,12 +123,12 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
 def examples_of(call: CompositeCall) -> tuple[Example | None, ...]:
     """Return the properties of a call's inputs on which the body depends."""
     composite, inputs = call.composite, call.node.inputs
-    given = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
-    first = given[0]
+    values = [*inputs, *[None] * (len(composite.inputs) - len(inputs))]
+    first = values[0]
     assert first is not None
     examples: list[Example | None] = []
     sizes: dict[str, Dim] = {}
-    for declared, value in zip(composite.inputs, given, strict=True):
+    for declared, value in zip(composite.inputs, values, strict=True):
         if value is None:
             examples.append(None)
             continue
@@ -179,6 +180,7 @@ def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _named(function: ir.Function, op_type: str) -> ir.Function:
     """Return a copy of a (cached) function under another name."""
+    # A graph has one owner, and the cached function may be copied into many models.
     copied = ir.from_proto(ir.to_proto(function))
     assert isinstance(copied, ir.Function)
     copied.name = op_type

@@ -1,42 +1,35 @@
-"""The bodies of ``avg_pool_2d`` and ``avg_pool_3d``; calls give sizes, strides and padding."""
+"""The bodies of average pooling, with windows from the calls, and of the pixel shuffle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder
-from coreai_onnx.bodies.norms import widened
-from coreai_onnx.bodies.trace import Example
-from coreai_onnx.bodies.writers import Examples, writes
-from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.lower.build.scope import AttributeRef
+from coreai_onnx.bodies.body import BodyBuilder, Variant
+from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.build.values import Value
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    del composite, examples
-    return [] if attributes.get("divisor_override") is None else ["divisor"]
+def _pool_words(variant: Variant) -> list[str]:
+    return [] if variant.attributes.get("divisor_override") is None else ["divisor"]
 
 
-@writes("avg_pool_2d", "avg_pool_3d", words=_words)
-def write(
-    b: BodyBuilder, examples: Sequence[Example | None], attributes: Mapping[str, Any]
-) -> Value:
+@writes("avg_pool_2d", "avg_pool_3d", words=_pool_words)
+def average_pool(b: BodyBuilder) -> Value:
     """AveragePool, or sums of windows for float64 and for a divisor that replaces the count."""
-    first = examples[0]
+    first = b.variant.examples[0]
     assert first is not None
-    x = widened(b, b.inputs[0])
-    has_divisor = attributes["divisor_override"] is not None
+    x = b.widened(b.inputs[0])
+    has_divisor = b.attributes["divisor_override"] is not None
     if not has_divisor and b.dtype != torch.float64:
         averages = _average_pool(
             b,
             x,
-            pads=AttributeRef("padding", "ints"),
-            ceil_mode=AttributeRef("ceil_mode", "int"),
-            count_include_pad=AttributeRef("count_include_pad", "int"),
+            pads=b.ref("padding"),
+            ceil_mode=b.ref("ceil_mode"),
+            count_include_pad=b.ref("count_include_pad"),
         )
         return b.op.cast(averages, b.dtype)
     axes = [_Axis(b, x, i, count=len(first.dims) - 2) for i in range(len(first.dims) - 2)]
@@ -44,18 +37,18 @@ def write(
     pads = b.op.Concat(none, *(a.before for a in axes), none, *(a.behind for a in axes), axis=0)
     total = _window_sums(b, b.op.Pad(x, pads), axes)
     if has_divisor:
-        divisor = b.scope.attribute(AttributeRef("divisor_override", "int"))
+        divisor = b.attribute("divisor_override")
     else:
         divisor = axes[0].counted()
         for axis in axes[1:]:
             divisor = b.op.Mul(b.op.unsqueeze(divisor, [-1]), axis.counted())
-    return b.op.cast(b.op.Div(total, widened(b, divisor)), b.dtype)
+    return b.op.cast(b.op.Div(total, b.widened(divisor)), b.dtype)
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
     window: dict[str, Any] = {
-        "kernel_shape": AttributeRef("kernel_size", "ints"),
-        "strides": AttributeRef("stride", "ints"),
+        "kernel_shape": b.ref("kernel_size"),
+        "strides": b.ref("stride"),
     }
     pooled: Value = b.op.node("AveragePool", x, **window, **options)
     return pooled
@@ -67,8 +60,8 @@ def _window_sums(b: BodyBuilder, x: Value, axes: Sequence[_Axis]) -> Value:
     onnxruntime has no float64 AveragePool: for float64 each axis in turn is gathered and summed.
     """
     if b.dtype != torch.float64:
-        size = b.op.ReduceProd(_vector(b, "kernel_size"), keepdims=0)
-        return b.op.Mul(_average_pool(b, x), widened(b, size))
+        size = b.op.ReduceProd(b.attribute("kernel_size"), keepdims=0)
+        return b.op.Mul(_average_pool(b, x), b.widened(size))
     for place, axis in enumerate(axes):
         windows = b.op.Gather(x, axis.elements(), axis=2 + place)
         x = b.op.ReduceSum(windows, [3 + place], keepdims=0)
@@ -89,15 +82,13 @@ class _Axis:
         """Count the windows: each begins in the input or in the padding before it."""
         op = self.op = b.op
         self.size = op.Shape(x, start=2 + index, end=3 + index)
-        self.kernel = op.Gather(_vector(b, "kernel_size"), [index])
-        self.stride = op.Gather(_vector(b, "stride"), [index])
-        padding = _vector(b, "padding")
+        self.kernel = op.Gather(b.attribute("kernel_size"), [index])
+        self.stride = op.Gather(b.attribute("stride"), [index])
+        padding = b.attribute("padding")
         self.before = op.Gather(padding, [index])
         self.after = op.Gather(padding, [count + index])
-        self.include_pad = op.unsqueeze(
-            b.scope.attribute(AttributeRef("count_include_pad", "int")), [0]
-        )
-        ceil = b.scope.attribute(AttributeRef("ceil_mode", "int"))
+        self.include_pad = op.unsqueeze(b.attribute("count_include_pad"), [0])
+        ceil = b.attribute("ceil_mode")
         front = op.Add(self.size, self.before)
         room = op.Sub(op.Add(front, self.after), self.kernel)
         rounding = op.Mul(op.Sub(self.stride, 1), ceil)
@@ -127,5 +118,22 @@ class _Axis:
         return op.Sub(end, op.Max(begin, op.Neg(border)))
 
 
-def _vector(b: BodyBuilder, name: str) -> Value:
-    return b.scope.attribute(AttributeRef(name, "ints"))
+def _shuffle_words(variant: Variant) -> list[str]:
+    return [] if len(variant.inputs["input"].dims) == 4 else ["any_rank"]
+
+
+@writes("pixel_shuffle", words=_shuffle_words)
+def pixel_shuffle(b: BodyBuilder) -> Value:
+    """DepthToSpace on four axes; the axes before the channels are merged into one."""
+    op, x = b.op, b.inputs[0]
+    wide = op.cast(x, torch.float32) if b.dtype.itemsize < 4 else x
+    if len(b.variant.inputs["input"].dims) == 4:
+        moved = op.DepthToSpace(wide, blocksize=b.ref("upscale_factor"), mode="CRD")
+        return op.cast(moved, b.dtype)
+    lead, tail = op.Shape(x, end=-3), op.Shape(x, start=-3)
+    # the product of no sizes is one; ReduceProd returns nothing for it
+    samples = op.ReduceProd(op.Concat(lead, op.const([1]), axis=0), keepdims=1)
+    merged = op.Reshape(wide, op.Concat(samples, tail, axis=0), allowzero=1)
+    moved = op.DepthToSpace(merged, blocksize=b.ref("upscale_factor"), mode="CRD")
+    dims = op.Concat(lead, op.Shape(moved, start=1), axis=0)
+    return op.cast(op.Reshape(moved, dims, allowzero=1), b.dtype)

@@ -7,62 +7,57 @@ of the frequencies, are read from the call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder
-from coreai_onnx.bodies.norms import widened
-from coreai_onnx.bodies.writers import Examples, present, writes
-from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.lower.build.scope import AttributeRef
-from coreai_onnx.lower.build.values import Value, dtype_of, ir_dtype
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.writers import writes
+from coreai_onnx.lower.build.values import Value, dtype_of
 
 NATIVE_SINCE = 23
+"""The first opset with RotaryEmbedding."""
+# Slice stops at the end of the axis.
 _END = torch.iinfo(torch.int64).max
 
 
-def _words(composite: Composite, examples: Examples, attributes: Mapping[str, Any]) -> list[str]:
-    given = present(composite, examples)
-    if "cos" in given and "sin" in given:
-        words = ["per_head"] if per_head(composite, examples) else []
-        given.pop("freqs", None)
-    elif "position_ids" in given:
+def _words(variant: Variant) -> list[str]:
+    inputs = variant.inputs
+    if "cos" in inputs and "sin" in inputs:
+        words = ["per_head"] if _per_head(variant) else []
+        inputs.pop("freqs", None)
+    elif "position_ids" in inputs:
         words = ["positions"]
     else:
-        words = ["offset"] if "offset" in given else ["sequence"]
-    words += ["freqs"] if "freqs" in given else []
-    words += ["interleaved"] if attributes["interleaved"] else []
-    words += ["partial"] if attributes["dims"] else []
-    words += ["rank3"] if len(given["input"].dims) == 3 else []
+        words = ["offset"] if "offset" in inputs else ["sequence"]
+    words += ["freqs"] if "freqs" in inputs else []
+    words += ["interleaved"] if variant.attributes["interleaved"] else []
+    words += ["partial"] if variant.attributes["dims"] else []
+    words += ["rank3"] if len(inputs["input"].dims) == 3 else []
     return words
 
 
 @writes("rope", words=_words)
-def write(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.rope.rope`."""
-    first = examples[0]
+def rope(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.rotary.rope`."""
+    first = b.variant.examples[0]
     assert first is not None
     x = b.inputs[0]
     if len(first.dims) == 3:
         x = b.op.unsqueeze(x, [0])
-    if b.given("cos") is not None and b.given("sin") is not None:
+    if b.input("cos") is not None and b.input("sin") is not None:
         cos, sin = (_always_wide(b, n) for n in ("cos", "sin"))
     else:
-        angle = _angles(b, x, partial=attributes["dims"] > 0)
+        angle = _angles(b, x, partial=b.attributes["dims"] > 0)
         cos, sin = b.op.Cos(angle), b.op.Sin(angle)
-    if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not per_head(b.composite, examples):
-        result = _as_onnx_rotary_embedding(b, x, (cos, sin), attributes)
+    if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not _per_head(b.variant):
+        result = _as_onnx_rotary_embedding(b, x, (cos, sin))
     else:
-        result = _in_basic_ops(b, x, (cos, sin), attributes)
+        result = _in_basic_ops(b, x, (cos, sin))
     return b.op.squeeze(result, [0]) if len(first.dims) == 3 else result
 
 
-def per_head(composite: Any, examples: Examples) -> bool:
+def _per_head(variant: Variant) -> bool:
     """Whether given cosines and sines differ from head to head."""
-    given = {d.name: e for d, e in zip(composite.inputs, examples, strict=False) if e is not None}
-    tables = [given[n] for n in ("cos", "sin") if n in given]
+    tables = [variant.inputs[n] for n in ("cos", "sin") if n in variant.inputs]
     return len(tables) == 2 and any(len(e.dims) > 2 and e.dims[-3] != 1 for e in tables)
 
 
@@ -70,67 +65,59 @@ def per_head(composite: Any, examples: Examples) -> bool:
 def _angles(b: BodyBuilder, x: Value, *, partial: bool) -> Value:
     """Return position times frequency, ``[batch or 1, 1, length, lanes / 2]``."""
     op, positions = b.op, _positions(b, x)
-    if b.given("freqs") is not None:
+    if b.input("freqs") is not None:
         freqs = _always_wide(b, "freqs")
     else:
-        lanes = _attribute(b, "dims", "int") if partial else op.squeeze(op.Shape(x, start=3), [0])
+        lanes = b.attribute("dims") if partial else op.squeeze(op.Shape(x, start=3), [0])
         half = op.Div(lanes, 2)
-        exponents = op.Div(widened(b, op.Range(0, half, 1)), widened(b, half))
-        freqs = op.Reciprocal(op.Pow(widened(b, _attribute(b, "base", "float")), exponents))
-    scaled = op.Mul(freqs, widened(b, _attribute(b, "scale", "float")))
+        exponents = op.Div(b.widened(op.Range(0, half, 1)), b.widened(half))
+        freqs = op.Reciprocal(op.Pow(b.widened(b.attribute("base")), exponents))
+    scaled = op.Mul(freqs, b.widened(b.attribute("scale")))
     return op.Mul(op.unsqueeze(positions, [-1]), scaled)
 
 
 def _positions(b: BodyBuilder, x: Value) -> Value:
     """Return the positions, ``[batch or 1, 1, length]``."""
-    op, given = b.op, b.given("position_ids")
-    if given is not None:
+    op, positions = b.op, b.input("position_ids")
+    if positions is not None:
         rows = op.Concat(op.const([1]), op.Shape(x, start=2, end=3), axis=0)
         return op.unsqueeze(op.Expand(_always_wide(b, "position_ids"), rows), [1])
     length = op.squeeze(op.Shape(x, start=2, end=3), [0])
-    counted = widened(b, op.Range(0, length, 1))
-    if b.given("offset") is not None:
-        positions = op.Add(op.Reshape(_always_wide(b, "offset"), [-1, 1, 1]), counted)
-        return positions
+    counted = b.widened(op.Range(0, length, 1))
+    if b.input("offset") is not None:
+        return op.Add(op.Reshape(_always_wide(b, "offset"), [-1, 1, 1]), counted)
     return op.unsqueeze(counted, [0, 1])
 
 
 def _always_wide(b: BodyBuilder, name: str) -> Value:
     """Cast an input, even if redundant, so that one body holds for every dtype."""
-    wide = torch.float64 if b.dtype == torch.float64 else torch.float32
-    return b.op.Cast(b.given(name), to=int(ir_dtype(wide)))
-
-
-def _attribute(b: BodyBuilder, name: str, type_: Any) -> Value:
-    return b.scope.attribute(AttributeRef(name, type_))
+    x = b.input(name)
+    assert x is not None
+    return always_cast(b.op, x, b.wide)
 
 
 # ---------------------------------------------------------------------- rotation
-def _as_onnx_rotary_embedding(
-    b: BodyBuilder, x: Value, given: tuple[Value, Value], attributes: Mapping[str, Any]
-) -> Value:
+def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, tables: tuple[Value, Value]) -> Value:
     op, one = b.op, b.op.const([1])
     rows = op.Concat(op.Shape(x, start=0, end=1), one, op.Shape(x, start=2, end=3), one, axis=0)
-    tables = [op.squeeze(op.Expand(table, rows), [1]) for table in given]
+    rows_of_tables = [op.squeeze(op.Expand(table, rows), [1]) for table in tables]
     turned = op.RotaryEmbedding(
-        widened(b, x),
-        *tables,
-        interleaved=int(attributes["interleaved"] != 0),
-        rotary_embedding_dim=AttributeRef("dims", "int"),
+        b.widened(x),
+        *rows_of_tables,
+        interleaved=int(b.attributes["interleaved"] != 0),
+        rotary_embedding_dim=b.ref("dims"),
     )
     return op.cast(turned, b.dtype)
 
 
-def _in_basic_ops(
-    b: BodyBuilder, x: Value, tables: tuple[Value, Value], attributes: Mapping[str, Any]
-) -> Value:
+def _in_basic_ops(b: BodyBuilder, x: Value, tables: tuple[Value, Value]) -> Value:
     op, lanes, rest = b.op, x, None
-    if attributes["dims"] > 0:
-        border = op.Reshape(_attribute(b, "dims", "int"), [1])
+    if b.attributes["dims"] > 0:
+        border = op.Reshape(b.attribute("dims"), [1])
         lanes = op.Slice(x, [0], border, [-1])
         rest = op.Slice(x, border, [_END], [-1])
-    wide, (cos, sin) = widened(b, lanes), tables
-    if attributes["interleaved"]:
+    wide, (cos, sin) = b.widened(lanes), tables
+    if b.attributes["interleaved"]:
         first, second = (op.Slice(wide, [start], [_END], [-1], [2]) for start in (0, 1))
     else:
         first, second = op.Split(wide, axis=-1, num_outputs=2, _outputs=2)
@@ -138,7 +125,7 @@ def _in_basic_ops(
         op.Sub(op.Mul(cos, first), op.Mul(sin, second)),
         op.Add(op.Mul(sin, first), op.Mul(cos, second)),
     ]
-    if attributes["interleaved"]:
+    if b.attributes["interleaved"]:
         pairs = op.Concat(*(op.unsqueeze(t, [-1]) for t in turned), axis=-1)
         result = op.Reshape(pairs, op.Shape(lanes), allowzero=1)
     else:

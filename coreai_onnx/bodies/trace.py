@@ -20,7 +20,9 @@ from coreai_onnx.export.compat.torch_names import (
     make_fx,
 )
 
+# A reference that compares two sizes sees these hints, so sizes with different letters must differ.
 _HINTS = (5, 12, 11, 16, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
+# H is a multiple of K and V, as heads are of their groups; a cache (S) is longer than a call (T).
 _KNOWN_HINTS = {"B": 5, "H": 12, "K": 6, "V": 6, "T": 7, "S": 11, "D": 16, "E": 18, "F": 8}
 
 

@@ -2,7 +2,7 @@
 
 ```python
 @writes("swiglu")
-def swiglu(b: BodyBuilder, examples: Examples, attributes: Mapping[str, Any]) -> Value: ...
+def swiglu(b: BodyBuilder) -> Value: ...
 ```
 """
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from coreai_onnx.bodies.body import BodyBuilder
+from coreai_onnx.bodies.body import BodyBuilder, Variant
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.composites.declaration import Composite
 from coreai_onnx.lower.build.values import Value
@@ -22,10 +22,10 @@ from coreai_onnx.model.checks.fixed_attributes import sign, write_fixed
 
 Examples = Sequence[Example | None]
 """The properties on which a body depends, one per declared input, None for an absent one."""
-Writer = Callable[[BodyBuilder, Examples, Mapping[str, Any]], Value | Sequence[Value]]
-"""Writes a body for examples and structural attributes; returns its outputs."""
-Words = Callable[[Composite, Examples, Mapping[str, Any]], list[str]]
-"""Returns the variant words of a call, at most one per group of the declaration."""
+Writer = Callable[[BodyBuilder], Value | Sequence[Value]]
+"""Writes a body; returns its outputs."""
+Words = Callable[[Variant], list[str]]
+"""Returns the words of a variant's name, at most one per group of the declaration."""
 _W = TypeVar("_W", bound=Writer)
 
 
@@ -70,9 +70,9 @@ def write_body(
     if registered is None:
         return None
 
-    builder = BodyBuilder(composite, [e is not None for e in examples], opset)
-    builder.type_inputs([None if e is None else e.dtype for e in examples])
-    written = registered.write(builder, examples, attributes)
+    builder = BodyBuilder(Variant(composite, examples, attributes), opset)
+    builder.type_inputs()
+    written = registered.write(builder)
     body = builder.finish([written] if isinstance(written, ir.Value) else written)
     write_fixed(body, _fixed(composite, attributes, read_attributes(body)))
     return body
@@ -124,10 +124,4 @@ def variant_words(
     registered = _WRITERS.get(composite.name)
     if registered is None or registered.words is None:
         return []
-    return registered.words(composite, examples, attributes)
-
-
-def present(composite: Composite, examples: Examples) -> dict[str, Example]:
-    """Return the inputs that a call passes, by name."""
-    pairs = zip(composite.inputs, examples, strict=False)
-    return {declared.name: e for declared, e in pairs if e is not None}
+    return registered.words(Variant(composite, examples, attributes))

@@ -252,10 +252,10 @@ def _check(
         raise ValueError(f"{name}: scale is not one number or a vector, of a floating dtype")
     if zero_point is not None and minval is not None:
         raise ValueError(f"{name}: zero_point and minval exclude each other")
-    for what, given in (("zero_point", zero_point), ("minval", minval)):
-        if given is not None and given.shape != scale.shape:
+    for what, parameter in (("zero_point", zero_point), ("minval", minval)):
+        if parameter is not None and parameter.shape != scale.shape:
             raise ValueError(f"{name}: {what} and scale differ in shape")
-        if given is not None and dtype is not None and dtype.is_floating_point:
+        if parameter is not None and dtype is not None and dtype.is_floating_point:
             raise ValueError(f"{name}: {dtype} has neither zero_point nor minval")
     if dtype is None:
         return

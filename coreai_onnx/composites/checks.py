@@ -18,6 +18,11 @@ Tensors = Mapping[str, torch.Tensor]
 """The inputs that are present, by name."""
 
 
+def compute_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which a reference computes: float64 for float64, float32 otherwise."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def accepts(dims: Dims, attributes: Attributes) -> str:
     """Return no message: every call is valid."""
     del dims, attributes
@@ -49,13 +54,13 @@ def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> s
     """Return a message if a size is not a multiple of another; empty also if one is unknown."""
     if size is None or divisor is None or (divisor > 0 and size % divisor == 0):
         return ""
-    return f"{what} is {size}, not a multiple of {of}, {divisor}"
+    return f"{what} must be a multiple of {of} ({divisor}), got {size}"
 
 
 def rank_below(dims: Dims, name: str, least: int) -> str:
     """Return a message if an input has too few axes."""
     rank = len(dims[name]) if name in dims else least
-    return "" if rank >= least else f"{name} has rank {rank}, at least {least} are needed"
+    return "" if rank >= least else f"{name} must have rank {least} or higher, got {rank}"
 
 
 def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
@@ -107,11 +112,11 @@ def check_channels(least_rank: int) -> Any:
 def other_channels(dims: Dims) -> str:
     """Return a message if a parameter does not have one element per channel."""
     channels = dims["input"][1] if len(dims.get("input", ())) > 1 else None
-    for name, given in dims.items():
+    for name, shape in dims.items():
         if name == "input":
             continue
-        if len(given) != 1:
-            return f"{name} has rank {len(given)}, one number per channel is needed"
-        if None not in (given[0], channels) and given[0] != channels:
-            return f"{name} has {given[0]} numbers for {channels} channels"
+        if len(shape) != 1:
+            return f"{name} must have rank 1, one number per channel, got {len(shape)}"
+        if None not in (shape[0], channels) and shape[0] != channels:
+            return f"{name} has {shape[0]} numbers for {channels} channels"
     return ""

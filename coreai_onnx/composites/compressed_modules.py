@@ -15,10 +15,18 @@ import re
 import torch
 from torch import nn
 
-from coreai_onnx.composites.blocks import check_blocks, streamed
-from coreai_onnx.composites.call import call
-from coreai_onnx.composites.compressed_ops import PAIRS, POWERS, float_table, is_float4
-from coreai_onnx.composites.lut_to_dense import check_lut, dense_shape
+from coreai_onnx.composites.compressed_ops import (
+    PAIRS,
+    POWERS,
+    float_table,
+    index_fault,
+    is_float4,
+    mask_fault,
+    palette_fault,
+    sparse_fault,
+)
+from coreai_onnx.composites.compressed_weights import check_blocks, dense_shape, streamed
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.model.packed_codes import STREAM_BITS
 
 _INTEGER = re.compile(r"torch\.(u?)int(\d+)")
@@ -46,19 +54,10 @@ class PalettizeModule(nn.Module):
         """Pack the indices into as many bits as the table needs."""
         super().__init__()
         name = type(self).__name__
-        _require(indices.dtype == torch.uint8, name, f"indices are {indices.dtype}, not uint8")
-        _require(lut.is_floating_point(), name, f"lut is {lut.dtype}, not floating")
-        _require(indices.ndim >= 1, name, "indices have no axis")
-        rank = indices.ndim + 2
-        _require(lut.ndim == rank, name, f"lut has rank {lut.ndim}, not {rank}: indices + 2")
-        chosen = vector_axis is not None or lut.shape[-1] == 1
-        _require(chosen, name, f"vectors of {lut.shape[-1]} elements need a vector_axis")
-        self.shape, self.axis = list(indices.shape), vector_axis or 0
-        _refuse(check_lut(lut.shape, self.shape, self.axis), name)
-        entries = lut.shape[-2]
-        _require(entries <= 256, name, f"lut has {entries} entries, uint8 selects from 256")
-        largest = int(indices.max()) if indices.numel() else 0
-        _require(largest < entries, name, f"index {largest} is out of range of {entries} entries")
+        _require(lut.is_floating_point(), name, f"lut must be floating, got {lut.dtype}")
+        fault = palette_fault(indices, lut, vector_axis, "a vector_axis")
+        _refuse(fault or index_fault(indices, lut), name)
+        self.shape, self.axis, entries = list(indices.shape), vector_axis or 0, lut.shape[-2]
         self.bits = min(b for b in STREAM_BITS if entries <= 1 << b)
         self.axis %= indices.ndim
         self.register_buffer("indices", streamed(indices, self.bits))
@@ -71,8 +70,8 @@ class PalettizeModule(nn.Module):
     def forward(self, original: torch.Tensor | None = None) -> torch.Tensor:
         """Return the weight; ``original`` is that of a parametrization and has no effect."""
         del original
-        given = (self.lut, self.indices, *([] if self.scale is None else [self.scale]))
-        return call("lut_to_dense", *given, bits=self.bits, shape=self.shape, axis=self.axis)
+        tensors = (self.lut, self.indices, *([] if self.scale is None else [self.scale]))
+        return call("lut_to_dense", *tensors, bits=self.bits, shape=self.shape, axis=self.axis)
 
 
 class ScaledPalettizeModule(PalettizeModule):
@@ -99,7 +98,7 @@ class ScaledPalettizeModule(PalettizeModule):
     ) -> None:
         """Store the scale in addition to the packed indices."""
         name = type(self).__name__
-        _require(scale.is_floating_point(), name, f"scale is {scale.dtype}, not floating")
+        _require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
         super().__init__(indices, lut.to(scale.dtype), vector_axis)
         whole = dense_shape(self.shape, lut.shape[-1], self.axis)
         _refuse(check_blocks(scale.shape, whole, "scale"), name)
@@ -122,13 +121,8 @@ class SparseModule(nn.Module):
         """Pack the mask into bits."""
         super().__init__()
         name, values = type(self).__name__, nonzero_data
-        _require(values.is_floating_point(), name, f"values are {values.dtype}, not floating")
-        _require(values.ndim == 1, name, f"values have rank {values.ndim}, not 1")
-        binary = mask.dtype in (torch.uint8, torch.bool) and mask.ndim >= 1
-        _require(binary, name, f"mask is {mask.dtype} of rank {mask.ndim}, not uint8 with axes")
-        _require(bool((mask <= 1).all()), name, "mask has values other than 0 and 1")
-        count = int(mask.sum())
-        _require(count == len(values), name, f"{len(values)} values for {count} ones in the mask")
+        _require(values.is_floating_point(), name, f"values must be floating, got {values.dtype}")
+        _refuse(sparse_fault(values, mask) or mask_fault(values, mask), name)
         self.shape = list(mask.shape)
         self.register_buffer("nonzero_data", nonzero_data)
         self.register_buffer("mask", streamed(mask, 1))
@@ -176,7 +170,7 @@ class WeightDequantizeModule(nn.Module):
         """Pack the data into as many bits as its dtype has."""
         super().__init__()
         name = type(self).__name__
-        _require(scale.is_floating_point(), name, f"scale is {scale.dtype}, not floating")
+        _require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
         exact = scale.dtype != POWERS or output_dtype is not None
         _require(exact, name, f"a scale of {POWERS} needs an output_dtype")
         exclusive = zero_point is None or minval is None
@@ -201,19 +195,19 @@ class WeightDequantizeModule(nn.Module):
             self._store_integers(quantized_data, dtype)
 
     def _store_integers(self, data: torch.Tensor, dtype: torch.dtype) -> None:
-        name, known = type(self).__name__, _INTEGER.fullmatch(str(dtype))
-        bits = int(known[2]) if known else 0
+        name, match = type(self).__name__, _INTEGER.fullmatch(str(dtype))
+        bits = int(match[2]) if match else 0
         stored = data.dtype in (torch.int8, torch.uint8) and data.ndim >= 1
-        _require(stored, name, f"data is {data.dtype} of rank {data.ndim}, not int8 or uint8")
+        _require(stored, name, f"data must be int8 or uint8 with axes, got {data.dtype}")
         _require(bits in STREAM_BITS, name, f"{dtype} is not an integer of {STREAM_BITS} bits")
-        self.minimum = 0 if known and known[1] else -(1 << (bits - 1))
+        self.minimum = 0 if match and match[1] else -(1 << (bits - 1))
         self.bits, self.shape = bits, list(data.shape)
         _refuse(check_blocks(self.scale.shape, self.shape, "scale"), name)
-        for what, given in (("zero_point", self.zero_point), ("minval", self.minval)):
-            fits = given is None or given.shape == self.scale.shape
+        for what, parameter in (("zero_point", self.zero_point), ("minval", self.minval)):
+            fits = parameter is None or parameter.shape == self.scale.shape
             _require(fits, name, f"{what} and scale differ in shape")
         zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
-        _require(zeros, name, f"zero_point is not {data.dtype}, as the data is")
+        _require(zeros, name, f"zero_point must be {data.dtype}, as the data")
         try:
             self.register_buffer("codes", streamed(data.to(torch.int64) - self.minimum, bits))
         except ValueError as error:
@@ -226,11 +220,11 @@ class WeightDequantizeModule(nn.Module):
         if self.floats is not None:
             weight: torch.Tensor = self.floats()
             return weight
-        given = [self.scale, self.codes, self.zero_point, self.minval]
-        while given[-1] is None:
-            given.pop()
+        tensors = [self.scale, self.codes, self.zero_point, self.minval]
+        while tensors[-1] is None:
+            tensors.pop()
         layout = {"bits": self.bits, "shape": self.shape, "minimum": self.minimum}
-        return call("blockwise_shift_scale", *given, **layout)
+        return call("blockwise_shift_scale", *tensors, **layout)
 
 
 def _floats(

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composites import blockwise_shift_scale as scaled
-from coreai_onnx.composites import lut_to_dense as palettes
+from coreai_onnx.composites import compressed_weights
 from coreai_onnx.composites.activation_modules import limits
-from coreai_onnx.composites.blocks import check_blocks, tiled
+from coreai_onnx.composites.compressed_weights import check_blocks, tiled
 
 FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 """The magnitudes of float4_e2m1 (OCP Microscaling Formats 1.0, table 5)."""
@@ -49,12 +48,8 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
     Raises:
         ValueError: If dtypes or shapes do not match, or an index is out of range.
     """
-    _check_palette(indices, lut, axis)
-    entries = lut.shape[-2]
-    largest = int(indices.max()) if indices.numel() else 0
-    if largest >= entries:
-        raise ValueError(f"lut_to_dense: index {largest} is out of range of {entries} entries")
-    return palettes.lut_to_dense(
+    _refuse("lut_to_dense", palette_fault(indices, lut, axis) or index_fault(indices, lut))
+    return compressed_weights.lut_to_dense(
         lut, indices.reshape(-1), shape=indices.shape, axis=axis or 0
     ).contiguous()
 
@@ -63,22 +58,29 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
 def _lut_to_dense_fake(
     indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None
 ) -> torch.Tensor:
-    _check_palette(indices, lut, axis)
-    return lut.new_empty(palettes.dense_shape(indices.shape, lut.shape[-1], axis or 0))
+    _refuse("lut_to_dense", palette_fault(indices, lut, axis))
+    return lut.new_empty(compressed_weights.dense_shape(indices.shape, lut.shape[-1], axis or 0))
 
 
-def _check_palette(indices: torch.Tensor, lut: torch.Tensor, axis: int | None) -> None:
-    wrong = ""
+def palette_fault(
+    indices: torch.Tensor, lut: torch.Tensor, axis: int | None, axis_name: str = "an axis"
+) -> str:
+    """Return what is wrong with the dtypes and shapes of a palette; empty if nothing is."""
     if indices.dtype != torch.uint8 or indices.ndim < 1:
-        wrong = f"indices are {indices.dtype} of rank {indices.ndim}, not uint8 with axes"
-    elif lut.ndim != indices.ndim + 2:
-        wrong = f"lut has rank {lut.ndim}, not {indices.ndim + 2}: indices + 2"
-    elif axis is None and lut.shape[-1] != 1:
-        wrong = f"vectors of {lut.shape[-1]} elements need an axis"
-    elif lut.shape[-2] > _INDEXED:
-        wrong = f"lut has {lut.shape[-2]} entries, uint8 selects from {_INDEXED}"
-    wrong = wrong or palettes.check_lut(lut.shape, indices.shape, axis or 0)
-    _refuse("lut_to_dense", wrong)
+        return f"indices must be uint8 with axes, got {indices.dtype} of rank {indices.ndim}"
+    if lut.ndim != indices.ndim + 2:
+        return f"lut must have rank {indices.ndim + 2} (indices + 2), got {lut.ndim}"
+    if axis is None and lut.shape[-1] != 1:
+        return f"vectors of {lut.shape[-1]} elements need {axis_name}"
+    if lut.shape[-2] > _INDEXED:
+        return f"lut has {lut.shape[-2]} entries, uint8 selects from {_INDEXED}"
+    return compressed_weights.check_lut(lut.shape, indices.shape, axis or 0)
+
+
+def index_fault(indices: torch.Tensor, lut: torch.Tensor) -> str:
+    """Return which index is out of range of the entries of a palette; empty if none is."""
+    largest, entries = int(indices.max()) if indices.numel() else 0, lut.shape[-2]
+    return "" if largest < entries else f"index {largest} is out of range of {entries} entries"
 
 
 # ---------------------------------------------------------------------- scales
@@ -123,7 +125,7 @@ def constexpr_blockwise_shift_scale(
     steps = input.to(torch.int16) - low
     if steps.numel() and not 0 <= int(steps.min()) <= int(steps.max()) <= high - low:
         raise ValueError(f"constexpr_blockwise_shift_scale: input is out of range of {input_dtype}")
-    return scaled.blockwise_shift_scale(
+    return compressed_weights.blockwise_shift_scale(
         factors,
         steps.to(torch.uint8).reshape(-1),
         zero_point,
@@ -163,7 +165,7 @@ def _check_scaled(
     pairs = is_float4(data, scale, zero_point, minval, input_dtype)
     wrong = ""
     if not scale.is_floating_point():
-        wrong = f"scale is {scale.dtype}, not floating"
+        wrong = f"scale must be floating, got {scale.dtype}"
     elif (output_dtype or scale.dtype) not in COMPUTED:
         wrong = f"a scale of {scale.dtype} needs an output_dtype of {COMPUTED}"
     elif zero_point is not None and minval is not None:
@@ -173,9 +175,9 @@ def _check_scaled(
     elif shifted and (pairs or data.is_floating_point()):
         wrong = f"{input_dtype or data.dtype} has neither zero_point nor minval"
     elif not data.is_floating_point() and data.dtype not in _BYTES:
-        wrong = f"input is {data.dtype}, not int8, uint8 or floating"
+        wrong = f"input must be int8, uint8 or floating, got {data.dtype}"
     elif zero_point is not None and zero_point.dtype != data.dtype:
-        wrong = f"zero_point is {zero_point.dtype}, not {data.dtype}, as the input is"
+        wrong = f"zero_point must be {data.dtype}, as the input, got {zero_point.dtype}"
     elif any(x is not None and x.shape != scale.shape for x in (zero_point, minval)):
         wrong = "zero_point or minval and scale differ in shape"
     shape = [*data.shape[:-1], 2 * data.shape[-1]] if pairs and data.ndim else list(data.shape)
@@ -237,13 +239,7 @@ def sparse_to_dense(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         ValueError: If dtypes or ranks are wrong, the mask has other values than 0 and 1, or their
             number is not that of the values.
     """
-    _check_sparse(nonzero, mask)
-    if not bool((mask <= 1).all()):
-        raise ValueError("sparse_to_dense: mask has values other than 0 and 1")
-    if int(mask.sum()) != len(nonzero):
-        raise ValueError(
-            f"sparse_to_dense: {len(nonzero)} values for {int(mask.sum())} ones in the mask"
-        )
+    _refuse("sparse_to_dense", sparse_fault(nonzero, mask) or mask_fault(nonzero, mask))
     dense = nonzero.new_zeros(mask.shape)
     dense[mask.bool()] = nonzero
     return dense
@@ -251,17 +247,25 @@ def sparse_to_dense(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @sparse_to_dense.register_fake
 def _sparse_to_dense_fake(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    _check_sparse(nonzero, mask)
+    _refuse("sparse_to_dense", sparse_fault(nonzero, mask))
     return nonzero.new_empty(mask.shape)
 
 
-def _check_sparse(nonzero: torch.Tensor, mask: torch.Tensor) -> None:
-    wrong = ""
+def sparse_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
+    """Return what is wrong with the dtypes and ranks of a sparse weight; empty if nothing is."""
     if nonzero.ndim != 1:
-        wrong = f"values have rank {nonzero.ndim}, not 1"
-    elif mask.dtype not in (torch.uint8, torch.bool) or mask.ndim < 1:
-        wrong = f"mask is {mask.dtype} of rank {mask.ndim}, not uint8 with axes"
-    _refuse("sparse_to_dense", wrong)
+        return f"values must have rank 1, got {nonzero.ndim}"
+    if mask.dtype not in (torch.uint8, torch.bool) or mask.ndim < 1:
+        return f"mask must be uint8 or bool with axes, got {mask.dtype} of rank {mask.ndim}"
+    return ""
+
+
+def mask_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
+    """Return what is wrong with the values of a mask; empty if nothing is."""
+    if not bool((mask <= 1).all()):
+        return "mask has values other than 0 and 1"
+    ones = int(mask.sum())
+    return "" if ones == len(nonzero) else f"{len(nonzero)} values for {ones} ones in the mask"
 
 
 def _refuse(op: str, wrong: str) -> None:

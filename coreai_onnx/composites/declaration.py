@@ -118,6 +118,8 @@ class Composite:
         candidates: Yields the attributes to compare a user's module with, in order, from those that
             the module has.
         unproven: Returns which behavior inputs of these sizes do not show; empty if they show all.
+        aten: The torch ops that are this composite (``"aten.silu.default"``): their parameters are
+            its inputs, then its attributes, in order.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Composite:
     unused: Callable[[AbstractSet[str]], AbstractSet[str]] = all_used
     candidates: Callable[[Attributes], Iterator[Attributes]] = as_found
     unproven: Callable[[Dims, Attributes], str] = accepts
+    aten: tuple[str, ...] = ()
 
     def attribute(self, name: str) -> Attribute:
         """Return the attribute called ``name``.
@@ -164,6 +167,34 @@ class Composite:
                 for name, dim in zip(names, shape, strict=True):
                     letters.setdefault(name.partition("|")[0], dim)
         return [self._shape(pattern, letters, shapes[0]) for pattern in self.output_dims]
+
+    def size_fault(self, dims: Dims) -> str:
+        """Return which input has too many dims, or another size than one with the same letter.
+
+        Sizes that are None are unknown, and equal to any other; empty if all are equal.
+        """
+        letters: dict[str, tuple[str, int]] = {}
+        for declared in self.inputs:
+            name, pattern = declared.name, declared.dims.lstrip("~")
+            if name not in dims or "*" in declared.dims:
+                continue
+            tokens = [t.partition("|")[0] for t in pattern.split()]
+            if tokens[-1:] == ["1"] and len(dims[name]) < len(tokens):
+                tokens.pop()
+            if len(dims[name]) > len(tokens):
+                return f"{name} has shape {_written(dims[name])}, more dims than {pattern}"
+            for letter, size in zip(reversed(tokens), reversed(dims[name]), strict=False):
+                broadcasts = declared.dims.startswith("~") and size == 1
+                if size is None or letter == "1" or broadcasts:
+                    continue
+                other, known = letters.setdefault(letter, (name, size))
+                if known != size:
+                    return (
+                        f"{name} has shape {_written(dims[name])}, {other} "
+                        f"{_written(dims[other])}: dim {letter} of {pattern} is {size} here and "
+                        f"{known} there"
+                    )
+        return ""
 
     @staticmethod
     def _shape(
@@ -194,6 +225,10 @@ class Composite:
     def op_types(self) -> tuple[str, ...]:
         """Every op type that a call of this composite may have in a model."""
         return tuple(f"{self.name}.{v}" if v else self.name for v in self.variants())
+
+
+def _written(dims: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
 _COMPUTED: dict[Any, str] = {}

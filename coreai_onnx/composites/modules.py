@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 import torch
 from torch import nn
 
-from coreai_onnx.composites.declaration import computes
-from coreai_onnx.composites.rms_norm import rms_norm
-from coreai_onnx.composites.rope import rope
-from coreai_onnx.composites.sdpa import scaled_dot_product_attention
+from coreai_onnx.composites import torch_ops
+from coreai_onnx.composites.attention import scaled_dot_product_attention
+from coreai_onnx.composites.declaration import Composite, computes
+from coreai_onnx.composites.gated_delta import GATED_DELTA_UPDATE, gated_delta_update
+from coreai_onnx.composites.norms import rms_norm
+from coreai_onnx.composites.products import GATHER_MM, gather_mm
+from coreai_onnx.composites.rotary import rope
 
 
 class Version(Enum):
@@ -96,7 +100,7 @@ class SDPA(nn.Module):
         attn_mask: torch.Tensor | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute attention; shapes as in ``coreai_onnx.composites.sdpa``."""
+        """Compute attention; shapes as in ``coreai_onnx.composites.attention``."""
         _check_attention(query, key, value, sinks)
         return scaled_dot_product_attention(
             query,
@@ -175,7 +179,7 @@ class RoPE(nn.Module):
         freqs: torch.Tensor | None = None,
         offset: int | torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Rotate ``input``; shapes as in :func:`coreai_onnx.composites.rope.rope`."""
+        """Rotate ``input``; shapes as in :func:`coreai_onnx.composites.rotary.rope`."""
         torch._check(
             input.ndim in (3, 4),
             lambda: f"rope: input must have rank 3 or 4, has shape {tuple(input.shape)}",
@@ -199,3 +203,140 @@ class RoPE(nn.Module):
             dims=self.dims or 0,
             interleaved=int(self.interleaved),
         )
+
+
+class GatherMM(nn.Module):
+    """Gathered matrix products: an index selects the matrix.
+
+    Args:
+        num_batch_axes: Number of leading axes before the axis that the indices select from.
+        transpose_rhs: Whether the matrices of ``rhs`` are ``[N, K]``, as in linear layers.
+    """
+
+    def __init__(
+        self,
+        num_batch_axes: int = 0,
+        transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - coreai-torch's positional argument
+    ) -> None:
+        """Store the attributes of the composite ``gather_mm``."""
+        super().__init__()
+        self.num_batch_axes = num_batch_axes
+        self.transpose_rhs = transpose_rhs
+        self.version = Version.v1
+
+    @computes("gather_mm")
+    def forward(
+        self,
+        lhs: torch.Tensor,
+        rhs: torch.Tensor,
+        lhs_indices: torch.Tensor | None = None,
+        rhs_indices: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Multiply; shapes as in :mod:`coreai_onnx.composites.products`.
+
+        In an exported program this is one op, which becomes the composite.
+
+        Raises:
+            ValueError: If ranks or sizes do not match, indices are not integers, or an index whose
+                value is known is out of range.
+        """
+        axis, transposed = self.num_batch_axes, int(self.transpose_rhs)
+        inputs = {"lhs": lhs, "rhs": rhs, "lhs_indices": lhs_indices, "rhs_indices": rhs_indices}
+        _require_valid(GATHER_MM, inputs, num_batch_axes=axis, transpose_rhs=transposed)
+        _check_indices("lhs", lhs, lhs_indices, axis)
+        _check_indices("rhs", rhs, rhs_indices, axis)
+        if torch.compiler.is_exporting():
+            indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
+            product: torch.Tensor = torch_ops.gather_mm(lhs, rhs, *indices, axis, transposed)
+            return product
+        return gather_mm(
+            lhs,
+            rhs,
+            lhs_indices,
+            rhs_indices,
+            num_batch_axes=axis,
+            transpose_rhs=transposed,
+        )
+
+
+def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> None:
+    """Check the dtype of indices and, if their values can be read, their range."""
+    if indices is None:
+        return
+    whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
+    _require("gather_mm", whole, f"{name}_indices must be integers, got {indices.dtype}")
+    readable = type(indices) is torch.Tensor and indices.device.type != "meta"
+    if readable and not torch.compiler.is_compiling() and indices.numel():
+        wide = indices.to(torch.int64)
+        low, high = int(wide.min()), int(wide.max())
+        size = x.shape[axis]
+        message = (
+            f"{name}_indices reach from {low} to {high}, axis {axis} of {name} has size {size}"
+        )
+        _require("gather_mm", low >= 0 and high < size, message)
+
+
+def _as_index(indices: torch.Tensor | None) -> torch.Tensor | None:
+    """Return indices in a dtype that the composite accepts."""
+    if indices is None or indices.dtype in (torch.int32, torch.int64):
+        return indices
+    return indices.to(torch.int64)
+
+
+class GatedDeltaUpdate(nn.Module):
+    """Linear attention by the gated delta rule.
+
+    Args:
+        use_qk_l2_norm: Whether query and key are first divided by their L2 norms.
+    """
+
+    def __init__(
+        self,
+        use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - coreai-torch's signature
+    ) -> None:
+        """Store the attributes of the composite ``gated_delta_update``."""
+        super().__init__()
+        self.use_qk_l2_norm = use_qk_l2_norm
+        self.version = Version.v1
+
+    @computes("gated_delta_update")
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        initial_state: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Process the tokens; shapes as in :mod:`coreai_onnx.composites.gated_delta`.
+
+        In an exported program this is one op, which becomes the composite.
+
+        Raises:
+            ValueError: If ranks, heads, lengths or lanes do not fit.
+        """
+        tensors = (query, key, value, g, beta, initial_state)
+        names = (declared.name for declared in GATED_DELTA_UPDATE.inputs)
+        _require_valid(GATED_DELTA_UPDATE, dict(zip(names, tensors, strict=True)))
+        if torch.compiler.is_exporting():
+            output, state = torch_ops.gated_delta_update(
+                query, key, value, g, beta, initial_state, self.use_qk_l2_norm
+            )
+            return output, state
+        return gated_delta_update(
+            query, key, value, g, beta, initial_state, use_qk_l2_norm=int(self.use_qk_l2_norm)
+        )
+
+
+def _require_valid(
+    composite: Composite, inputs: Mapping[str, torch.Tensor | None], **attributes: int
+) -> None:
+    dims = {name: tuple(x.shape) for name, x in inputs.items() if x is not None}
+    wrong = composite.size_fault(dims) or composite.check(dims, attributes)
+    _require(composite.name, not wrong, wrong)
+
+
+def _require(composite: str, condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
+    if not condition:
+        raise ValueError(f"{composite}: {message}")

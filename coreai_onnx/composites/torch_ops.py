@@ -1,47 +1,189 @@
-"""Composites as torch ops, for computations that torch would export as a loop or as copies.
+"""Composites as torch ops, each of which is one node of an exported program, for any sizes.
 
-``coreai::gather_mm``, ``coreai::gather_mm_nbits`` and ``coreai::gated_delta_update`` are single ops
-in an exported program, for any length, and become calls of their composites. They compute the
-references, without gradients.
+``coreai::composite`` calls any composite with one output. Three composites are ops of their own,
+which become calls of their composites: torch would export ``gather_mm`` and ``gather_mm_nbits`` as
+a copy of a weight per token, and ``gated_delta_update`` as an unrolled loop. None has gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
-from coreai_onnx.composites import gated_delta_update as delta
-from coreai_onnx.composites import gather_mm as gathered
-from coreai_onnx.composites.linear_nbits import linear_nbits
+from coreai_onnx.composites import few_bits, gated_delta, products
+from coreai_onnx.composites.declaration import Composite
+
+_LIBRARY = torch.library.Library("coreai", "FRAGMENT")
+_LIBRARY.define("composite(Tensor?[] inputs, str name, str attributes) -> Tensor")
+_Outputs = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-@torch.library.custom_op("coreai::gather_mm", mutates_args=())
-def gather_mm(
+def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Tensor:
+    """Call a composite with one output; in an exported program it is one node.
+
+    Args:
+        name: The composite.
+        *inputs: Its inputs by position, None for absent ones.
+        **attributes: Its attributes: numbers, strings and lists of them.
+
+    Returns:
+        The result of the composite's reference.
+    """
+    text = json.dumps(attributes, sort_keys=True)
+    result: torch.Tensor = torch.ops.coreai.composite(list(inputs), name, text)
+    return result
+
+
+def _by_name(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor | None], name: str, attributes: str
+) -> _Outputs:
+    from coreai_onnx.composites import COMPOSITES  # the package imports this file
+
+    result: _Outputs = function(COMPOSITES[name], *inputs, **json.loads(attributes))
+    return result
+
+
+def _outputs(composite: Composite, *inputs: torch.Tensor | None, **attributes: Any) -> _Outputs:
+    """Return what the reference returns, with the strides of `_empty_outputs`."""
+    result = composite.reference(*inputs, **attributes)
+    if isinstance(result, torch.Tensor):
+        return result.contiguous()
+    return tuple(x.contiguous() for x in result)
+
+
+def _empty_outputs(
+    composite: Composite, *inputs: torch.Tensor | None, **attributes: Any
+) -> _Outputs:
+    """Return empty outputs of the declared shapes, without arithmetic on sizes in between."""
+    shapes = composite.output_shapes([None if x is None else x.shape for x in inputs])
+    by_name = {declared.name: x for declared, x in zip(composite.inputs, inputs, strict=False)}
+    first = inputs[0]
+    assert first is not None
+    outputs = []
+    for index, shape in enumerate(shapes):
+        if shape is None:
+            return _outputs(composite, *inputs, **attributes)
+        like = by_name.get(composite.output_likes[index]) if composite.output_likes else None
+        outputs.append((first if like is None else like).new_empty(shape))
+    return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+torch.library.impl(_LIBRARY, "composite", "CompositeExplicitAutograd")(partial(_by_name, _outputs))
+torch.library.register_fake("coreai::composite", partial(_by_name, _empty_outputs), lib=_LIBRARY)
+
+
+def _register(
+    composite: Composite,
+    compute: Callable[..., _Outputs] | None = None,
+    empty: Callable[..., torch.Tensor] | None = None,
+) -> Any:
+    """Register a composite as a torch op of its inputs, then its attributes, by position.
+
+    Args:
+        composite: The declaration; its attributes are integers.
+        compute: Computes the outputs; the reference by default.
+        empty: Returns the empty output, where the declaration does not have its shape.
+
+    Returns:
+        The op.
+    """
+    inputs = (
+        f"Tensor? {x.name}=None" if x.optional else f"Tensor {x.name}" for x in composite.inputs
+    )
+    attributes = (f"SymInt {a.name}={a.default}" for a in composite.attributes)
+    results = ", ".join("Tensor" for _ in composite.outputs)
+    schema = f"({', '.join((*inputs, *attributes))}) -> ({results})"
+    count, names = len(composite.inputs), [a.name for a in composite.attributes]
+
+    def positional(function: Callable[..., _Outputs]) -> Callable[..., _Outputs]:
+        # torch leaves out trailing arguments that are defaults.
+        return lambda *values: function(
+            *values[:count], **dict(zip(names, values[count:], strict=False))
+        )
+
+    run = partial(_outputs, composite) if compute is None else compute
+    op = torch.library.custom_op(
+        f"coreai::{composite.name}", positional(run), mutates_args=(), schema=schema
+    )
+    op.register_fake(positional(partial(_empty_outputs, composite) if empty is None else empty))
+    return op
+
+
+# ---------------------------------------------------------------------- gathered products
+def _gather_mm(
     lhs: torch.Tensor,
     rhs: torch.Tensor,
     lhs_indices: torch.Tensor | None = None,
     rhs_indices: torch.Tensor | None = None,
+    *,
     num_batch_axes: int = 0,
-    transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - the op's schema is positional
+    transpose_rhs: int = 0,
 ) -> torch.Tensor:
-    """Compute :func:`coreai_onnx.composites.gather_mm.gather_mm`."""
     axis, chosen = num_batch_axes, rhs_indices
     if chosen is None or rhs.ndim - axis <= 2:
-        return gathered.gather_mm(
+        return products.gather_mm(
             lhs, rhs, lhs_indices, chosen, num_batch_axes=axis, transpose_rhs=transpose_rhs
         )
-    left = gathered.take(lhs, lhs_indices, axis)
+    left = products.take(lhs, lhs_indices, axis)
     numbers = torch.arange(rhs.shape[:-2].numel()).view(rhs.shape[:-2])
     matrices = rhs.reshape(-1, *rhs.shape[-2:])
     return _by_matrix(
         left,
-        gathered.take(numbers, chosen, axis),
+        products.take(numbers, chosen, axis),
         rhs.shape[-2 if transpose_rhs else -1],
-        lambda rows, matrix: gathered.gather_mm(
+        lambda rows, matrix: products.gather_mm(
             rows, matrices[matrix], transpose_rhs=transpose_rhs
         ),
     )
+
+
+def _empty_gather_mm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    lhs_indices: torch.Tensor | None = None,
+    rhs_indices: torch.Tensor | None = None,
+    *,
+    num_batch_axes: int = 0,
+    transpose_rhs: int = 0,
+) -> torch.Tensor:
+    left = products.taken_shape(lhs, lhs_indices, num_batch_axes)
+    right = products.taken_shape(rhs, rhs_indices, num_batch_axes)
+    batch = torch.broadcast_shapes(left[:-2], right[:-2])
+    return lhs.new_empty((*batch, left[-2], right[-2 if transpose_rhs else -1]))
+
+
+def _gather_mm_nbits(
+    lhs: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    indices: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    **attributes: Any,
+) -> torch.Tensor:
+    def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
+        zeros = None if zero_points is None else zero_points[matrix]
+        parts = codes[matrix], scales[matrix], zeros, palette
+        return few_bits.linear_nbits(rows, *parts, **attributes)
+
+    return _by_matrix(lhs, indices, codes.shape[1], multiply)
+
+
+def _empty_gather_mm_nbits(
+    lhs: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    indices: torch.Tensor,
+    *others: torch.Tensor | None,
+    **attributes: int,
+) -> torch.Tensor:
+    del scales, others, attributes
+    batch = torch.broadcast_shapes(lhs.shape[:-2], indices.shape)
+    return lhs.new_empty((*batch, lhs.shape[-2], codes.shape[1]))
 
 
 def _by_matrix(
@@ -64,98 +206,12 @@ def _by_matrix(
     rows = lhs.reshape(-1, *lhs.shape[-2:])
     result = lhs.new_empty(right.numel(), lhs.shape[-2], columns)
     for matrix in right.unique().tolist():
+        # Each matrix is read once, whatever the order of the rows.
         here = right == matrix
         result[here] = multiply(rows[left[here]], matrix)
     return result.reshape(*batch, *result.shape[1:])
 
 
-@gather_mm.register_fake
-def _gather_mm_fake(
-    lhs: torch.Tensor,
-    rhs: torch.Tensor,
-    lhs_indices: torch.Tensor | None = None,
-    rhs_indices: torch.Tensor | None = None,
-    num_batch_axes: int = 0,
-    transpose_rhs: bool = False,  # noqa: FBT001, FBT002 - the op's schema is positional
-) -> torch.Tensor:
-    left = gathered.taken_shape(lhs, lhs_indices, num_batch_axes)
-    right = gathered.taken_shape(rhs, rhs_indices, num_batch_axes)
-    batch = torch.broadcast_shapes(left[:-2], right[:-2])
-    return lhs.new_empty((*batch, left[-2], right[-2 if transpose_rhs else -1]))
-
-
-@torch.library.custom_op("coreai::gather_mm_nbits", mutates_args=())
-def gather_mm_nbits(
-    lhs: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    indices: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    palette: torch.Tensor | None = None,
-    bits: int = 4,
-    group_size: int = 32,
-    activation_bits: int = 0,
-) -> torch.Tensor:
-    """Compute :func:`coreai_onnx.composites.gather_mm_nbits.gather_mm_nbits`."""
-
-    def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
-        zeros = None if zero_points is None else zero_points[matrix]
-        parts = (codes[matrix], scales[matrix], zeros, palette)
-        return linear_nbits(
-            rows, *parts, bits=bits, group_size=group_size, activation_bits=activation_bits
-        )
-
-    return _by_matrix(lhs, indices, codes.shape[1], multiply)
-
-
-@gather_mm_nbits.register_fake
-def _gather_mm_nbits_fake(
-    lhs: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    indices: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    palette: torch.Tensor | None = None,
-    bits: int = 4,
-    group_size: int = 32,
-    activation_bits: int = 0,
-) -> torch.Tensor:
-    del scales, zero_points, palette, bits, group_size, activation_bits
-    batch = torch.broadcast_shapes(lhs.shape[:-2], indices.shape)
-    return lhs.new_empty((*batch, lhs.shape[-2], codes.shape[1]))
-
-
-@torch.library.custom_op("coreai::gated_delta_update", mutates_args=())
-def gated_delta_update(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the op's schema is positional
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the function of the same name in :mod:`coreai_onnx.composites`."""
-    output, state = delta.gated_delta_update(
-        query, key, value, g, beta, initial_state, use_qk_l2_norm=use_qk_l2_norm
-    )
-    return output.contiguous(), state.contiguous()
-
-
-@gated_delta_update.register_fake
-def _gated_delta_update_fake(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    use_qk_l2_norm: bool = True,  # noqa: FBT001, FBT002 - the op's schema is positional
-) -> tuple[torch.Tensor, torch.Tensor]:
-    del g, beta, use_qk_l2_norm
-    batch, heads, length, columns = value.shape
-    like = query if initial_state is None else initial_state
-    return (
-        query.new_empty((batch, length, heads, columns)),
-        like.new_empty((batch, heads, key.shape[3], columns)),
-    )
+gather_mm = _register(products.GATHER_MM, _gather_mm, _empty_gather_mm)
+gather_mm_nbits = _register(few_bits.GATHER_MM_NBITS, _gather_mm_nbits, _empty_gather_mm_nbits)
+gated_delta_update = _register(gated_delta.GATED_DELTA_UPDATE)

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.bodies.onnx_bodies import OnnxBody
+from coreai_onnx.bodies.modules.onnx_bodies import OnnxBody
 from coreai_onnx.errors import InputError
 from coreai_onnx.lower.build.values import torch_dtype
 from coreai_onnx.model.interface import value_type_text

@@ -82,3 +82,34 @@ def test_a_row_of_the_lowest_number_is_the_mean_of_the_values(
     mean = value[:, :, : 9 - hidden].float().mean(2)
     if dtype != torch.float16:  # the lowest number of float16 still leaves room for scores
         assert_close(actual[:, :, 2], mean.to(dtype))
+
+
+TYPES = {2: torch.int64}
+
+
+def case(length: int, position: tuple[int, ...] = (), *, batch: int = 2, places: int = 9) -> Case:
+    shapes = ((batch, 3, places, 4), (batch, 3, length, 4), position)
+    return Case("kv_cache_update", shapes, {}, TYPES, limit=places - length + 1)
+
+
+@pytest.mark.parametrize(("opset", "op_type"), [(23, "ScatterND"), (24, "TensorScatter")])
+def test_which_op_writes(opset: int, op_type: str) -> None:
+    (function,) = case(2).model(torch.float32, dynamic=True, opset=opset).functions.values()
+    assert op_type in {n.op_type for n in function}
+
+
+@pytest.mark.parametrize("opset", [18, 24])
+@pytest.mark.parametrize("position", [(), (2,)], ids=["one", "per_row"])
+def test_one_body_serves_every_size(position: tuple[int, ...], opset: int) -> None:
+    model = case(2, position).model(torch.float32, dynamic=True, opset=opset)
+    for other in (case(2, position), case(1, position, places=50), case(9, position)):
+        inputs = other.inputs(torch.float32)
+        assert_close(run_model(model, inputs), other.expected_outputs(inputs))
+
+
+@pytest.mark.parametrize("opset", [18, 24])
+def test_a_place_behind_the_cache_is_an_error(opset: int) -> None:
+    some = case(2)
+    inputs = [*some.inputs(torch.float32)[:2], torch.tensor(8)]
+    with pytest.raises(Exception, match=r"(?i)out of bounds|invalid|exceed"):
+        run_model(some.model(torch.float32, dynamic=True, opset=opset), inputs)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.bodies.body import BodyBuilder, lower_body
+from coreai_onnx.bodies.body import BodyBuilder, Variant, lower_body
 from coreai_onnx.bodies.trace import Example, trace_reference
 from coreai_onnx.composites import COMPOSITES
 from tests.lower.checking import run_model
@@ -51,9 +51,10 @@ def test_one_body_holds_for_several_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_inputs_behind_the_last_one_are_left_out() -> None:
-    builder = BodyBuilder(COMPOSITES["layer_norm"], [True, False, True], 18)
+    x, p = Example(torch.float32, ("A1", "D")), Example(torch.float32, ("D",))
+    builder = BodyBuilder(Variant(COMPOSITES["layer_norm"], (x, None, p), {}), 18)
     assert [v.name for v in builder.inputs] == ["input", "scale", "bias"]
-    builder = BodyBuilder(COMPOSITES["layer_norm"], [True, False, False], 18)
+    builder = BodyBuilder(Variant(COMPOSITES["layer_norm"], (x, None, None), {}), 18)
     function = builder.finish([builder.inputs[0]])
     assert [v.name for v in function.inputs] == ["input"]
     assert [n.op_type for n in function] == ["Identity"]

@@ -17,7 +17,7 @@ from coreai_onnx.composites import (
     SparseModule,
     WeightDequantizeModule,
 )
-from tests.composites.one_model import model_of
+from tests.composites.matrix import model_of
 from tests.support.composite_calls import CASES
 from tests.support.tolerances import assert_close
 

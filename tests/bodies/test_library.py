@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.bodies import library
 from coreai_onnx.composites import COMPOSITES
-from tests.composites.one_model import model_of
+from tests.composites.matrix import model_of
 from tests.lower.checking import run_model
 from tests.support.composite_calls import CASES, Case
 from tests.support.tolerances import assert_close

@@ -1,4 +1,4 @@
-"""Bodies of average pooling; numbers are in the matrix."""
+"""Bodies of pooling and of the pixel shuffle."""
 
 from __future__ import annotations
 
@@ -25,3 +25,21 @@ def test_float64_is_gathered() -> None:
     ops = body_ops("avg_pool_2d", X, WINDOW, dtype=torch.float64)
     assert "AveragePool" not in ops
     assert ops.count("ReduceSum") == 2
+
+
+TWICE = {"upscale_factor": 2}
+
+
+def test_four_axes_are_one_op() -> None:
+    assert body_ops("pixel_shuffle", [(1, 8, 2, 3)], TWICE) == ["DepthToSpace"]
+    assert body_ops("pixel_shuffle", [(1, 8, 2, 3)], TWICE, dtype=torch.float16) == [
+        "Cast",
+        "DepthToSpace",
+        "Cast",
+    ]
+
+
+def test_one_body_for_all_other_ranks() -> None:
+    three = body_ops("pixel_shuffle", [(8, 2, 3)], TWICE)
+    assert three == body_ops("pixel_shuffle", [(2, 2, 8, 2, 3)], TWICE)
+    assert three.count("Reshape") == 2

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.bodies.rotary import per_head
-from coreai_onnx.bodies.trace import Example
-from coreai_onnx.composites import COMPOSITES
 from tests.bodies.body_ops import body_ops
 
 X, TABLE = (2, 3, 5, 8), (5, 4)
@@ -34,15 +31,3 @@ def test_what_is_not_needed_is_not_computed() -> None:
     ops = body_ops("rope", [X, TABLE, TABLE])
     assert not {"Cos", "Sin", "Range", "Pow"} & set(ops)
     assert "Pow" not in body_ops("rope", [X, None, None, None, (4,)], dtypes={4: torch.float32})
-
-
-def test_tables_per_head() -> None:
-    def found(*dims: str | int) -> bool:
-        table = Example(torch.float32, dims)
-        examples = [Example(torch.float32, ("B", "H", "T", "D")), table, table]
-        return per_head(COMPOSITES["rope"], examples)
-
-    assert found("B", "H", "T", "F")
-    assert found("H", "T", "F")
-    assert not found("B", 1, "T", "F")
-    assert not found("T", "F")

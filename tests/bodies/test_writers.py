@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from coreai_onnx.bodies.norms import presence
+from coreai_onnx.bodies.body import Variant
 from coreai_onnx.bodies.trace import Example
-from coreai_onnx.bodies.writers import present, variant_words, writes
+from coreai_onnx.bodies.writers import _WRITERS, variant_words, writes
 from coreai_onnx.composites import COMPOSITES
 from tests.support.composite_calls import CASES
 
@@ -88,6 +88,7 @@ def test_what_a_norm_has() -> None:
 def test_over_how_many_axes() -> None:
     assert words("rms_norm", X, one("A1", "A0"), axes=(-2, -1)) == ["axes2"]
     assert words("rms_norm", X, axes=tuple(range(-5, 0))) == ["axes", "unscaled"]
+    assert words("rms_norm", X, axes=(-2,)) == ["axes", "unscaled"]
 
 
 def test_attention() -> None:
@@ -105,9 +106,18 @@ def test_rotations() -> None:
     x, table = one(*"BHTD"), one(*"BHTF")
     assert words("rope", x) == ["sequence"]
     assert words("rope", x, table, table, None, one("F")) == ["per_head"]
+    assert words("rope", x, one(*"HTF"), one(*"HTF")) == ["per_head"]
+    assert words("rope", x, one("B", 1, "T", "F"), one("B", 1, "T", "F")) == []
     shared = one("T", "F")
     assert words("rope", x, shared, shared, interleaved=1, dims=4) == ["interleaved", "partial"]
     assert words("rope", one(*"HTD"), None, None, one("B", "T")) == ["positions", "rank3"]
+
+
+def test_indices_of_rows_or_of_matrices() -> None:
+    x, index = one("T", "M", "K"), Example(torch.int64, ("I",))
+    assert words("gather_mm", x, one(*"ABC"), None, index) == ["rhs_indices"]
+    assert words("gather_mm", x, one(*"ABC"), None, index, num_batch_axes=1)[1:] == ["rows"]
+    assert words("gather_mm", x, one(*"AB"), None, index)[1:] == ["rows"]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +144,15 @@ def test_others() -> None:
 
 def test_inputs_by_name() -> None:
     composite = COMPOSITES["layer_norm"]
-    assert set(present(composite, (X, None, W))) == {"input", "bias"}
-    assert presence(composite, (X, None, W)) == ["bias_only"]
+    assert Variant(composite, (X, None, W), {}).inputs == {"input": X, "bias": W}
 
 
 def test_every_composite_has_one_writer() -> None:
     with pytest.raises(AssertionError, match="rope has a writer already"):
         writes("rope")(lambda *_: [])
+
+
+def test_a_body_is_in_the_family_of_its_declaration() -> None:
+    for name, composite in COMPOSITES.items():
+        family = composite.reference.__module__.rpartition(".")[2]
+        assert _WRITERS[name].write.__module__ == f"coreai_onnx.bodies.{family}", name

@@ -72,24 +72,39 @@ def test_dtypes_of_computation() -> None:
 
 
 SHAPES = {
-    "indices": (lambda: Q.lut_to_dense(BYTES.int(), TABLE), "indices are torch.int32"),
-    "rank": (lambda: Q.lut_to_dense(BYTES, TABLE[0]), r"lut has rank 3, not 4: indices \+ 2"),
-    "entries": (lambda: Q.lut_to_dense(BYTES, TABLE[:, :, :3]), "3 entries, not a power of two"),
+    "indices": (
+        lambda: Q.lut_to_dense(BYTES.int(), TABLE),
+        "indices must be uint8 with axes, got torch.int32",
+    ),
+    "rank": (
+        lambda: Q.lut_to_dense(BYTES, TABLE[0]),
+        r"lut must have rank 4 \(indices \+ 2\), got 3",
+    ),
+    "entries": (lambda: Q.lut_to_dense(BYTES, TABLE[:, :, :3]), "must be a power of two, got 3"),
     "many": (lambda: Q.lut_to_dense(BYTES, torch.ones(1, 1, 512, 1)), "512 entries, uint8"),
     "axis": (lambda: Q.lut_to_dense(BYTES, TABLE.view(2, 1, 2, 2)), "2 elements need an axis"),
     "far": (lambda: Q.lut_to_dense(BYTES, TABLE, 2), "axis 2 is out of range"),
     "blocks": (lambda: Q.lut_to_dense(BYTES[:3], TABLE), "2 blocks along axis 0, which do not"),
-    "scale": (lambda: scaled(BYTES, SCALE.int()), "scale is torch.int32, not floating"),
+    "scale": (lambda: scaled(BYTES, SCALE.int()), "scale must be floating, got torch.int32"),
     "powers": (lambda: scaled(BYTES, TWO.to(POWERS)), "needs an output_dtype"),
     "both": (lambda: scaled(BYTES, SCALE, BYTES[:2, :1], SCALE, U8), "exclude each other"),
     "minval": (lambda: scaled(BYTES, SCALE, None, SCALE), "minval needs an input_dtype"),
     "floats": (lambda: scaled(FLOATS, SCALE, SCALE), "torch.float32 has neither zero_point nor"),
-    "words": (lambda: scaled(BYTES.int(), SCALE), "input is torch.int32"),
-    "zeros": (lambda: scaled(BYTES, SCALE, SCALE), "zero_point is torch.float32, not torch.uint8"),
+    "words": (
+        lambda: scaled(BYTES.int(), SCALE),
+        "input must be int8, uint8 or floating, got torch.int32",
+    ),
+    "zeros": (
+        lambda: scaled(BYTES, SCALE, SCALE),
+        "zero_point must be torch.uint8, as the input, got torch.float32",
+    ),
     "differ": (lambda: scaled(BYTES, SCALE, BYTES), "zero_point or minval and scale differ"),
     "divide": (lambda: scaled(BYTES[:3], SCALE), "2 blocks along axis 0"),
-    "values": (lambda: Q.sparse_to_dense(FLOATS, BYTES), "values have rank 2, not 1"),
-    "mask": (lambda: Q.sparse_to_dense(FLOATS[0], BYTES.int()), "mask is torch.int32 of rank 2"),
+    "values": (lambda: Q.sparse_to_dense(FLOATS, BYTES), "values must have rank 1, got 2"),
+    "mask": (
+        lambda: Q.sparse_to_dense(FLOATS[0], BYTES.int()),
+        "mask must be uint8 or bool with axes, got torch.int32 of rank 2",
+    ),
 }
 VALUES = {
     "index": (lambda: Q.lut_to_dense(BYTES + 4, TABLE), "index 4 is out of range of 4 entries"),

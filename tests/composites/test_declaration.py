@@ -1,14 +1,20 @@
-"""Declarations: complete, consistent with their references, and the source of every op type."""
+"""Declarations: canonical calls, checks, those of users, and what the C++ code knows of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from typing import Any
 
 import pytest
 import torch
 
-from coreai_onnx.composites import COMPOSITES, RoPE
+from coreai_onnx.composites import COMPOSITES, RoPE, checks, domain_of
+from coreai_onnx.composites.cpp_schema import composite_lines, dtype_bits, prologue
 from coreai_onnx.composites.declaration import Attribute, Composite, Input, computed_composite
+from coreai_onnx.composites.user_composites import check_declaration
+from coreai_onnx.errors import DeclarationError
+from tests.delegation.user_kernels.declared import CLIPPED_SWIGLU, GATHERED, SCALED
 
 SDPA = "scaled_dot_product_attention"
 
@@ -112,3 +118,118 @@ def test_a_window_shows_only_beyond_its_size(keys: int, shown: bool) -> None:
     assert (unproven(dims, {"window_size": 3}) == "") == shown
     assert unproven(dims, {}) == ""
     assert unproven({**dims, "attn_mask": (2, keys)}, {"window_size": 3}) == ""
+
+
+WRITTEN_IN_C = dataclasses.replace(SCALED, attributes=(), reference=torch.exp)
+
+
+@pytest.mark.parametrize("composite", [CLIPPED_SWIGLU, GATHERED, SCALED, WRITTEN_IN_C])
+def test_valid_declarations(composite: Any) -> None:
+    check_declaration(composite)
+    assert domain_of(composite) == "ai.coreai.user"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "clipped-swiglu"}, "letters, digits"),
+        ({"formula": ""}, "formula is empty"),
+        ({"inputs": (Input("gate"), Input("gate"))}, "'gate' names two"),
+        ({"inputs": ()}, "there is no input"),
+        ({"inputs": (Input("gate", dtype="int64"), Input("up"))}, "the first input, gate"),
+        ({"inputs": (Input("gate", optional=True), Input("up"))}, "must be required"),
+        ({"dtypes": ("float32", "int64")}, "choose from float32"),
+        ({"attributes": (Attribute("limit", "int", 1),)}, "structural=True"),
+        ({"attributes": (Attribute("limit", "float", float("inf")),)}, "is inf"),
+        (
+            {"attributes": (Attribute("limit", "ints", [1], structural=True),)},
+            "must be a tuple",
+        ),
+        ({"attributes": (Attribute("version", "float", 1.0),)}, "'version' names two"),
+        ({"outputs": ()}, "there is no output"),
+        ({"outputs": ("a", "b")}, "output_dims has 1 entries for 2 outputs"),
+        ({"output_likes": ("limit",)}, "not an input of dtype"),
+        ({"reference": lambda gate: gate}, "cannot be called with its inputs"),
+    ],
+)
+def test_invalid_declarations(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        check_declaration(dataclasses.replace(CLIPPED_SWIGLU, **changes))
+
+
+def test_names_of_standard_composites_are_taken() -> None:
+    assert domain_of(COMPOSITES["rms_norm"]) == "ai.coreai"
+    with pytest.raises(DeclarationError, match="'rms_norm' is the name of a standard composite"):
+        domain_of(dataclasses.replace(CLIPPED_SWIGLU, name="rms_norm"))
+
+
+def test_a_size_that_is_not_known_fits() -> None:
+    assert checks.not_multiple("heads", None, "groups", 3) == ""
+    assert checks.not_multiple("heads", 6, "groups", None) == ""
+    wrong = checks.not_multiple("heads", 6, "groups", 4)
+    assert wrong == "heads must be a multiple of groups (4), got 6"
+    assert checks.not_multiple("heads", 6, "groups", 0) != ""
+
+
+def test_axes_in_range_and_once() -> None:
+    dims = {"input": (2, 3)}
+    assert checks.axes_outside(dims, [-2, 1]) == ""
+    assert checks.axes_outside(dims, [2]) == "axis 2 is out of range for input of rank 2"
+    assert checks.axes_outside(dims, [1, -1]) == "axes [1, -1] name one axis twice"
+    assert checks.axes_outside({}, [7]) == ""
+
+
+def test_norms_want_the_last_axes() -> None:
+    dims = {"input": (2, 3, 4)}
+    assert checks.check_trailing_axes(dims, {"axes": (2, 1)}) == ""
+    wrong = checks.check_trailing_axes(dims, {"axes": (0, 2)})
+    assert wrong == "axes is [0, 2], not the last ones, [-2, -1]"
+    assert checks.negative_axes(dims, {"axes": (2, -2), "eps": 1.0}) == {
+        "axes": [-2, -1],
+        "eps": 1.0,
+    }
+
+
+def test_without_a_rule_everything_is_right() -> None:
+    assert checks.accepts({}, {}) == ""
+    assert checks.unchanged({}, {"a": 1}) == {"a": 1}
+    assert checks.all_used({"a", "b"}) == set()
+    assert checks.rank_below({}, "input", 3) == ""
+
+
+def test_parameters_have_one_number_per_channel() -> None:
+    check = checks.check_channels(2)
+    assert check({"input": (2, 3), "scale": (3,)}, {}) == ""
+    assert check({"input": (2, None), "scale": (3,)}, {}) == ""
+    assert check({"input": (3,)}, {}) == "input must have rank 2 or higher, got 1"
+    assert checks.other_channels({"input": (2, 3), "scale": (4,)}) != ""
+
+
+def test_a_header_names_inputs_attributes_and_op_types() -> None:
+    text = "\n".join(composite_lines(COMPOSITES["geglu"]))
+    assert "  kGateInput,\n  kUpInput,\n  kInputCount\n" in text
+    assert 'inline constexpr char kApproximateDefault[] = "none";' in text
+    assert '{"geglu.tanh_float16", 2},' in text
+    assert 'kDomain[] = "my.domain";' in prologue("my.domain")
+
+
+def test_undeclared_dtypes_have_no_op_types() -> None:
+    narrow = dataclasses.replace(CLIPPED_SWIGLU, dtypes=("float32", "float16"))
+    assert dtype_bits(narrow, "clipped_swiglu") == 3
+    assert dtype_bits(narrow, "clipped_swiglu.float16") == 2
+    assert dtype_bits(narrow, "clipped_swiglu.float64") == 0
+
+
+def test_literals() -> None:
+    attributes = (
+        Attribute("mode", "string", 'a"b', structural=True),
+        Attribute("sizes", "ints", (1, 2), structural=True),
+        Attribute("scale", "float", 2),
+    )
+    text = "\n".join(composite_lines(dataclasses.replace(CLIPPED_SWIGLU, attributes=attributes)))
+    assert r'kModeDefault[] = "a\"b";' in text
+    assert "inline constexpr std::int64_t kSizesDefault[] = {1, 2};" in text
+    assert "inline constexpr float kScaleDefault = 2.0f;" in text
+    odd = dataclasses.replace(CLIPPED_SWIGLU, attributes=(Attribute("x", "float", float("nan")),))
+    with pytest.raises(TypeError, match="no C"):
+        list(composite_lines(odd))

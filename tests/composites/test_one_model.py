@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.composites import COMPOSITES
-from tests.composites.matrix import ALL_CASES, DTYPES, KERNELS, OPSET
-from tests.composites.one_model import declared, expected, model_of
+from tests.composites.matrix import ALL_CASES, DTYPES, KERNELS, OPSET, declared, expected, model_of
 from tests.lower.checking import run_model
 from tests.support.tolerances import assert_close
 

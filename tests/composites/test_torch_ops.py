@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import pytest
 import torch
+from torch.export import Dim
 
-from coreai_onnx.composites import torch_ops
-from coreai_onnx.composites.gated_delta_update import gated_delta_update
-from coreai_onnx.composites.gather_mm import gather_mm
-from coreai_onnx.composites.gather_mm_nbits import gather_mm_nbits
-from tests.composites.expert_cases import EXPERT_CASES
+import coreai_onnx
+from coreai_onnx.composites import COMPOSITES, TORCH_OPS, torch_ops
+from coreai_onnx.composites.few_bits import gather_mm_nbits
+from coreai_onnx.composites.gated_delta import gated_delta_update
+from coreai_onnx.composites.products import gather_mm
+from coreai_onnx.composites.torch_ops import call
+from tests.composites.matrix import EXPERT_CASES
 from tests.support.composite_calls import delta_cases, expert_cases
+from tests.support.externalized import agrees
 from tests.support.tolerances import assert_close
 
 CHECKS = ("test_schema", "test_faketensor")
@@ -41,3 +48,67 @@ def test_gated_delta_update_computes_its_reference(case) -> None:
     inputs = case.inputs(torch.float16)
     assert_close(torch_ops.gated_delta_update(*inputs), gated_delta_update(*inputs))
     torch.library.opcheck(torch_ops.gated_delta_update, tuple(inputs), test_utils=CHECKS)
+
+
+HEADS = (torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6))
+CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("rms_norm", (torch.randn(2, 5, 8), torch.rand(8)), {"eps": 1e-3}),
+    ("rms_norm", (torch.randn(2, 5, 8).half(), torch.rand(8)), {}),
+    ("rope", (HEADS[0], torch.randn(2, 1, 5, 4), torch.randn(2, 1, 5, 4)), {"interleaved": 1}),
+    ("scaled_dot_product_attention", HEADS, {"is_causal": 1, "softcap": 3.0}),
+    ("scaled_dot_product_attention", (*HEADS, None, torch.randn(4)), {"scale": 0.3}),
+    ("silu", (torch.randn(3),), {}),
+]
+
+
+class Calls(torch.nn.Module):
+    """Calls a composite on the tensors that are given."""
+
+    def __init__(self, name: str, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+        super().__init__()
+        self.name, self.attributes = name, attributes
+        self.present = [x is not None for x in inputs]
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        rest = iter(tensors)
+        inputs = [next(rest) if here else None for here in self.present]
+        return call(self.name, *inputs, **self.attributes)
+
+
+@pytest.mark.parametrize(("name", "inputs", "attributes"), CASES)
+def test_a_call_is_the_reference_and_one_node(
+    name: str, inputs: tuple[Any, ...], attributes: dict[str, Any]
+) -> None:
+    expected = COMPOSITES[name].reference(*inputs, **attributes)
+    assert_close(call(name, *inputs, **attributes), expected)
+    module = Calls(name, inputs, attributes)
+    tensors = tuple(x for x in inputs if x is not None)
+    dims = {"tensors": tuple({0: Dim.AUTO} for _ in tensors)}
+    program = coreai_onnx.convert(module, tensors, dynamic_shapes=dims)
+    assert [n.op_type for n in program.model.graph] == [name]
+    agrees(program, module, tensors)
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+@pytest.mark.parametrize("name", TORCH_OPS)
+def test_an_op_of_a_declaration_has_its_inputs_and_then_its_attributes(name: str) -> None:
+    composite = TORCH_OPS[name]
+    arguments = _overload(name)._schema.arguments
+    tensors, numbers = arguments[: len(composite.inputs)], arguments[len(composite.inputs) :]
+    assert all("Tensor" in str(a.type) for a in tensors)
+    assert [a.name for a in numbers] == [a.name for a in composite.attributes]
+
+
+@pytest.mark.parametrize("name", ["gather_mm", "gather_mm_nbits", "gated_delta_update"])
+def test_the_schema_of_an_op_is_the_declaration(name: str) -> None:
+    composite, arguments = COMPOSITES[name], _overload(f"coreai.{name}.default")._schema.arguments
+    assert [a.name for a in arguments] == [x.name for x in composite.inputs + composite.attributes]
+    defaults = [None if x.optional else inspect.Parameter.empty for x in composite.inputs]
+    defaults += [a.default for a in composite.attributes]
+    assert defaults == [
+        a.default_value if a.has_default_value() else inspect.Parameter.empty for a in arguments
+    ]

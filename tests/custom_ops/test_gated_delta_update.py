@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from coreai_onnx.composites.declaration import DOMAIN
-from coreai_onnx.composites.gated_delta_update import COMPOSITE
+from coreai_onnx.composites.gated_delta import GATED_DELTA_UPDATE as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, ONNX_TYPES, double, run_op_outputs
 from tests.support.tolerances import assert_close
 

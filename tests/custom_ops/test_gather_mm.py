@@ -6,7 +6,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from coreai_onnx.composites.gather_mm import COMPOSITE
+from coreai_onnx.composites.products import GATHER_MM as COMPOSITE
 from tests.custom_ops.single_op import (
     DTYPES,
     double,

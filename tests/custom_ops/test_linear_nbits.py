@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.linear_nbits import COMPOSITE
+from coreai_onnx.composites.few_bits import LINEAR_NBITS as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.lower.checking import open_model, run_session
 from tests.support.tolerances import assert_close

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coreai_onnx.composites.sdpa import COMPOSITE
+from coreai_onnx.composites.attention import SCALED_DOT_PRODUCT_ATTENTION as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.support.tolerances import assert_close
 

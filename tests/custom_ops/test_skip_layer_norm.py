@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.skip_layer_norm import COMPOSITE
+from coreai_onnx.composites.norms import SKIP_LAYER_NORM as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op, run_op_outputs
 from tests.support.tolerances import assert_close
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.swiglu import COMPOSITE
+from coreai_onnx.composites.activations import SWIGLU as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, run_op
 from tests.support.tolerances import assert_close
 

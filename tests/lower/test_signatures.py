@@ -10,14 +10,12 @@ import torch.ao.quantization.fx._decomposed  # registers its ops
 import torch.nn.modules.linear_cross_entropy  # likewise
 import torchao.quantization.quant_primitives  # noqa: F401 - likewise
 
-import coreai_onnx.composites.call
+import coreai_onnx.composites.torch_ops
 import coreai_onnx.lower  # noqa: F401 - it registers all lowerings
 from coreai_onnx.lower.walk.binding import schema_name
 from coreai_onnx.lower.walk.registry import (
     builtin_lowering,
     builtin_names,
-    composite_form,
-    composite_names,
 )
 
 MEANINGLESS = {
@@ -111,11 +109,9 @@ def differences(name: str, function: object, *others: str) -> tuple[set[str], se
     return extra, schema - set(declared) - left_out(name)
 
 
-ALL = (
-    [(n, "real", builtin_lowering(n)) for n in builtin_names()]
-    + [(n, "complex", builtin_lowering(n, complex=True)) for n in builtin_names(complex=True)]
-    + [(n, "composite", composite_form(n)) for n in composite_names()]
-)
+ALL = [(n, "real", builtin_lowering(n)) for n in builtin_names()] + [
+    (n, "complex", builtin_lowering(n, complex=True)) for n in builtin_names(complex=True)
+]
 
 
 def source(function: object) -> object:

@@ -56,7 +56,7 @@ def gated_delta_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the outputs of the gated delta rule, and the state after the last token.
 
-    This is :mod:`coreai_onnx.composites.gated_delta_update` with the axes and the float32 state
+    This is :mod:`coreai_onnx.composites.gated_delta` with the axes and the float32 state
     of transformers.
 
     Args:

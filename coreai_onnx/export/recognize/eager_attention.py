@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.call import call
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.export.recognize.blocks import Block
 
 NAME = "eager_attention_forward"

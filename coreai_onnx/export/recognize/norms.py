@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from coreai_onnx.composites import COMPOSITES
-from coreai_onnx.composites.call import call
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.export.recognize.blocks import Block
 from coreai_onnx.export.recognize.numeric_probe import MAGNITUDES, SEED, probe
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coreai_onnx.composites.call import call
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 from coreai_onnx.model.packed_codes import CODE_BITS, STREAM_BITS, pack_codes, unpack_codes

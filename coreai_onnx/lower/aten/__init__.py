@@ -2,11 +2,6 @@
 
 from coreai_onnx.lower.aten.complex import numbers as complex_numbers
 from coreai_onnx.lower.aten.complex import shapes as complex_shapes
-from coreai_onnx.lower.aten.composite import activation as composite_activation
-from coreai_onnx.lower.aten.composite import calls as composite_calls
-from coreai_onnx.lower.aten.composite import compressed_weights, own_composites
-from coreai_onnx.lower.aten.composite import normalization as composite_normalization
-from coreai_onnx.lower.aten.composite import pooling as composite_pooling
 from coreai_onnx.lower.aten.indexing import partial_writes, scatter
 from coreai_onnx.lower.aten.indexing import selection as indexing
 from coreai_onnx.lower.aten.linalg import cholesky as linalg_cholesky
@@ -17,11 +12,13 @@ from coreai_onnx.lower.aten.linalg import qr as linalg_qr
 from coreai_onnx.lower.aten.linalg import spectral as linalg_spectral
 from coreai_onnx.lower.aten.nn import (
     adaptive_pooling,
+    attention,
     batch_normalization,
     convolution,
     embedding,
     loss,
     normalization,
+    own_ops,
     pooling,
     recurrent,
     sampling_grid,
@@ -76,17 +73,13 @@ __all__ = [
     "activation_quantization",
     "adaptive_pooling",
     "arithmetic",
+    "attention",
     "batch_normalization",
     "block_scales",
     "combining",
     "comparison",
     "complex_numbers",
     "complex_shapes",
-    "composite_activation",
-    "composite_calls",
-    "composite_normalization",
-    "composite_pooling",
-    "compressed_weights",
     "conversion",
     "convolution",
     "creation",
@@ -113,7 +106,7 @@ __all__ = [
     "matmul",
     "moments",
     "normalization",
-    "own_composites",
+    "own_ops",
     "padding",
     "partial_writes",
     "pooling",

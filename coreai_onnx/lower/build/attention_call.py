@@ -1,4 +1,4 @@
-"""Calls of ``scaled_dot_product_attention`` on tensors of any rank."""
+"""Calls of composites with tensors whose ranks may differ from the declaration."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from coreai_onnx.composites import COMPOSITES, Composite
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.module_calls import calls_from_modules
 from coreai_onnx.lower.build.values import Dims, Value, dims_of, dtype_of, numel, rank_of, set_dims
 
 
@@ -60,12 +60,28 @@ def call_attention(
     return op.reshape(result, (*lead, *inner) if has_heads else inner[1:])
 
 
-@calls_from_modules("scaled_dot_product_attention")
-def call_grouped(
-    op: OpBuilder, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
+def call_of_module(
+    op: OpBuilder,
+    composite: Composite,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any],
 ) -> list[Value]:
-    """Call the composite with groups of heads that share keys and values."""
-    return [call_attention(op, inputs, attributes, grouped=True)]
+    """Call a composite with the inputs of a module that computes it; return its outputs.
+
+    Modules compute attention with any number of leading dims; the composite has one.
+
+    Args:
+        op: Creates the nodes.
+        composite: Its declaration.
+        inputs: By position; None for absent ones.
+        attributes: Its attributes.
+
+    Raises:
+        CompositeCallError: If the composite does not accept these inputs or attributes.
+    """
+    if composite is COMPOSITES["scaled_dot_product_attention"]:
+        return [call_attention(op, inputs, attributes, grouped=True)]
+    return op.composite_outputs(composite, inputs, **attributes)
 
 
 def _with_heads(dims: Dims) -> Dims:

@@ -12,10 +12,18 @@ import torch
 from coreai_onnx.composites import COMPOSITES, Composite
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.build import shapes
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.build.composite_calls import CompositeCalls, is_covered
 from coreai_onnx.lower.build.node_builder import NodeBuilder, Operand
 from coreai_onnx.lower.build.scope import Scope
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, complex_like, dtype_of, real_part, set_dims
+from coreai_onnx.lower.build.values import (
+    Dim,
+    Value,
+    as_dim,
+    complex_like,
+    dtype_of,
+    real_part,
+    set_dims,
+)
 
 
 class OpBuilder(NodeBuilder):
@@ -26,12 +34,17 @@ class OpBuilder(NodeBuilder):
         opset: Version of the ``ai.onnx`` operator set.
         composites: Receives the composite calls; None inside the body of a standard composite,
             where every op is decomposed.
+
+    Attributes:
+        only_first_used: Whether the program uses no result of the current op but the first. A
+            composite returns no others.
     """
 
     def __init__(self, scope: Scope, opset: int, composites: CompositeCalls | None = None) -> None:
         """Start at the end of the scope's graph."""
         super().__init__(scope, opset)
         self.composites = composites
+        self.only_first_used = True
 
     def inside(self, scope: Scope) -> OpBuilder:
         """Return a builder of the same kind for a nested graph."""
@@ -148,6 +161,14 @@ class OpBuilder(NodeBuilder):
         if self.composites is None:
             raise LoweringError(f"composite {declared.name} called inside a composite body")
         return self.composites.call(self, declared, inputs, attributes)
+
+    def keeps(self, *values: Value | None) -> bool:
+        """Whether an op on these values can be a call of its composite.
+
+        It cannot be inside the body of a composite, if a result after the first one is used, or if
+        a tensor is empty, complex, or not floating.
+        """
+        return self.composites is not None and self.only_first_used and is_covered(*values)
 
 
 def _never_empty(dims: Sequence[Any], unknown: int) -> bool:

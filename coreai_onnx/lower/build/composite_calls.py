@@ -10,12 +10,28 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.composites import Composite, domain_of
-from coreai_onnx.composites.declaration import USER_DOMAIN
+from coreai_onnx.composites.declaration import FLOAT_DTYPES, USER_DOMAIN
 from coreai_onnx.composites.user_composites import check_declaration
 from coreai_onnx.errors import DeclarationError
 from coreai_onnx.lower.build.composite_checks import checked
 from coreai_onnx.lower.build.node_builder import NodeBuilder
-from coreai_onnx.lower.build.values import Value, maybe_dims, set_dims
+from coreai_onnx.lower.build.values import (
+    Value,
+    dims_of,
+    dtype_of,
+    is_complex,
+    maybe_dims,
+    set_dims,
+)
+
+
+def is_covered(*values: Value | None) -> bool:
+    """Whether composites support these values: real floating-point tensors that are not empty."""
+    return all(x is None or (_is_real_float(x) and 0 not in dims_of(x)) for x in values)
+
+
+def _is_real_float(x: Value) -> bool:
+    return not is_complex(x) and str(dtype_of(x)).removeprefix("torch.") in FLOAT_DTYPES
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,6 @@ class CompositeCalls:
 def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | None]:
     """Return the inputs, with None for an input without effect."""
     names = [declared.name for declared in composite.inputs[: len(inputs)]]
-    given = {name for name, x in zip(names, inputs, strict=True) if x is not None}
-    unused = composite.unused(given)
+    passed = {name for name, x in zip(names, inputs, strict=True) if x is not None}
+    unused = composite.unused(passed)
     return [None if name in unused else x for name, x in zip(names, inputs, strict=True)]

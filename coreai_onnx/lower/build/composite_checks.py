@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coreai_onnx.composites.declaration import Attribute, Composite, Input
+from coreai_onnx.composites.declaration import Attribute, Composite
 from coreai_onnx.errors import LoweringError, Where
 from coreai_onnx.lower.build.values import Value, dtype_of, maybe_dims
 
@@ -46,11 +46,12 @@ def checked(
         written = _typed(composite, attributes)
         dims = _known_dims(composite, inputs)
         _check_dtypes(composite, inputs)
-        _check_dims(composite, dims)
     except TypeError as error:
         raise AttributeTypeError(f"{composite.name}: {error}", where) from None
     except ValueError as error:
         raise CompositeCallError(f"{composite.name}: {error}", where) from None
+    if wrong := composite.size_fault(dims):
+        raise CompositeCallError(f"{composite.name}: {wrong}", where)
     if all(x is None or maybe_dims(x) is not None for x in inputs):
         wrong = composite.check(dims, written)
         if wrong:
@@ -97,8 +98,8 @@ def _scalar(attribute: Attribute, type_: str, value: Any) -> Any:
 
 
 def _wrong_type(attribute: Attribute, value: Any) -> TypeError:
-    found = type(value).__name__
-    return TypeError(f"attribute {attribute.name!r} is of type {attribute.type}, not {found}")
+    actual = type(value).__name__
+    return TypeError(f"attribute {attribute.name!r} is of type {attribute.type}, not {actual}")
 
 
 # ---------------------------------------------------------------------- inputs
@@ -106,11 +107,11 @@ def _known_dims(
     composite: Composite, inputs: Sequence[Value | None]
 ) -> dict[str, tuple[int | None, ...]]:
     """Return the dims of the inputs that are present, None for a symbolic one."""
-    found: dict[str, tuple[int | None, ...]] = {}
+    sizes: dict[str, tuple[int | None, ...]] = {}
     for declared, x in zip(composite.inputs, inputs, strict=False):
         dims = None if x is None else maybe_dims(x)
         if dims is not None:
-            found[declared.name] = tuple(d if isinstance(d, int) else None for d in dims)
+            sizes[declared.name] = tuple(d if isinstance(d, int) else None for d in dims)
     missing = [
         declared.name
         for index, declared in enumerate(composite.inputs)
@@ -118,60 +119,28 @@ def _known_dims(
     ]
     if missing:
         raise ValueError(f"the input {missing[0]} is missing")
-    return found
+    return sizes
 
 
 def _check_dtypes(composite: Composite, inputs: Sequence[Value | None]) -> None:
     first = inputs[0]
     assert first is not None
-    own = _dtype_name(first)
-    if own not in composite.dtypes:
-        raise ValueError(f"{composite.inputs[0].name} is {own}, not one of {composite.dtypes}")
+    dtype = _dtype_name(first)
+    if dtype not in composite.dtypes:
+        raise ValueError(
+            f"{composite.inputs[0].name} must be one of {composite.dtypes}, got {dtype}"
+        )
     for declared, x in zip(composite.inputs, inputs, strict=False):
         if x is None or x.dtype is None:
             continue
         name = _dtype_name(x)
-        if declared.dtype == "T" and name != own:
-            raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {own}")
+        if declared.dtype == "T" and name != dtype:
+            raise ValueError(f"{declared.name} is {name}, {composite.inputs[0].name} is {dtype}")
         if declared.dtype == "index" and name not in _INDICES:
-            raise ValueError(f"{declared.name} is {name}, not one of {_INDICES}")
+            raise ValueError(f"{declared.name} must be one of {_INDICES}, got {name}")
         if declared.dtype not in ("T", "any", "index", name):
             raise ValueError(f"{declared.name} is {name}, not {declared.dtype}")
 
 
 def _dtype_name(x: Value) -> str:
     return str(dtype_of(x)).removeprefix("torch.")
-
-
-def _check_dims(composite: Composite, dims: Mapping[str, Sequence[int | None]]) -> None:
-    """Check ranks, and that known sizes with the same letter are equal."""
-    letters: dict[str, tuple[str, int]] = {}
-    for declared in composite.inputs:
-        if declared.name not in dims or "*" in declared.dims:
-            continue
-        for letter, size in _lettered(declared, dims[declared.name]):
-            broadcasts = declared.dims.startswith("~") and size == 1
-            if size is None or letter == "1" or broadcasts:
-                continue
-            other, known = letters.setdefault(letter, (declared.name, size))
-            if known != size:
-                raise ValueError(
-                    f"{declared.name} has shape {_shape(dims[declared.name])}, {other} "
-                    f"{_shape(dims[other])}: dim {letter} of {declared.dims.lstrip('~')} is "
-                    f"{size} here and {known} there"
-                )
-
-
-def _lettered(declared: Input, dims: Sequence[int | None]) -> list[tuple[str, int | None]]:
-    """Pair the letters of a declaration with sizes, aligned at the right."""
-    tokens = [t.partition("|")[0] for t in declared.dims.lstrip("~").split()]
-    if tokens[-1:] == ["1"] and len(dims) < len(tokens):
-        tokens = tokens[:-1]
-    if len(dims) > len(tokens):
-        pattern = declared.dims.lstrip("~")
-        raise ValueError(f"{declared.name} has shape {_shape(dims)}, more dims than {pattern}")
-    return list(zip(tokens[len(tokens) - len(dims) :], dims, strict=True))
-
-
-def _shape(dims: Sequence[int | None]) -> str:
-    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"

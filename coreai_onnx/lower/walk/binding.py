@@ -1,16 +1,19 @@
-"""Binds the arguments of an FX node to the parameters of the op's schema."""
+"""Binds the arguments of an FX node to its schema, and reads which results are used."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import keyword
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import fx
 
+from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.lower.build.values import as_dim
 
 _DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
@@ -129,3 +132,39 @@ def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:
     if isinstance(argument, torch.SymInt):
         return as_dim(argument)
     return argument
+
+
+def only_first_used(node: fx.Node) -> bool:
+    """Whether only the first of several results is used."""
+    if isinstance(node.meta.get("val"), torch.Tensor):
+        return True
+    read = (u for u in node.users if u.users or u.target is not operator.getitem)
+    return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
+
+
+def read_results(node: fx.Node) -> Any:
+    """Return a node's example result, with None for those of several that nothing reads."""
+    value = node.meta.get("val")
+    if not isinstance(value, list | tuple):
+        return value
+    read = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
+    return [each if index in read else None for index, each in enumerate(value)]
+
+
+def is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether an op on tensors has only a number, which traces pass for a 0-d tensor."""
+    if not args or not isinstance(args[0], int | float):
+        return False
+    is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
+    return is_tensor and not any(isinstance(a, ir.Value) for a in args)
+
+
+def signature_of(leaf: Any) -> Any:
+    """Return the properties of one argument on which a decomposition depends."""
+    if not isinstance(leaf, fx.Node):
+        return (type(leaf).__name__, str(leaf))
+    value = leaf.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        strides = tuple(str(s) for s in value.stride()) if value.layout == torch.strided else ()
+        return (value.dtype, tuple(str(d) for d in value.shape), strides)
+    return ("symbol", str(value))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.sdpa import position_mask
+from coreai_onnx.composites.attention import position_mask
 from coreai_onnx.export.compat.torch_names import core_aten_decompositions
 from coreai_onnx.lower.build.values import compute_dtype
 

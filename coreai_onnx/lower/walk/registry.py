@@ -24,7 +24,6 @@ class CallsFunctions(Protocol):
 
 _REAL: dict[str, Lowering] = {}
 _COMPLEX: dict[str, Lowering] = {}
-_COMPOSITE: dict[str, Lowering] = {}
 _HIGHER_ORDER: dict[str, Lowering] = {}
 _WHOLE: set[str] = set()
 
@@ -39,10 +38,13 @@ def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[
         whole: Whether the lowering is better than that of torch's decomposition, which
             ``get_decomp_table`` then omits.
 
+    A lowering that does not support a call may return ``NotImplemented``; the call is then
+    decomposed.
+
     Raises:
         RegistrationError: If an op already has a lowering.
     """
-    return _registers(_COMPLEX if complex else _REAL, names, "a lowering", whole=whole)
+    return _registers(_COMPLEX if complex else _REAL, names, whole=whole)
 
 
 def lowers_higher_order(*names: str) -> Callable[[F], F]:
@@ -54,33 +56,17 @@ def lowers_higher_order(*names: str) -> Callable[[F], F]:
     Raises:
         RegistrationError: If an op already has a lowering.
     """
-    return _registers(_HIGHER_ORDER, names, "a lowering")
-
-
-def composes(*names: str, whole: bool = False) -> Callable[[F], F]:
-    """Register a function that lowers ops to composite calls.
-
-    If composites are kept, it is tried before the op's lowering. It must return None for a call
-    that the composite does not support.
-
-    Args:
-        *names: Qualified op names with overload.
-        whole: As for ``lowers``.
-
-    Raises:
-        RegistrationError: If an op already has such a function.
-    """
-    return _registers(_COMPOSITE, names, "a composite form", whole=whole)
+    return _registers(_HIGHER_ORDER, names)
 
 
 def _registers(
-    table: dict[str, Lowering], names: tuple[str, ...], what: str, *, whole: bool = False
+    table: dict[str, Lowering], names: tuple[str, ...], *, whole: bool = False
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
             if name in table:
                 raise RegistrationError(
-                    f"{name} already has {what}: {table[name].__qualname__} "
+                    f"{name} already has a lowering: {table[name].__qualname__} "
                     f"in {table[name].__module__}"
                 )
             table[name] = function
@@ -88,16 +74,6 @@ def _registers(
         return function
 
     return register
-
-
-def composite_form(name: str) -> Lowering | None:
-    """Return the function that lowers an op to a composite call, or None."""
-    return _COMPOSITE.get(name)
-
-
-def composite_names() -> tuple[str, ...]:
-    """Return the names of all ops with a composite form, sorted."""
-    return tuple(sorted(_COMPOSITE))
 
 
 def higher_order_lowering(name: str) -> Lowering | None:

@@ -11,20 +11,28 @@ import sympy
 import torch
 from torch import fx
 
+from coreai_onnx.composites import TORCH_OPS
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
 from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.scope import TracedNode
 from coreai_onnx.lower.build.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
 from coreai_onnx.lower.walk import torchlib
-from coreai_onnx.lower.walk.binding import bind_arguments, declared_arguments, resolve
+from coreai_onnx.lower.walk.binding import (
+    bind_arguments,
+    declared_arguments,
+    is_number_for_tensor,
+    only_first_used,
+    read_results,
+    resolve,
+    signature_of,
+)
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.decompose import decompose
 from coreai_onnx.lower.walk.location import where_of
 from coreai_onnx.lower.walk.registry import (
     Lowering,
     builtin_lowering,
-    composite_form,
     higher_order_lowering,
 )
 from coreai_onnx.lower.walk.user_lowerings import ADVICE as CORRECT_IT
@@ -228,21 +236,15 @@ class Walker:
             args, kwargs = bind_arguments(node, self.value_of)
             return self.context.module_calls(self, node, args, kwargs)
         args, kwargs = bind_arguments(node, self.value_of)
-        if _is_number_for_tensor(node.target, args):
+        if is_number_for_tensor(node.target, args):
             args[0] = self.op.const(args[0])
-        if self.context.composites is not None and name not in self.context.user_lowerings:
-            form = composite_form(name)
-            made = form(self.op, *args, **kwargs) if form and _only_first_used(node) else None
-            if made is not None:
-                return made
         lowering = self._lowering(node, name, (args, kwargs))
-        if lowering is not None:
-            self.context.keep_functions(lowering)
-            if name in self.context.user_lowerings:  # those take all arguments
-                call = (self.op, args, kwargs)
-                return call_lowering(lowering, name, call, _read_results(node), self._where(node))
-            args, kwargs = declared_arguments(lowering, node.target, args, kwargs)
-            return lowering(self.op, *args, **kwargs)
+        self.op.only_first_used = only_first_used(node)
+        result = self._composite(name, lowering, args, kwargs)
+        if result is NotImplemented and lowering is not None:
+            result = self._lowered(node, name, lowering, args, kwargs)
+        if result is not NotImplemented:
+            return result
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)
@@ -251,6 +253,38 @@ class Walker:
             return found(self.op, *args, **kwargs)
         self.context.miss(name, self._where(node), self._origin)
         return _MISSING
+
+    def _composite(
+        self, name: str, lowering: Lowering | None, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the results of an op that is a composite, otherwise NotImplemented."""
+        composite = TORCH_OPS.get(name)
+        if composite is None or name in self.context.user_lowerings:
+            return NotImplemented
+        count = len(composite.inputs)
+        inputs, attributes = args[:count], [*args[count:], *kwargs.values()]
+        # An op of this package has no lowering but its composite.
+        if lowering is not None and not self.op.keeps(*inputs):
+            return NotImplemented
+        named = {a.name: v for a, v in zip(composite.attributes, attributes, strict=True)}
+        outputs = self.op.composite_outputs(composite, inputs, **named)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def _lowered(
+        self,
+        node: fx.Node,
+        name: str,
+        lowering: Lowering,
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return what a lowering returns; NotImplemented if it leaves an op to torch."""
+        self.context.keep_functions(lowering)
+        if name in self.context.user_lowerings:  # those take all arguments
+            call = (self.op, args, kwargs)
+            return call_lowering(lowering, name, call, read_results(node), self._where(node))
+        arguments, keywords = declared_arguments(lowering, node.target, args, kwargs)
+        return lowering(self.op, *arguments, **keywords)
 
     def _advice(self, name: str) -> str:
         """Return who can correct an op's lowering."""
@@ -272,7 +306,7 @@ class Walker:
     # ------------------------------------------------------------------ decompositions
     def _decomposition(self, node: fx.Node, name: str) -> fx.GraphModule | None:
         leaves, _ = pytree.tree_flatten((node.args, dict(node.kwargs)))
-        key = (name, *(_signature(leaf) for leaf in leaves))
+        key = (name, *(signature_of(leaf) for leaf in leaves))
         return self.context.decomposed(key, lambda: decompose(node))
 
     def _inline(self, node: fx.Node, body: fx.GraphModule) -> Any:
@@ -354,31 +388,6 @@ def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
         x.name = op.scope.names.unique(name)
 
 
-def _only_first_used(node: fx.Node) -> bool:
-    """Whether only the first of several results is used; composites return only that one."""
-    if isinstance(node.meta.get("val"), torch.Tensor):
-        return True
-    read = (u for u in node.users if u.users or u.target is not operator.getitem)
-    return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
-
-
-def _read_results(node: fx.Node) -> Any:
-    """Return a node's example result, with None for those of several that nothing reads."""
-    value = node.meta.get("val")
-    if not isinstance(value, list | tuple):
-        return value
-    read = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
-    return [each if index in read else None for index, each in enumerate(value)]
-
-
-def _is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether an op on tensors has only a number, which traces pass for a 0-d tensor."""
-    if not args or not isinstance(args[0], int | float):
-        return False
-    is_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
-    return is_tensor and not any(isinstance(a, ir.Value) for a in args)
-
-
 def _is_op(target: Any) -> bool:
     return isinstance(target, OpOverload | HigherOrderOperator)
 
@@ -386,14 +395,3 @@ def _is_op(target: Any) -> bool:
 def _computes_nothing(node: fx.Node) -> bool:
     """Whether a call has no result and can only be a check."""
     return not isinstance(node.target, HigherOrderOperator) and not node.users
-
-
-def _signature(leaf: Any) -> Any:
-    """Return the properties of one argument on which a decomposition depends."""
-    if not isinstance(leaf, fx.Node):
-        return (type(leaf).__name__, str(leaf))
-    value = leaf.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        strides = tuple(str(s) for s in value.stride()) if value.layout == torch.strided else ()
-        return (value.dtype, tuple(str(d) for d in value.shape), strides)
-    return ("symbol", str(value))

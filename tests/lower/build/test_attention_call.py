@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,12 @@ from torch.export import Dim
 
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
-from coreai_onnx.composites import SDPA
+from coreai_onnx.composites import COMPOSITES, SDPA
+from coreai_onnx.lower.build.attention_call import call_of_module
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.build.values import Value, maybe_dims, set_dims
 from coreai_onnx.runtime import kernels_built
 from tests.lower.checking import Wrapped
 from tests.support.tolerances import assert_close
@@ -140,3 +146,31 @@ def test_a_decomposed_program_keeps_its_groups() -> None:
     program = coreai_onnx.TorchConverter().add_exported_program(exported).to_onnx()
     (actual,) = program.run(*args, kernels=False)
     assert_close(actual, torchs()(*args))
+
+
+def called(composite: str, *shapes: tuple[int, ...]) -> tuple[list[str], list[Value]]:
+    """Return the op types of the nodes of a call, and its outputs."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 23}, name="main")
+    op = OpBuilder(Scope(graph, Names()), 23, CompositeCalls())
+    inputs = [
+        ir.Value(name=f"i{k}", type=ir.TensorType(ir.DataType.FLOAT)) for k in range(len(shapes))
+    ]
+    for value, shape in zip(inputs, shapes, strict=True):
+        set_dims(value, shape)
+    outputs = call_of_module(op, COMPOSITES[composite], inputs, {})
+    return [node.op_type for node in graph], outputs
+
+
+def test_a_composite_is_called_as_it_is_declared() -> None:
+    ops, (result,) = called("rms_norm", (2, 5, 8), (8,))
+    assert ops == ["rms_norm"]
+    assert maybe_dims(result) == (2, 5, 8)
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (3, 2)])
+def test_attention_of_any_rank_is_called_with_rank_4(lead: tuple[int, ...]) -> None:
+    ops, (result,) = called(
+        "scaled_dot_product_attention", (*lead, 4, 5, 8), (*lead, 2, 7, 8), (*lead, 2, 7, 6)
+    )
+    assert "scaled_dot_product_attention" in ops
+    assert maybe_dims(result) == (*lead, 4, 5, 6)

@@ -9,8 +9,8 @@ import torch
 
 from coreai_onnx.errors import ConversionError, Where
 from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_checks import AttributeTypeError, CompositeCallError
 from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.build.composite_checks import AttributeTypeError, CompositeCallError
 from tests.lower.building import Building
 
 F32, F16, I64 = torch.float32, torch.float16, torch.int64
@@ -34,9 +34,14 @@ def f(*dims: int) -> Given:
 Q, K = f(2, 4, 5, 8), f(2, 2, 9, 8)
 SDPA = "scaled_dot_product_attention"
 WRONG: dict[str, tuple[str, tuple[Given, ...], dict[str, Any], str]] = {
-    "heads": (SDPA, (Q, f(2, 3, 9, 8), f(2, 3, 9, 8)), {}, "heads is 4, not a multiple of key, 3"),
-    "value_heads": (SDPA, (Q, K, f(2, 3, 9, 8)), {}, "not a multiple of value, 3"),
-    "rank": (SDPA, (f(4, 5, 8), K, K), {}, "query has rank 3, 4 is needed"),
+    "heads": (
+        SDPA,
+        (Q, f(2, 3, 9, 8), f(2, 3, 9, 8)),
+        {},
+        "heads must be a multiple of key",
+    ),
+    "value_heads": (SDPA, (Q, K, f(2, 3, 9, 8)), {}, "a multiple of value .3."),
+    "rank": (SDPA, (f(4, 5, 8), K, K), {}, "query must have rank 4, got 3"),
     "lanes": (SDPA, (Q, f(2, 2, 9, 6), K), {}, r"key has shape \[2, 2, 9, 6\], query \[2, 4, 5, 8"),
     "lengths": (SDPA, (Q, K, f(2, 2, 7, 8)), {}, "dim S of B V|K S E is 7 here and 9 there"),
     "mask": (SDPA, (Q, K, K, f(2, 4, 5, 3)), {}, "attn_mask has shape"),
@@ -47,14 +52,14 @@ WRONG: dict[str, tuple[str, tuple[Given, ...], dict[str, Any], str]] = {
     "missing": (SDPA, (Q, K), {}, "the input value is missing"),
     "odd": ("rope", (f(2, 3, 5, 7),), {}, "must be even and positive, is 7"),
     "odd_dims": ("rope", (f(2, 3, 5, 8),), {"dims": 3}, "must be even and positive, is 3"),
-    "rope_rank": ("rope", (f(5, 8),), {}, "input has rank 2, 3 or 4 is needed"),
+    "rope_rank": ("rope", (f(5, 8),), {}, "input must have rank 3 or 4, got 2"),
     "tables": ("rope", (f(2, 3, 5, 8), f(5, 8), f(5, 8)), {}, "cos has 8 numbers per position"),
-    "positions": ("rope", (f(2, 3, 5, 8), None, None, f(2, 5)), {}, "position_ids is float32"),
+    "positions": ("rope", (f(2, 3, 5, 8), None, None, f(2, 5)), {}, "position_ids must be one of .* got float32"),
     "axes": ("rms_norm", (f(2, 8), f(8)), {"axes": (0,)}, "not the last ones"),
     "axis": ("log_softmax", (f(2, 8),), {"axis": -3}, "axis -3 is out of range"),
-    "integers": ("gelu", ((I64, (2, 8)),), {}, "input is int64, not one of"),
+    "integers": ("gelu", ((I64, (2, 8)),), {}, "input must be one of .* got int64"),
     "unknown": ("silu", (f(2, 8),), {"beta": 1.0}, r"no attribute beta \(attributes: none\)"),
-    "pads": ("avg_pool_2d", (f(1, 2, 6, 6),), {"padding": (1, 1)}, "padding has 2 numbers"),
+    "pads": ("avg_pool_2d", (f(1, 2, 6, 6),), {"padding": (1, 1)}, "padding must have 4 numbers, got 2"),
 }
 
 

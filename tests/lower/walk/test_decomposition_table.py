@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx import get_decomp_table
-from coreai_onnx.lower.walk.registry import builtin_lowering, composite_form, is_whole
+from coreai_onnx.lower.walk.registry import builtin_lowering, is_whole
 
 aten = torch.ops.aten
 
@@ -15,7 +15,7 @@ def test_the_table_is_fresh_and_without_what_is_lowered_whole() -> None:
     whole = {str(op) for op in default} - {str(op) for op in table}
     assert all(is_whole(name) for name in whole)
     assert len(whole) == 17
-    assert all(builtin_lowering(name) or composite_form(name) for name in whole)
+    assert all(builtin_lowering(name) for name in whole)
     table.clear()
     assert get_decomp_table()
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from coreai_onnx.errors import RegistrationError
@@ -13,9 +10,6 @@ from coreai_onnx.lower.walk.registry import (
     CallsFunctions,
     builtin_lowering,
     builtin_names,
-    composes,
-    composite_form,
-    composite_names,
     higher_order_lowering,
     is_whole,
     lowers,
@@ -26,21 +20,18 @@ from coreai_onnx.lower.walk.registry import (
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registries of this test's own."""
-    for table in ("_REAL", "_COMPLEX", "_COMPOSITE", "_HIGHER_ORDER"):
+    for table in ("_REAL", "_COMPLEX", "_HIGHER_ORDER"):
         monkeypatch.setattr(registry, table, {})
     monkeypatch.setattr(registry, "_WHOLE", set())
 
 
 @pytest.mark.usefixtures("empty")
-def test_real_complex_and_composite_are_apart() -> None:
+def test_real_complex_and_higher_order_are_apart() -> None:
     @lowers("a.b.c", "a.b.d")
     def real() -> None: ...
 
     @lowers("a.b.c", complex=True)
     def pairs() -> None: ...
-
-    @composes("a.b.c")
-    def whole() -> None: ...
 
     @lowers_higher_order("a.b.c")
     def with_graphs() -> None: ...
@@ -49,22 +40,19 @@ def test_real_complex_and_composite_are_apart() -> None:
     assert higher_order_lowering("a.b.c") is with_graphs
     assert higher_order_lowering("a.b.d") is None
     assert builtin_lowering("a.b.c", complex=True) is pairs
-    assert composite_form("a.b.c") is whole
     assert builtin_lowering("a.b.d", complex=True) is None
     assert builtin_names() == ("a.b.c", "a.b.d")
-    assert composite_names() == ("a.b.c",)
 
 
 @pytest.mark.usefixtures("empty")
-@pytest.mark.parametrize("register", [lowers, composes])
-def test_an_op_is_whole_if_its_lowering_says_so(register: Callable[..., Any]) -> None:
-    register("a.b.c")(lambda: None)
-    register("a.b.d", whole=True)(lambda: None)
+def test_an_op_is_whole_if_its_lowering_says_so() -> None:
+    lowers("a.b.c")(lambda: None)
+    lowers("a.b.d", whole=True)(lambda: None)
     assert [name for name in ("a.b.c", "a.b.d", "a.b.e") if is_whole(name)] == ["a.b.d"]
 
 
 @pytest.mark.usefixtures("empty")
-@pytest.mark.parametrize("register", [lowers, composes, lowers_higher_order])
+@pytest.mark.parametrize("register", [lowers, lowers_higher_order])
 def test_a_second_registration_is_an_error(register: object) -> None:
     assert callable(register)
     register("a.b.c")(lambda: None)

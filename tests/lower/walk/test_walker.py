@@ -139,3 +139,11 @@ def test_decompositions_may_ask_for_all_sizes_at_once() -> None:
     auto = dict.fromkeys(range(2), torch.export.Dim.AUTO)
     a, b = torch.arange(6).reshape(2, 3), torch.arange(20).reshape(4, 5)
     check(torch.kron, a, b, dynamic_shapes=(auto, auto))
+
+
+def test_a_call_that_a_lowering_does_not_support_is_decomposed() -> None:
+    module = torch.nn.SiLU()
+    kept = lower(module, {"aten.silu.default": lambda op, self: op.Identity(self)})
+    assert [node.op_type for node in kept.graph] == ["Identity"]
+    decomposed = lower(module, {"aten.silu.default": lambda op, self: NotImplemented})
+    assert {"Sigmoid", "Mul"} <= {node.op_type for node in decomposed.graph}

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.sdpa import scaled_dot_product_attention
+from coreai_onnx.composites.attention import scaled_dot_product_attention
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.contrib.attention import contrib_attention
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention

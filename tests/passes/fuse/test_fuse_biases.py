@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composites.add_bias import add_bias
-from coreai_onnx.composites.gather_mm import gather_mm
+from coreai_onnx.composites.activations import add_bias
+from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases

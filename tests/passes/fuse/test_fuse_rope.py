@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.composites.call import call
+from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.targets.opsets import OPSETS

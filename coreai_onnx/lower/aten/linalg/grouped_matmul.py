@@ -16,35 +16,14 @@ from coreai_onnx.lower.build.values import (
     rank_of,
     set_dims,
 )
-from coreai_onnx.lower.walk.registry import composes, lowers
-
-
-@composes("transformers.grouped_mm_fallback.default")
-def composed_fallback(op: OpBuilder, input: Value, weight: Value, offs: Value) -> Value | None:
-    """The composite ``gather_mm``: each row selects the matrix of its group."""
-    return composed_rows(op, input, weight, offs)
-
-
-@composes("aten._grouped_mm.default")
-def composed(
-    op: OpBuilder,
-    self: Value,
-    mat2: Value,
-    offs: Value | None = None,
-    bias: Value | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Value | None:
-    """The composite ``gather_mm``, for groups of rows."""
-    kept = out_dtype in (None, dtype_of(self)) and dtype_of(self) == dtype_of(mat2)
-    if offs is None or bias is not None or not kept or (rank_of(self), rank_of(mat2)) != (2, 3):
-        return None
-    return composed_rows(op, self, mat2, offs)
+from coreai_onnx.lower.walk.registry import lowers
 
 
 @lowers("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(op: OpBuilder, input: Value, weight: Value, offs: Value) -> Value:
     """Rows [offs[e - 1], offs[e]) of input times weight[e]; zeros after the last group."""
-    return grouped_rows(op, input, weight, offs)
+    multiply = grouped_rows if op.composites is None else composed_rows
+    return multiply(op, input, weight, offs)
 
 
 @lowers("aten._grouped_mm.default")
@@ -62,7 +41,9 @@ def grouped_mm(
     if offs is None:
         result = op.MatMul(left, right)
     elif rank_of(self) == 2 and rank_of(mat2) == 3:
-        result = grouped_rows(op, left, right, offs)
+        one_dtype = dtype == dtype_of(self) == dtype_of(mat2)
+        kept = op.composites is not None and bias is None and one_dtype
+        result = (composed_rows if kept else grouped_rows)(op, left, right, offs)
     elif rank_of(self) == 2:
         inside = op.Unsqueeze(_membership(op, offs, dims_of(self)[1]), [1])
         result = op.MatMul(op.Where(inside, left, op.like(left, 0)), right)

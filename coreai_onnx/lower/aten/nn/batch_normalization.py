@@ -39,10 +39,10 @@ def no_training(
     running_mean: Value,
     running_var: Value,
     eps: float,
-) -> tuple[Value, Value, Value]:
+) -> Value | tuple[Value, Value, Value]:
     """The batch norm with running statistics, and two empty tensors."""
     result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(op), _nothing(op)
+    return result if op.only_first_used else (result, _nothing(op), _nothing(op))
 
 
 @lowers("aten._batch_norm_no_update.default")
@@ -54,12 +54,12 @@ def no_update(
     running_mean: Value | None,
     running_var: Value | None,
     eps: float,
-) -> tuple[Value, Value, Value, Value]:
+) -> Value | tuple[Value, Value, Value, Value]:
     """The batch norm with running statistics, and three empty tensors."""
     if running_mean is None or running_var is None:
         return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op))
     result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(op), _nothing(op), _nothing(op)
+    return result if op.only_first_used else (result, _nothing(op), _nothing(op), _nothing(op))
 
 
 @lowers("aten.native_batch_norm.default")
@@ -73,12 +73,12 @@ def native_batch_norm(
     *,
     training: bool,
     eps: float,
-) -> tuple[Value, Value, Value]:
+) -> Value | tuple[Value, Value, Value]:
     """The batch norm and, in training mode, the batch's mean and 1 / √(var + eps)."""
     if training or running_mean is None or running_var is None:
         return _trained(op, input, weight, bias, eps, running_mean)
     result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    return result, _nothing(op), _nothing(op)
+    return result if op.only_first_used else (result, _nothing(op), _nothing(op))
 
 
 @lowers("aten._native_batch_norm_legit.no_stats")
@@ -126,7 +126,7 @@ def with_update_functional(
     return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op), *new)
 
 
-@lowers("aten.instance_norm.default")
+@lowers("aten.instance_norm.default", whole=True)
 def instance_norm(
     op: OpBuilder,
     input: Value,
@@ -141,6 +141,8 @@ def instance_norm(
     """(x - mean) / √(var + eps) * weight + bias per sample and channel."""
     if not use_input_stats and running_mean is not None and running_var is not None:
         return _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    if rank_of(input) >= 3 and running_mean is None and op.keeps(input, weight, bias):
+        return op.composite("instance_norm", [input, weight, bias], eps=eps)
     if 0 in dims_of(input):
         return input
     x = wide(op, input)
@@ -163,6 +165,12 @@ def _with_running(
     eps: float,
 ) -> Value:
     """Normalize by given statistics, in at least float32."""
+    # The composite requires scale and bias, since ONNX's BatchNormalization does.
+    if rank_of(input) >= 2 and op.keeps(input, weight, bias, mean, variance):
+        channels = [dims_of(input)[1]]
+        scale = op.expand(op.like(mean, 1), channels) if weight is None else weight
+        shift = op.expand(op.like(mean, 0), channels) if bias is None else bias
+        return op.composite("batch_norm", [input, scale, shift, mean, variance], eps=eps)
     x = wide(op, input)
     if 0 in dims_of(input):
         return input

@@ -20,7 +20,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- layer norm
-@lowers("aten.layer_norm.default")
+@lowers("aten.layer_norm.default", whole=True)
 def layer_norm(
     op: OpBuilder,
     input: Value,
@@ -30,6 +30,9 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Value:
     """(x - mean) / √(var + eps) * weight + bias over the trailing axes."""
+    if normalized_shape and op.keeps(input, weight, bias):
+        axes = _trailing_axes(normalized_shape)
+        return op.composite("layer_norm", [input, weight, bias], axes=axes, eps=eps)
     x, (weight, bias) = _one_dtype(op, input, weight, bias)
     if weight is None:
         weight = op.expand(op.like(x, 1), normalized_shape)
@@ -49,15 +52,17 @@ def native_layer_norm(
     weight: Value | None,
     bias: Value | None,
     eps: float,
-) -> tuple[Value, Value, Value]:
+) -> Value | tuple[Value, Value, Value]:
     """The layer norm, the mean and 1 / √(var + eps)."""
     result = layer_norm(op, input, normalized_shape, weight, bias, eps)
+    if op.only_first_used:
+        return result
     axes = list(range(rank_of(input) - len(normalized_shape), rank_of(input)))
     return (result, *moments(op, wide(op, input), axes, eps))
 
 
 # ---------------------------------------------------------------------- RMS norm
-@lowers("aten.rms_norm.default")
+@lowers("aten.rms_norm.default", whole=True)
 def rms_norm(
     op: OpBuilder,
     input: Value,
@@ -67,6 +72,9 @@ def rms_norm(
 ) -> Value:
     """x / √(mean(x²) + eps) * weight over the trailing axes, in at least float32."""
     eps = default_eps(dtype_of(input)) if eps is None else eps
+    if normalized_shape and op.keeps(input, weight):
+        axes = _trailing_axes(normalized_shape)
+        return op.composite("rms_norm", [input, weight], axes=axes, eps=eps)
     axis = rank_of(input) - len(normalized_shape)
     x, (weight,) = _one_dtype(op, input, weight)
     if op.opset >= 23 and 0 not in dims_of(input):
@@ -85,9 +93,11 @@ def fused_rms_norm(
     normalized_shape: Sequence[Dim],
     weight: Value | None,
     eps: float | None,
-) -> tuple[Value, Value]:
+) -> Value | tuple[Value, Value]:
     """The RMS norm, and 1 / √(mean(x²) + eps)."""
     result = rms_norm(op, input, normalized_shape, weight, eps)
+    if op.only_first_used:
+        return result
     eps = default_eps(dtype_of(input)) if eps is None else eps
     axis = rank_of(input) - len(normalized_shape)
     return result, op.Reciprocal(_root_mean_square(op, wide(op, input), axis, eps))
@@ -98,6 +108,10 @@ def default_eps(dtype: torch.dtype) -> float:
     return torch.finfo(compute_dtype(dtype)).eps
 
 
+def _trailing_axes(normalized_shape: Sequence[Dim]) -> list[int]:
+    return list(range(-len(normalized_shape), 0))
+
+
 def _root_mean_square(op: OpBuilder, x: Value, axis: int, eps: float) -> Value:
     axes = list(range(axis, rank_of(x)))
     square = op.ReduceMean(op.Mul(x, x), axes, keepdims=1)
@@ -105,7 +119,7 @@ def _root_mean_square(op: OpBuilder, x: Value, axis: int, eps: float) -> Value:
 
 
 # ---------------------------------------------------------------------- group norm
-@lowers("aten.group_norm.default")
+@lowers("aten.group_norm.default", whole=True)
 def group_norm(
     op: OpBuilder,
     input: Value,
@@ -115,6 +129,8 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Value:
     """(x - mean) / √(var + eps) per group of channels, * weight + bias per channel."""
+    if rank_of(input) >= 2 and op.keeps(input, weight, bias):
+        return op.composite("group_norm", [input, weight, bias], num_groups=num_groups, eps=eps)
     if 0 in dims_of(input):
         return input
     result = _normalized_groups(op, wide(op, input), num_groups, eps)
@@ -135,9 +151,11 @@ def native_group_norm(
     N: Dim,
     group: int,
     eps: float,
-) -> tuple[Value, Value, Value]:
+) -> Value | tuple[Value, Value, Value]:
     """The group norm, the means and 1 / √(var + eps) of the groups."""
     result = group_norm(op, input, group, weight, bias, eps)
+    if op.only_first_used:
+        return result
     rows = op.reshape(wide(op, input), [N, group, _group_size(dims_of(input), group)])
     mean, rstd = moments(op, rows, [2], eps)
     return result, op.squeeze(mean, [2]), op.squeeze(rstd, [2])

@@ -116,9 +116,20 @@ def _avg_pool(
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides = per_axis(stride or kernel_size, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
+    if axes > 1 and op.keeps(x):
+        result = op.composite(
+            f"avg_pool_{axes}d",
+            [batched],
+            kernel_size=kernel,
+            stride=strides,
+            padding=[*pads, *pads],
+            ceil_mode=ceil_mode,
+            count_include_pad=with_pad,
+            divisor_override=divisor,
+        )
     # a window that exceeds the padded input is averaged over a smaller count, so that its sum
     # cannot be computed from the average
-    if dtype_of(x) in _AVERAGE_DTYPES and not (divisor is not None and ceil_mode):
+    elif dtype_of(x) in _AVERAGE_DTYPES and not (divisor is not None and ceil_mode):
         result = op.AveragePool(
             batched,
             kernel_shape=kernel,

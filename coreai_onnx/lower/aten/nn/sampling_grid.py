@@ -36,7 +36,7 @@ def grid_sampler(
     )
 
 
-@lowers("aten.pixel_shuffle.default")
+@lowers("aten.pixel_shuffle.default", whole=True)
 def pixel_shuffle(op: OpBuilder, self: Value, upscale_factor: int) -> Value:
     """[…, C r², H, W] → […, C, H r, W r]."""
     r, rank = upscale_factor, rank_of(self)

@@ -6,7 +6,7 @@ import torch
 
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.promotion import promote_to_float
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 
@@ -14,6 +14,8 @@ def _along(op: OpBuilder, op_type: str, x: Value, dim: int, dtype: torch.dtype |
     """Apply Softmax or LogSoftmax along an axis, after a cast if a dtype is given."""
     (x,) = promote_to_float(op, x) if dtype is None else [op.cast(x, dtype)]
     if rank_of(x) > 0:
+        if op_type == "LogSoftmax" and op.keeps(x):
+            return op.composite("log_softmax", [x], axis=wrap(dim, rank_of(x)))
         return op.node(op_type, x, axis=dim)
     return op.reshape(op.node(op_type, op.reshape(x, [1]), axis=0), [])
 

@@ -175,7 +175,7 @@ def gelu(op: OpBuilder, self: Value, *, approximate: str = "none") -> Value:
     return op.Mul(op.Mul(x, bell), 0.5)
 
 
-@lowers("aten.silu.default")
+@lowers("aten.silu.default", whole=True)
 def silu(op: OpBuilder, self: Value) -> Value:
     """x * sigmoid(x)."""
     (x,) = widen(op, self)
@@ -189,7 +189,7 @@ def mish(op: OpBuilder, self: Value) -> Value:
     return op.Mul(x, op.Tanh(softplus_of(op, x)))
 
 
-@lowers("aten.hardsigmoid.default")
+@lowers("aten.hardsigmoid.default", whole=True)
 def hardsigmoid(op: OpBuilder, self: Value) -> Value:
     """clamp(x + 3, 0, 6) / 6."""
     if is_double(self):
@@ -197,7 +197,7 @@ def hardsigmoid(op: OpBuilder, self: Value) -> Value:
     return op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
-@lowers("aten.hardswish.default")
+@lowers("aten.hardswish.default", whole=True)
 def hardswish(op: OpBuilder, self: Value) -> Value:
     """x * clamp(x + 3, 0, 6) / 6."""
     (x,) = widen(op, self)

@@ -96,8 +96,11 @@ def vector_norm(
     dtype: torch.dtype | None = None,
 ) -> Value:
     """(Σ|x|ᵖ)^(1/p); the greatest or least |x| for an infinite order, a count for order 0."""
-    (x,) = widen(op, self if dtype is None else op.cast(self, dtype))
-    order = float(ord)
+    x, order = self if dtype is None else op.cast(self, dtype), float(ord)
+    if rank_of(x) > 0 and op.keeps(x):
+        axes = wrap_all(dim, rank_of(x))
+        return op.composite("linalg_vector_norm", [x], ord=order, axes=axes, keep_dim=keepdim)
+    (x,) = widen(op, x)
     if order == 0:
         there = op.cast(op.Not(op.Equal(x, 0.0)), dtype_of(x))
         return reduced(op, "ReduceSum", there, dim, keepdim=keepdim)

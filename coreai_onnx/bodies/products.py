@@ -1,0 +1,177 @@
+"""The body of ``gather_mm``: one product per selected matrix, with all rows that select it.
+
+No matrix is copied per row: rows are sorted by their matrix, and a loop runs over the matrices that
+have rows, so that the cost is that of the products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.writers import writes
+from coreai_onnx.lower.build.builder import OpBuilder
+from coreai_onnx.lower.build.scope import AttributeRef
+from coreai_onnx.lower.build.values import Value, ir_dtype, set_dims
+
+_AXIS = AttributeRef("num_batch_axes", "int")
+
+
+def _words(variant: Variant) -> list[str]:
+    inputs = variant.inputs
+    left, right = "lhs_indices" in inputs, "rhs_indices" in inputs
+    words = ["both_indices"] if left and right else []
+    words = words or (["lhs_indices"] if left else ["rhs_indices"] if right else [])
+    words += ["rows"] if right and _chooses_rows(variant) else []
+    return [*words, "transposed"] if variant.attributes["transpose_rhs"] else words
+
+
+@writes("gather_mm", words=_words)
+def gather_mm(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.products.gather_mm`."""
+    op, (lhs, rhs) = b.op, b.inputs[:2]
+    left, right = b.input("lhs_indices"), b.input("rhs_indices")
+    rows = lhs if left is None else op.Gather(lhs, left, axis=_AXIS)
+    transposed = bool(b.attributes["transpose_rhs"])
+    wide = b.wide
+    if right is not None and not _chooses_rows(b.variant):
+        return op.CastLike(grouped(op, rows, _stored(op, rhs, right, transposed, wide)), lhs)
+    matrices = rhs if right is None else op.Gather(rhs, right, axis=_AXIS)
+    if transposed:
+        lead = op.Shape(matrices, start=0, end=-2)
+        stacked = op.Reshape(matrices, op.Concat([-1], _last_dims(op, matrices), axis=0))
+        turned = op.Transpose(stacked, perm=[0, 2, 1])
+        matrices = op.Reshape(turned, op.Concat(lead, _last_dims(op, turned), axis=0))
+    product = op.MatMul(always_cast(op, rows, wide), always_cast(op, matrices, wide))
+    return op.CastLike(product, lhs)
+
+
+def _chooses_rows(variant: Variant) -> bool:
+    """Whether ``rhs_indices`` select along an axis of the matrices, instead of whole matrices."""
+    return len(variant.inputs["rhs"].dims) - int(variant.attributes["num_batch_axes"]) <= 2
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The matrices of grouped products.
+
+    Attributes:
+        chosen: The matrix for each index of the batch axes, int64.
+        count: The number of matrices, ``[1]``.
+        width: The number of columns of a product, ``[1]``.
+        product: Writes the product of rows ``[n, M, K]`` and a matrix, given by its number,
+            ``[n, M, N]``.
+        wide: Dtype of a product.
+    """
+
+    chosen: Value
+    count: Value
+    width: Value
+    product: Callable[[OpBuilder, Value, Value], Value]
+    wide: torch.dtype
+
+
+def _stored(
+    op: OpBuilder,
+    rhs: Value,
+    indices: Value,
+    transposed: bool,  # noqa: FBT001 - internal
+    wide: torch.dtype,
+) -> Matrices:
+    """Return the matrices of ``rhs`` that the indices select, ``[N, K]`` if ``transposed``."""
+    chosen = op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
+    count = op.ReduceProd(op.Shape(rhs, start=0, end=-2), keepdims=1)
+    width = op.Shape(rhs, start=-2, end=-1) if transposed else op.Shape(rhs, start=-1)
+    stacked = op.Reshape(rhs, _stack(op, rhs), allowzero=1)
+
+    def product(inner: OpBuilder, rows: Value, which: Value) -> Value:
+        matrix = inner.Gather(stacked, which, axis=0)
+        if transposed:
+            matrix = inner.Transpose(matrix, perm=[1, 0])
+        return inner.MatMul(always_cast(inner, rows, wide), always_cast(inner, matrix, wide))
+
+    return Matrices(chosen, count, width, product, wide)
+
+
+def grouped(op: OpBuilder, lhs: Value, matrices: Matrices) -> Value:
+    """Multiply ``lhs [..., M, K]`` by the chosen matrices, one product per matrix that has rows."""
+    left = _numbers(op, lhs)
+    batch = op.Shape(op.Add(left, matrices.chosen))
+    row_of, matrix_of = (op.Reshape(op.Expand(x, batch), [-1]) for x in (left, matrices.chosen))
+    count = op.Shape(row_of)
+    sorted_, order = op.TopK(matrix_of, count, axis=-1, largest=0, sorted=1, _outputs=2)
+    rows_in_order = op.Gather(row_of, order, axis=0)
+    ones = op.Expand(op.const(1), count)
+    sizes = op.ScatterElements(
+        op.Expand(op.const(0), matrices.count), sorted_, ones, axis=0, reduction="add"
+    )
+    ends = op.CumSum(sizes, op.const(0))
+    groups = _Groups(ends, op.Sub(ends, sizes), op.Squeeze(op.NonZero(sizes), [0]))
+    height = op.Shape(lhs, start=-2, end=-1)
+    nothing = op.const(torch.zeros(0, 1, 1), matrices.wide)
+    empty = op.Expand(nothing, op.Concat([0], height, matrices.width, axis=0))
+    stacked = op.Reshape(lhs, _stack(op, lhs), allowzero=1)
+    joined = _one_by_one(op, groups, stacked, rows_in_order, empty, matrices)
+    places = op.Range(0, op.Squeeze(count, [0]), 1)
+    back = op.ScatterElements(order, order, places, axis=0)
+    result = op.Gather(joined, back, axis=0)
+    return op.Reshape(result, op.Concat(batch, height, matrices.width, axis=0), allowzero=1)
+
+
+class _Groups:
+    """Ends and starts of the rows of each matrix, and the matrices that have rows."""
+
+    def __init__(self, ends: Value, starts: Value, active: Value) -> None:
+        self.ends, self.starts, self.active = ends, starts, active
+
+
+def _one_by_one(
+    op: OpBuilder, groups: _Groups, lhs: Value, rows: Value, empty: Value, matrices: Matrices
+) -> Value:
+    """Multiply the rows of one matrix per loop iteration; return all products, concatenated.
+
+    The products are collected in a sequence, since their lengths differ.
+    """
+    names, wide = op.scope.names, ir_dtype(matrices.wide)
+    (first,) = op.call("", "SequenceConstruct", [empty], {})
+    graph = ir.Graph([], [], nodes=[], name=names.unique("matrices"))
+    inner = op.inside(op.scope.nested(graph))
+    scalar, parts_type = ir.Shape([]), ir.SequenceType(ir.TensorType(wide))
+    turn = ir.Value(name=names.unique("turn"), type=ir.TensorType(ir.DataType.INT64), shape=scalar)
+    going = ir.Value(name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL), shape=scalar)
+    parts = ir.Value(name=names.unique("parts"), type=parts_type)
+    graph.inputs.extend([set_dims(turn, []), set_dims(going, []), parts])
+    which = inner.Gather(groups.active, turn, axis=0)
+    bounds = (inner.Gather(x, which, axis=0) for x in (groups.starts, groups.ends))
+    begin, end = (inner.Unsqueeze(x, [0]) for x in bounds)
+    chosen = inner.Gather(lhs, inner.Slice(rows, begin, end, [0]), axis=0)
+    part = matrices.product(inner, chosen, which)
+    (longer,) = inner.call("", "SequenceInsert", [parts, part], {})
+    graph.outputs.extend([inner.Identity(going), longer])
+    parts.type = None  # left to shape inference, so that the text is equal for all dtypes
+    turns = op.Squeeze(op.Shape(groups.active), [0])
+    (collected,) = op.call("", "Loop", [turns, None, first], {"body": graph})
+    (joined,) = op.call("", "ConcatFromSequence", [collected], {"axis": 0})
+    joined.dtype = wide
+    return joined
+
+
+def _numbers(op: OpBuilder, x: Value) -> Value:
+    """Return the index of each matrix of ``x``, in the shape of its batch axes."""
+    batch = op.Shape(x, start=0, end=-2)
+    count = op.Squeeze(op.ReduceProd(batch, keepdims=1), [0])
+    return op.Reshape(op.Range(0, count, 1), batch, allowzero=1)
+
+
+def _stack(op: OpBuilder, x: Value) -> Value:
+    """Return the shape of ``x`` with its batch axes merged into one."""
+    count = op.ReduceProd(op.Shape(x, start=0, end=-2), keepdims=1)
+    return op.Concat(count, _last_dims(op, x), axis=0)
+
+
+def _last_dims(op: OpBuilder, x: Value) -> Value:
+    return op.Shape(x, start=-2)

@@ -1,0 +1,252 @@
+"""Activations, also with a gate or a bias, and the logarithm of the softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from coreai_onnx.composites.checks import Attributes, Dims, axes_outside, compute_dtype
+from coreai_onnx.composites.declaration import Attribute, Composite, Input
+
+_INPUT = Input("input", aliases=("x", "hidden_states", "inputs"))
+_APPROXIMATE = Attribute("approximate", "string", "none", structural=True)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return ``gate * sigmoid(gate) * up`` (Shazeer 2020, "GLU Variants", equation 6).
+
+    Args:
+        gate: Floating, of any shape.
+        up: The shape and dtype of ``gate``.
+
+    Returns:
+        The shape and dtype of ``gate``; computed in float32 (float64 in float64), rounded once.
+    """
+    wide = compute_dtype(gate)
+    x = gate.to(wide)
+    return (x * torch.sigmoid(x) * up.to(wide)).to(gate.dtype)
+
+
+SWIGLU = Composite(
+    name="swiglu",
+    inputs=(Input("gate"), Input("up")),
+    outputs=("output",),
+    attributes=(),
+    reference=swiglu,
+    kernel=True,
+    formula="gate * sigmoid(gate) * up",
+)
+
+
+def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """Return ``gelu(gate) * up`` (Shazeer 2020, "GLU Variants", equation 6).
+
+    Args:
+        gate: Floating, of any shape.
+        up: The shape and dtype of ``gate``.
+        approximate: ``"none"``: ``gelu(x) = x / 2 (1 + erf(x / √2))``; ``"tanh"``:
+            ``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``
+            (Hendrycks & Gimpel 2016, section 2).
+
+    Returns:
+        The shape and dtype of ``gate``; computed in float32 (float64 in float64), rounded once.
+    """
+    wide = compute_dtype(gate)
+    x = gate.to(wide)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        activated = 0.5 * x * (1 + torch.tanh(inner))
+    else:
+        activated = 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
+    return (activated * up.to(wide)).to(gate.dtype)
+
+
+def _check_approximation(dims: Dims, attributes: Attributes) -> str:
+    del dims
+    approximate = attributes["approximate"]
+    return "" if approximate in ("none", "tanh") else f"approximate is {approximate!r}"
+
+
+GEGLU = Composite(
+    name="geglu",
+    inputs=(Input("gate"), Input("up")),
+    outputs=("output",),
+    attributes=(_APPROXIMATE,),
+    reference=geglu,
+    kernel=True,
+    formula="gelu(gate) * up",
+    variant_axes=(("tanh",),),
+    check=_check_approximation,
+)
+
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": torch.Tensor.clone,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def add_bias(input: torch.Tensor, bias: torch.Tensor, *, activation: str = "none") -> torch.Tensor:
+    """Return ``activation(input + bias)``, as after a linear layer.
+
+    Args:
+        input: ``[..., C]``, floating.
+        bias: ``[C]``, in the dtype of ``input``.
+        activation: ``"none"``, ``"silu"`` (``x * sigmoid(x)``), ``"gelu"``
+            (``x / 2 (1 + erf(x / √2))``) or ``"gelu_tanh"``
+            (``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``; Hendrycks & Gimpel 2016, section 2).
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    wide = compute_dtype(input)
+    return _ACTIVATIONS[activation](input.to(wide) + bias.to(wide)).to(input.dtype)
+
+
+def _check_add_bias(dims: Dims, attributes: Attributes) -> str:
+    del dims
+    activation = attributes["activation"]
+    return "" if activation in _ACTIVATIONS else f"activation is {activation!r}"
+
+
+ADD_BIAS = Composite(
+    name="add_bias",
+    inputs=(Input("input", dims="* C", aliases=("x", "hidden_states")), Input("bias", dims="C")),
+    outputs=("output",),
+    attributes=(Attribute("activation", "string", "none", structural=True),),
+    reference=add_bias,
+    kernel=True,
+    formula="activation(input + bias)",
+    variant_axes=(("silu", "gelu", "gelu_tanh"),),
+    check=_check_add_bias,
+)
+
+
+def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """Return ``input * Φ(input)``, with the normal CDF Φ (Hendrycks & Gimpel 2016, eq. 2).
+
+    Args:
+        input: Floating, of any shape.
+        approximate: ``"none"``: ``x / 2 (1 + erf(x / √2))``; ``"tanh"``:
+            ``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    return F.gelu(input, approximate=approximate)
+
+
+GELU = Composite(
+    name="gelu",
+    inputs=(_INPUT,),
+    outputs=("output",),
+    attributes=(_APPROXIMATE,),
+    reference=gelu,
+    formula="input * (1 + erf(input / sqrt(2))) / 2",
+    variant_axes=(("tanh",),),
+    check=_check_approximation,
+    aten=("aten.gelu.default",),
+)
+
+
+def silu(input: torch.Tensor) -> torch.Tensor:
+    """Return ``input * sigmoid(input)`` (Elfwing et al. 2017, eq. 8).
+
+    Args:
+        input: Floating, of any shape.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    return F.silu(input)
+
+
+SILU = Composite(
+    name="silu",
+    inputs=(_INPUT,),
+    outputs=("output",),
+    attributes=(),
+    reference=silu,
+    formula="input * sigmoid(input)",
+    aten=("aten.silu.default",),
+)
+
+
+def hard_sigmoid(input: torch.Tensor) -> torch.Tensor:
+    """Return ``clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2).
+
+    Args:
+        input: Floating, of any shape.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    return F.hardsigmoid(input)
+
+
+HARD_SIGMOID = Composite(
+    name="hard_sigmoid",
+    inputs=(_INPUT,),
+    outputs=("output",),
+    attributes=(),
+    reference=hard_sigmoid,
+    formula="clamp(input + 3, 0, 6) / 6",
+    aten=("aten.hardsigmoid.default",),
+)
+
+
+def hard_swish(input: torch.Tensor) -> torch.Tensor:
+    """Return ``input * clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2).
+
+    Args:
+        input: Floating, of any shape.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    return F.hardswish(input)
+
+
+HARD_SWISH = Composite(
+    name="hard_swish",
+    inputs=(_INPUT,),
+    outputs=("output",),
+    attributes=(),
+    reference=hard_swish,
+    formula="input * clamp(input + 3, 0, 6) / 6",
+    aten=("aten.hardswish.default",),
+)
+
+
+def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
+    """Return ``input - log(sum(exp(input), axis))``, without overflow.
+
+    Args:
+        input: Floating, with at least one axis.
+        axis: The axis that is normalized.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
+    """
+    return torch.log_softmax(input, axis)
+
+
+def _check_log_softmax(dims: Dims, attributes: Attributes) -> str:
+    return axes_outside(dims, [attributes["axis"]])
+
+
+LOG_SOFTMAX = Composite(
+    name="log_softmax",
+    inputs=(Input("input", aliases=("x", "logits", "inputs")),),
+    outputs=("output",),
+    attributes=(Attribute("axis", "int", -1, aliases=("dim",)),),
+    reference=log_softmax,
+    formula="input - log(sum(exp(input), axis))",
+    check=_check_log_softmax,
+)

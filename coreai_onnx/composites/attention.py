@@ -1,0 +1,260 @@
+"""Attention, and the cache of its keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
+from coreai_onnx.composites.declaration import Attribute, Composite, Input
+
+CausalAlignment = Literal["lower_right", "upper_left"]
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    is_causal: int = 0,
+    window_size: int = 0,
+    causal_alignment: str = "lower_right",
+    softcap: float | torch.Tensor = 0.0,
+) -> torch.Tensor:
+    """Return softmax(mask(scale * query @ keyᵀ)) @ value, after Vaswani et al. 2017, eq. 1.
+
+    Args:
+        query: ``[..., heads, query_length, head_dim]``, floating. Leading dims of query, key and
+            value are broadcast against each other; a call in a model has one, ``batch``.
+        key: ``[..., key_heads, key_length, head_dim]``; ``heads % key_heads == 0``, head ``h``
+            reads key head ``h // (heads / key_heads)``.
+        value: ``[..., value_heads, key_length, value_dim]``, grouped like ``key``.
+        attn_mask: Broadcastable to ``[..., heads, query_length, key_length]``; bool (True:
+            attend) or floating (added to the scores). It replaces ``is_causal`` and
+            ``window_size``.
+        sinks: ``[heads]`` raw logits, one extra softmax column that attends to nothing.
+        scale: Factor on the scores, ``head_dim ** -0.5`` by default.
+        is_causal: Nonzero: a query attends to keys up to its own position.
+        window_size: If positive: only keys nearer than this many positions, the token included.
+        causal_alignment: Alignment of the diagonal if the lengths differ: ``"lower_right"`` (the
+            queries are the last tokens) or ``"upper_left"``.
+        softcap: If positive: scores become ``softcap * tanh(scores / softcap)`` before masking.
+
+    Returns:
+        ``[..., heads, query_length, value_dim]`` in the dtype of ``query``. A fully masked row is
+        zero, as in ``torch.nn.functional.scaled_dot_product_attention``.
+    """
+    wide = compute_dtype(query)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = _grouped_matmul(query.to(wide) * factor, key.to(wide).transpose(-2, -1))
+    if isinstance(softcap, torch.Tensor) or softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    if attn_mask is None:
+        attn_mask = position_mask(
+            query.shape[-2], key.shape[-2], is_causal, window_size, causal_alignment, query.device
+        )
+    weights = _masked_softmax(scores, attn_mask, sinks)
+    return _grouped_matmul(weights, value.to(wide)).to(query.dtype)
+
+
+def position_mask(
+    queries: int,
+    keys: int,
+    is_causal: int,
+    window_size: int,
+    causal_alignment: str,
+    device: torch.device | None = None,
+) -> torch.Tensor | None:
+    """Return the bool mask ``[queries, keys]`` of causal or windowed attention; None otherwise."""
+    if not is_causal and window_size <= 0:
+        return None
+    offset = keys - queries if causal_alignment == "lower_right" else 0
+    position = torch.arange(queries, device=device)[:, None] + offset
+    distance = position - torch.arange(keys, device=device)[None, :]
+    if window_size <= 0:
+        return distance >= 0
+    near = distance < window_size
+    return (near & (distance >= 0)) if is_causal else (near & (distance > -window_size))
+
+
+def _grouped_matmul(x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """Multiply ``[..., H, M, N] @ [..., K, N, P]``; each group of H / K heads shares a matrix."""
+    *lead, heads, rows, columns = x.shape
+    groups = shared.shape[-3]
+    grouped = x.reshape(*lead, groups, heads // groups, rows, columns)
+    return (grouped @ shared.unsqueeze(-3)).flatten(-4, -3)
+
+
+def _masked_softmax(
+    scores: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the softmax over the last axis, with a mask, sinks, and zeros in masked rows."""
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        else:
+            scores = scores + mask.to(scores.dtype)
+    if sinks is not None:
+        column = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)
+    if sinks is not None:
+        return weights[..., :-1]
+    if mask is not None:
+        empty = (scores == float("-inf")).all(dim=-1, keepdim=True)
+        weights = weights.masked_fill(empty, 0.0)
+    return weights
+
+
+def _check_attention(dims: Dims, attributes: Attributes) -> str:
+    for name in ("query", "key", "value"):
+        if len(dims[name]) != 4:
+            return f"{name} must have rank 4, got {len(dims[name])}"
+    alignment = attributes["causal_alignment"]
+    if alignment not in ("lower_right", "upper_left"):
+        return f"causal_alignment is {alignment!r}, not lower_right or upper_left"
+    heads = dims["query"][1]
+    return next(
+        (
+            wrong
+            for name in ("key", "value")
+            if (wrong := not_multiple("query: the number of heads", heads, name, dims[name][1]))
+        ),
+        "",
+    )
+
+
+def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    """Return the attributes, with defaults for those that have no effect, as with a mask."""
+    written = dict(attributes)
+    if "attn_mask" in dims:
+        written |= {"is_causal": 0, "window_size": 0}
+    written["is_causal"] = int(written["is_causal"] != 0)
+    written["window_size"] = max(written["window_size"], 0)
+    if not written["is_causal"] and not written["window_size"]:
+        written["causal_alignment"] = "lower_right"
+    return written
+
+
+def _candidates(attributes: Attributes) -> Iterator[Attributes]:
+    """Yield the attributes of a module; without an alignment, then torch's default."""
+    yield attributes
+    if "causal_alignment" not in attributes:
+        yield {**attributes, "causal_alignment": "upper_left"}
+
+
+def _unproven(dims: Dims, attributes: Attributes) -> str:
+    window, keys = attributes.get("window_size") or 0, dims["key"][-2]
+    if window <= 0 or "attn_mask" in dims or keys is None or keys > window:
+        return ""
+    return f"{keys} keys do not show a window of {window}"
+
+
+SCALED_DOT_PRODUCT_ATTENTION = Composite(
+    name="scaled_dot_product_attention",
+    inputs=(
+        Input("query", dims="B H T D", aliases=("q", "query_states")),
+        Input("key", dims="B K S D", aliases=("k", "key_states")),
+        Input("value", dims="B V|K S E", aliases=("v", "value_states")),
+        Input(
+            "attn_mask",
+            optional=True,
+            dtype="any",
+            dims="~B H T S",
+            aliases=("attention_mask", "mask"),
+        ),
+        Input("sinks", optional=True, dtype="any", dims="H"),
+    ),
+    outputs=("output",),
+    output_dims=("B H T E",),
+    attributes=(
+        Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
+        Attribute("is_causal", "int", 0, structural=True),
+        Attribute(
+            "window_size", "int", 0, aliases=("sliding_window",), structural=True, switch=True
+        ),
+        Attribute("causal_alignment", "string", "lower_right", structural=True),
+        Attribute("softcap", "float", 0.0, structural=True, switch=True),
+    ),
+    reference=scaled_dot_product_attention,
+    kernel=True,
+    formula="softmax(mask(scale * query @ key^T)) @ value",
+    variant_axes=(
+        (
+            "causal",
+            "causal_upper_left",
+            "window",
+            "window_upper_left",
+            "causal_window",
+            "causal_window_upper_left",
+            "mask",
+            "bias",
+        ),
+        ("sinks", "value_heads"),
+        ("softcap",),
+    ),
+    check=_check_attention,
+    canonical=_canonical,
+    candidates=_candidates,
+    unproven=_unproven,
+)
+
+
+def kv_cache_update(
+    cache: torch.Tensor, update: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """Return ``cache`` with ``update`` at the positions ``position``, ``position + 1`` and so on.
+
+    Args:
+        cache: ``[batch, heads, places, dim]``.
+        update: ``[batch, heads, length, dim]`` in the dtype of ``cache``.
+        position: Position of the first token, for all or per batch row: ``[]`` or ``[batch]``,
+            integer; ``0 <= position`` and ``position + length <= places``.
+
+    Returns:
+        The updated cache, with the shape and dtype of ``cache``.
+    """
+    batch, heads, length = update.shape[:3]
+    start = position.to(torch.int64).reshape(-1, 1).expand(batch, 1)
+    places = start + torch.arange(length, device=update.device)
+    index = places[:, None, :, None].expand(batch, heads, length, update.shape[3])
+    return cache.scatter(2, index, update)
+
+
+def _check_cache(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    for name in ("cache", "update"):
+        if len(dims[name]) != 4:
+            return f"{name} must have rank 4, got {len(dims[name])}"
+    places, length = dims["cache"][2], dims["update"][2]
+    if places is not None and length is not None and length > places:
+        return f"update has {length} tokens, cache {places} places"
+    return ""
+
+
+def _admissible(inputs: Tensors) -> Tensors:
+    """Return inputs with a position at which all tokens fit into the cache."""
+    last = inputs["cache"].shape[2] - inputs["update"].shape[2]
+    return {**inputs, "position": inputs["position"].abs() % (last + 1)}
+
+
+KV_CACHE_UPDATE = Composite(
+    name="kv_cache_update",
+    inputs=(
+        Input("cache", dims="B H S D"),
+        Input("update", dims="B H T D"),
+        Input("position", dtype="index", dims="B", aliases=("cache_position", "write_indices")),
+    ),
+    outputs=("updated",),
+    attributes=(),
+    reference=kv_cache_update,
+    check=_check_cache,
+    admissible=_admissible,
+    kernel=True,
+    formula="cache with cache[:, :, position + i] = update[:, :, i]",
+)

@@ -1,0 +1,337 @@
+"""Products and lookups with few-bit weights: packed codes with a scale for each group of inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, rank_below
+from coreai_onnx.composites.declaration import Attribute, Composite, Input
+from coreai_onnx.composites.products import take
+from coreai_onnx.model.packed_codes import CODE_BITS
+
+SMALLEST = 1e-30
+"""The smallest magnitude of a group of activations; a smaller one is rounded with its scale."""
+LARGEST_STEP = 127
+"""The largest magnitude of an activation that is rounded to 8 bits."""
+_ACTIVATION_BITS = (0, 8)
+_BYTE = 8
+
+
+def linear_nbits(
+    input: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    *,
+    bits: int = 4,
+    group_size: int = 32,
+    activation_bits: int = 0,
+) -> torch.Tensor:
+    """Return ``input @ weight.T + bias`` with a weight of few bits.
+
+    The weight ``[N, K]`` is ``(code - zero_point) * scale``, or ``palette[code] * scale``, with a
+    scale and a zero point for each group of ``group_size`` neighbors in a row. Everything is
+    computed in float32 (float64 for an ``input`` of float64) and rounded to the dtype of ``input``
+    at the end.
+
+    With ``activation_bits`` of 8, each group of a row of ``input`` is first rounded to the nearest
+    of 255 multiples of ``largest / 127``, where ``largest`` is the largest magnitude of the group,
+    at least 1e-30: ``round_half_to_even(x * (127 / largest)) * (largest / 127)``. A kernel may then
+    multiply integers, whose sum is exact, and scale it afterwards.
+
+    Args:
+        input: ``[..., K]``, floating.
+        codes: uint8, ``[N, K / group_size, group_size * bits / 8]``: the codes of each group as a
+            little-endian bit stream, see :func:`coreai_onnx.model.packed_codes.pack_codes`. For 8,
+            4 and 2 bits, this is the layout of onnxruntime's ``MatMulNBits``.
+        scales: ``[N, K / group_size]``, of any floating dtype.
+        zero_points: ``[N, K / group_size]``, uint8 (one per byte) or floating; ``2 ** (bits - 1)``
+            if absent.
+        palette: ``[2 ** bits]``, of any floating dtype: the values of the codes. Excludes
+            ``zero_points``.
+        bias: ``[N]``, in the dtype of ``input``.
+        bits: Size of a code: 8, 4, 3 or 2.
+        group_size: Number of neighbors in a row with one scale; divides ``K``, and
+            ``group_size * bits`` is a multiple of 8.
+        activation_bits: 0 to use ``input`` as it is, 8 to round it.
+
+    Returns:
+        ``[..., N]`` in the dtype of ``input``.
+    """
+    wide = compute_dtype(input)
+    weight = dequantized(codes, scales, zero_points, palette, bits, wide)
+    x = input.to(wide)
+    if activation_bits:
+        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
+    product = torch.matmul(x, weight.flatten(-2).transpose(-2, -1))
+    return (product if bias is None else product + bias.to(wide)).to(input.dtype)
+
+
+def dequantized(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor | None,
+    palette: torch.Tensor | None,
+    bits: int,
+    wide: torch.dtype,
+) -> torch.Tensor:
+    """Return the values of packed codes in groups, ``[..., groups, group_size]``, in ``wide``."""
+    steps = unpacked(codes, bits)
+    if palette is not None:
+        values = palette.to(wide)[steps.long()]
+    elif zero_points is None:
+        values = steps.to(wide) - (1 << (bits - 1))
+    else:
+        values = steps.to(wide) - zero_points.to(wide).unsqueeze(-1)
+    return values * scales.to(wide).unsqueeze(-1)
+
+
+def unpacked(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the codes in the last axis of bytes, ``[..., bytes * 8 / bits]``, as int32."""
+    places = torch.arange(_BYTE, device=codes.device)
+    stream = (codes.to(torch.int32).unsqueeze(-1) >> places) & 1
+    by_code = stream.flatten(-2).unflatten(-1, (-1, bits))
+    return torch.sum(by_code << places[:bits], -1, dtype=torch.int32)
+
+
+def rounded(groups: torch.Tensor) -> torch.Tensor:
+    """Return groups of activations, in the last axis, rounded to 255 steps."""
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
+    # torch computes a number divided by a tensor as a product with the reciprocal, rounded twice.
+    inverse = torch.full_like(largest, LARGEST_STEP) / largest
+    return torch.round(groups * inverse) * (largest / LARGEST_STEP)
+
+
+def _check_linear(dims: Dims, attributes: Attributes) -> str:
+    return check_weight(dims, attributes) or check_columns(dims, attributes, "input", 1)
+
+
+def check_weight(dims: Dims, attributes: Attributes, rank: int = 3) -> str:
+    """Return what is wrong with the attributes, or with codes (of this rank) and palette."""
+    if "zero_points" in dims and "palette" in dims:
+        return "zero_points and palette exclude each other"
+    bits = attributes["bits"]
+    if bits in CODE_BITS and dims.get("palette", (None,))[0] not in (None, 1 << bits):
+        return f"palette has {dims['palette'][0]} values, {bits}-bit codes need {1 << bits}"
+    return rank_below(dims, "codes", rank) or _check_packing(dims["codes"][-1], attributes)
+
+
+def check_columns(dims: Dims, attributes: Attributes, name: str, least_rank: int) -> str:
+    """Return what is wrong with the shape of activations."""
+    wrong = rank_below(dims, name, least_rank)
+    if wrong:
+        return wrong
+    columns, groups, size = dims[name][-1], dims["codes"][-2], attributes["group_size"]
+    if None in (groups, columns) or groups * size == columns:
+        return ""
+    return f"{name} has {columns} columns, codes have {groups} groups of {size}"
+
+
+def _check_packing(size: int | None, attributes: Attributes) -> str:
+    """Return what is wrong with the attributes, or with the number of bytes of a group."""
+    bits, group, rounding = (
+        attributes.get(n, 0) for n in ("bits", "group_size", "activation_bits")
+    )
+    if bits not in CODE_BITS:
+        return f"bits must be one of {CODE_BITS}, got {bits}"
+    if rounding not in _ACTIVATION_BITS:
+        return f"activation_bits must be one of {_ACTIVATION_BITS}, got {rounding}"
+    if group < 1 or group * bits % _BYTE:
+        return f"group_size is {group}: {bits}-bit codes of a group do not fill whole bytes"
+    needed = group * bits // _BYTE
+    if size in (None, needed):
+        return ""
+    return f"codes have {size} bytes per group, {group} codes of {bits} bits need {needed}"
+
+
+LINEAR_NBITS = Composite(
+    name="linear_nbits",
+    inputs=(
+        Input("input", aliases=("x", "hidden_states")),
+        Input("codes", dtype="uint8", dims="N G B"),
+        Input("scales", dtype="any", dims="N G"),
+        Input("zero_points", optional=True, dtype="any", dims="N G"),
+        Input("palette", optional=True, dtype="any", dims="P"),
+        Input("bias", optional=True, dims="N"),
+    ),
+    outputs=("output",),
+    output_dims=("* N",),
+    attributes=(
+        Attribute("bits", "int", 4, structural=True),
+        Attribute("group_size", "int", 32),
+        Attribute("activation_bits", "int", 0, structural=True),
+    ),
+    reference=linear_nbits,
+    kernel=True,
+    formula="input @ ((codes - zero_points) * scales).T + bias, codes packed in groups",
+    variant_axes=(
+        ("bits8", "bits3", "bits2"),
+        ("rounded",),
+        ("zero_points", "palette"),
+        ("bias",),
+    ),
+    check=_check_linear,
+)
+
+
+def _admissible(inputs: Tensors) -> Tensors:
+    """Return inputs with bytes as codes, indices in range, and one of zero points and palette."""
+    valid = dict(inputs)
+    valid["codes"] = valid["codes"].to(torch.uint8)
+    valid["indices"] = valid["indices"] % max(inputs["codes"].shape[0], 1)
+    if "palette" in valid:
+        valid.pop("zero_points", None)
+    return valid
+
+
+def gather_mm_nbits(
+    lhs: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    indices: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    *,
+    bits: int = 4,
+    group_size: int = 32,
+    activation_bits: int = 0,
+) -> torch.Tensor:
+    """Return ``lhs @ take(weight, indices).mT`` with matrices of few bits, batch axes broadcast.
+
+    This is :func:`coreai_onnx.composites.products.gather_mm` with ``transpose_rhs`` and a
+    ``weight [experts, N, K]`` of few bits: ``(code - zero_point) * scale``, or
+    ``palette[code] * scale``. Each expert has the layout of
+    :func:`coreai_onnx.composites.few_bits.linear_nbits`. Rows that share a matrix are
+    multiplied together, and a matrix that no index selects is not dequantized. Everything is
+    computed in float32 (float64 for a ``lhs`` of float64).
+
+    Args:
+        lhs: ``[..., M, K]``, floating.
+        codes: uint8, ``[experts, N, K / group_size, group_size * bits / 8]``.
+        scales: ``[experts, N, K / group_size]``, of any floating dtype.
+        indices: Integers in ``[0, experts)``, of any rank.
+        zero_points: ``[experts, N, K / group_size]``, uint8 (one per byte) or floating;
+            ``2 ** (bits - 1)`` if absent.
+        palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
+        bits: Size of a code: 8, 4, 3 or 2.
+        group_size: Number of neighbors in a row of a matrix with one scale; divides ``K``, and
+            ``group_size * bits`` is a multiple of 8.
+        activation_bits: 0 to use ``lhs`` as it is, 8 to round each group of a row to 8 bits, as in
+            ``linear_nbits``.
+
+    Returns:
+        ``[..., M, N]`` in the dtype of ``lhs``; the leading axes are those of ``lhs`` and
+        ``indices``, broadcast.
+    """
+    wide = compute_dtype(lhs)
+    zeros = None if zero_points is None else take(zero_points, indices, 0)
+    steps, factors = take(codes, indices, 0), take(scales, indices, 0)
+    weight = dequantized(steps, factors, zeros, palette, bits, wide).flatten(-2)
+    x = lhs.to(wide)
+    if activation_bits:
+        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
+    return torch.matmul(x, weight.transpose(-2, -1)).to(lhs.dtype)
+
+
+def _check_gathered(dims: Dims, attributes: Attributes) -> str:
+    return check_weight(dims, attributes, rank=4) or check_columns(dims, attributes, "lhs", 2)
+
+
+GATHER_MM_NBITS = Composite(
+    name="gather_mm_nbits",
+    inputs=(
+        Input("lhs", aliases=("x", "input", "hidden_states")),
+        Input("codes", dtype="uint8", dims="E N G B"),
+        Input("scales", dtype="any", dims="E N G"),
+        Input("indices", dtype="index", aliases=("rhs_indices", "expert_ids")),
+        Input("zero_points", optional=True, dtype="any", dims="E N G"),
+        Input("palette", optional=True, dtype="any", dims="P"),
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("bits", "int", 4, structural=True),
+        Attribute("group_size", "int", 32),
+        Attribute("activation_bits", "int", 0, structural=True),
+    ),
+    reference=gather_mm_nbits,
+    kernel=True,
+    formula="lhs @ ((codes - zero_points) * scales)[indices].T, codes packed in groups",
+    variant_axes=(
+        ("bits8", "bits3", "bits2"),
+        ("rounded",),
+        ("zero_points", "palette"),
+    ),
+    check=_check_gathered,
+    admissible=_admissible,
+    aten=("coreai.gather_mm_nbits.default",),
+)
+
+
+def embedding_nbits(
+    scales: torch.Tensor,
+    codes: torch.Tensor,
+    indices: torch.Tensor,
+    zero_points: torch.Tensor | None = None,
+    palette: torch.Tensor | None = None,
+    *,
+    bits: int = 4,
+    group_size: int = 32,
+) -> torch.Tensor:
+    """Return the rows of a table ``[N, K]`` that the indices select.
+
+    The table is ``(code - zero_point) * scale``, or ``palette[code] * scale``, in the layout of
+    :func:`coreai_onnx.composites.few_bits.linear_nbits`, so that a table that is also the
+    weight of a product is stored once. Only the selected rows are unpacked, in float32 (float64 for
+    ``scales`` of float64).
+
+    Args:
+        scales: ``[N, K / group_size]``, floating.
+        codes: uint8, ``[N, K / group_size, group_size * bits / 8]``.
+        indices: Integers in ``[-N, N)``, of any rank; negative ones count from the end.
+        zero_points: ``[N, K / group_size]``, uint8 or floating; ``2 ** (bits - 1)`` if absent.
+        palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
+        bits: Size of a code: 8, 4, 3 or 2.
+        group_size: Number of neighbors in a row with one scale; ``group_size * bits`` is a multiple
+            of 8.
+
+    Returns:
+        The shape of ``indices``, then ``K``, in the dtype of ``scales``.
+    """
+    del group_size  # the codes have it
+    wide = compute_dtype(scales)
+    zeros = None if zero_points is None else _rows(zero_points, indices)
+    steps, factors = _rows(codes, indices), _rows(scales, indices)
+    values = dequantized(steps, factors, zeros, palette, bits, wide)
+    return values.flatten(-2).to(scales.dtype)
+
+
+def _rows(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    positive = torch.where(indices < 0, indices + table.shape[0], indices)
+    taken = torch.index_select(table, 0, positive.reshape(-1).to(torch.int64))
+    return taken.reshape(*indices.shape, *table.shape[1:])
+
+
+EMBEDDING_NBITS = Composite(
+    name="embedding_nbits",
+    inputs=(
+        Input("scales", dims="N G"),
+        Input("codes", dtype="uint8", dims="N G B"),
+        Input("indices", dtype="index"),
+        Input("zero_points", optional=True, dtype="any", dims="N G"),
+        Input("palette", optional=True, dtype="any", dims="P"),
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("bits", "int", 4, structural=True),
+        Attribute("group_size", "int", 32),
+    ),
+    reference=embedding_nbits,
+    formula="((codes - zero_points) * scales)[indices], codes packed in groups",
+    variant_axes=(("bits8", "bits3", "bits2"), ("zero_points", "palette")),
+    check=check_weight,
+    admissible=_admissible,
+)

@@ -1,0 +1,113 @@
+"""Gathered matrix products, as in mixtures of experts: an index selects the matrix."""
+
+from __future__ import annotations
+
+import torch
+
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype
+from coreai_onnx.composites.declaration import Attribute, Composite, Input
+
+
+def gather_mm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    lhs_indices: torch.Tensor | None = None,
+    rhs_indices: torch.Tensor | None = None,
+    *,
+    num_batch_axes: int = 0,
+    transpose_rhs: int = 0,
+) -> torch.Tensor:
+    """Return ``take(lhs, lhs_indices) @ take(rhs, rhs_indices)``, batch axes broadcast.
+
+    ``take(x, i)`` replaces axis ``num_batch_axes`` of ``x`` by the axes of ``i``; without indices
+    it is ``x``. A mixture of experts, with weights ``[experts, K, N]``, multiplies token
+    ``t`` with the matrix of its expert ``e[t]``: ``gather_mm(x [T, 1, K], w, None, e [T])``, or,
+    with ``k`` experts each, ``gather_mm(x [T, 1, 1, K], w, None, e [T, k])``. No matrix is copied
+    per token, neither in the body nor in the kernel: rows that share a matrix are multiplied
+    together.
+
+    Args:
+        lhs: ``[..., M, K]`` after its indices are taken, floating, of rank 2 at least.
+        rhs: ``[..., K, N]``, or ``[..., N, K]`` if ``transpose_rhs``, after its indices are
+            taken; in the dtype of ``lhs``.
+        lhs_indices: Integers in ``[0, lhs.shape[num_batch_axes])``, of any rank.
+        rhs_indices: Integers in ``[0, rhs.shape[num_batch_axes])``, of any rank.
+        num_batch_axes: Number of leading axes before the axis that the indices select from; all
+            indices apply to each of their entries.
+        transpose_rhs: Nonzero: the matrices of ``rhs`` are ``[N, K]``, as in linear layers.
+
+    Returns:
+        ``[..., M, N]`` in the dtype of ``lhs``, the leading axes broadcast as in
+        ``torch.matmul``; products are accumulated in float32 (float64 in float64).
+    """
+    wide = compute_dtype(lhs)
+    left = take(lhs, lhs_indices, num_batch_axes).to(wide)
+    right = take(rhs, rhs_indices, num_batch_axes).to(wide)
+    if transpose_rhs:
+        right = right.transpose(-2, -1)
+    return torch.matmul(left, right).to(lhs.dtype)
+
+
+def take(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> torch.Tensor:
+    """Return ``x`` with one axis replaced by the axes of ``indices``; ``x`` without indices."""
+    if indices is None:
+        return x
+    taken = torch.index_select(x, axis, indices.reshape(-1).to(torch.int64))
+    return taken.reshape(taken_shape(x, indices, axis))
+
+
+def taken_shape(x: torch.Tensor, indices: torch.Tensor | None, axis: int) -> tuple[int, ...]:
+    """Return the shape of the result of :func:`take`."""
+    if indices is None:
+        return tuple(x.shape)
+    return (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+
+def _check(dims: Dims, attributes: Attributes) -> str:
+    axis, taken = int(attributes["num_batch_axes"]), {}
+    for name in ("lhs", "rhs"):
+        shape, indices = tuple(dims[name]), dims.get(f"{name}_indices")
+        if indices is not None and not 0 <= axis < len(shape):
+            return f"num_batch_axes is {axis}, {name} has rank {len(shape)}"
+        if indices is not None:
+            shape = (*shape[:axis], *indices, *shape[axis + 1 :])
+        if len(shape) < 2:
+            return f"{name} must have rank 2 or higher once its indices are taken, got {len(shape)}"
+        taken[name] = shape
+    columns, rows = taken["lhs"][-1], taken["rhs"][-1 if attributes["transpose_rhs"] else -2]
+    if columns is None or rows is None or columns == rows:
+        return ""
+    return f"lhs has {columns} columns, the matrices of rhs want {rows}"
+
+
+def _admissible(inputs: Tensors) -> Tensors:
+    """Return inputs with indices that are in range for the axes of either operand."""
+    valid = dict(inputs)
+    for name in ("lhs", "rhs"):
+        if f"{name}_indices" in valid:
+            valid[f"{name}_indices"] = valid[f"{name}_indices"] % max(min(inputs[name].shape), 1)
+    return valid
+
+
+GATHER_MM = Composite(
+    name="gather_mm",
+    inputs=(
+        Input("lhs", aliases=("x", "input", "hidden_states")),
+        Input("rhs", aliases=("weight",)),
+        Input("lhs_indices", optional=True, dtype="index"),
+        Input("rhs_indices", optional=True, dtype="index", aliases=("expert_ids",)),
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("num_batch_axes", "int", 0, structural=True),
+        Attribute("transpose_rhs", "int", 0, structural=True),
+    ),
+    reference=gather_mm,
+    kernel=True,
+    formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
+    variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
+    check=_check,
+    admissible=_admissible,
+    aten=("coreai.gather_mm.default",),
+)

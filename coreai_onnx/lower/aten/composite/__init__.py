@@ -1,1 +1,0 @@
-"""Operators that are calls of composites."""
