@@ -30,7 +30,7 @@ def test_the_road_is_one_way() -> None:
     [
         ("lower", "import coreai_onnx.converter", "imports follow the road"),
         ("passes", "import torch", "passes know only ONNX"),
-        ("lower", "import onnx_graphsurgeon", "only passes know onnx-graphsurgeon"),
+        ("lower", "import onnx_graphsurgeon", "only the engine of passes knows onnx-graphsurgeon"),
         ("export", "import onnxruntime", "only runtime and debugging know onnxruntime"),
         ("a_room_of_its_own", "import json", "imports follow the road"),
     ],
