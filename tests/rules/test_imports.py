@@ -61,7 +61,7 @@ def test_a_circle_is_seen_if_only_the_type_checker_follows_it(tmp_path: Path) ->
 def write_package(folder: Path) -> None:
     """Write a package with the folders that the contracts name."""
     rooms = ("cli", "converter", "debugging", "program", "bodies", "passes", "runtime", "lower")
-    for name in (*rooms, "export", "composites", "lower/aten", "model", "errors"):
+    for name in (*rooms, "export", "composites", "lower/aten", "model", "errors", "passes/engine"):
         (folder / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (folder / "coreai_onnx" / name / "__init__.py").touch()
     (folder / "coreai_onnx" / "__init__.py").touch()
@@ -69,6 +69,6 @@ def write_package(folder: Path) -> None:
     builder.mkdir(parents=True)
     for file in (builder.parent / "__init__.py", builder / "__init__.py", builder / "running.py"):
         file.touch()
-    imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
+    imports = {"passes/engine": "onnx_graphsurgeon", "runtime": "onnxruntime"}
     for name, module in imports.items():
         (folder / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")
