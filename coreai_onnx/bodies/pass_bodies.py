@@ -22,7 +22,7 @@ from coreai_onnx.composites.declaration import FLOAT_DTYPES
 
 
 @dataclass(frozen=True)
-class Call:
+class PassCall:
     """A call that a pass creates.
 
     Attributes:
@@ -39,14 +39,14 @@ class Call:
     output: str = ""
 
 
-def _linear_nbits() -> Iterator[tuple[str, Call]]:
+def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of linear_nbits: every number of bits, with and without zero points."""
     for bits, zeros in itertools.product((8, 4, 3, 2), (False, True)):
         dims = ("A2 A1", ("N G B", torch.uint8), "N G", ("N G", torch.uint8))
         words = [f"bits{bits}"] * (bits != 4) + ["zero_points"] * zeros
         name = ".".join(["linear_nbits", *filter(None, ["_".join(words)])])
         attributes = {"bits": bits, "activation_bits": 0}
-        yield name, Call("linear_nbits", dims[: 3 + zeros], attributes)
+        yield name, PassCall("linear_nbits", dims[: 3 + zeros], attributes)
 
 
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
@@ -54,28 +54,30 @@ _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "s
 _PLAIN = {"num_batch_axes": 0, "transpose_rhs": 0}
 
 
-CALLS: Mapping[str, Call] = {
-    "rms_norm": Call("rms_norm", ("A2 A1", "A1"), {"axes": (-1,)}),
-    "rope": Call("rope", ("B H T D", "B 1 T F", "B 1 T F"), {"interleaved": 0, "dims": 0}),
-    "swiglu": Call("swiglu", ("A2 A1", "A2 A1")),
-    "geglu": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
-    "geglu.tanh": Call("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
-    "add_bias": Call("add_bias", ("A2 A1", "A1"), {"activation": "none"}),
+CALLS: Mapping[str, PassCall] = {
+    "rms_norm": PassCall("rms_norm", ("A2 A1", "A1"), {"axes": (-1,)}),
+    "rope": PassCall("rope", ("B H T D", "B 1 T F", "B 1 T F"), {"interleaved": 0, "dims": 0}),
+    "swiglu": PassCall("swiglu", ("A2 A1", "A2 A1")),
+    "geglu": PassCall("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
+    "geglu.tanh": PassCall("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),
+    "add_bias": PassCall("add_bias", ("A2 A1", "A1"), {"activation": "none"}),
     **{
-        f"add_bias.{kind}": Call("add_bias", ("A2 A1", "A1"), {"activation": kind})
+        f"add_bias.{kind}": PassCall("add_bias", ("A2 A1", "A1"), {"activation": kind})
         for kind in ("silu", "gelu", "gelu_tanh")
     },
-    "kv_cache_update": Call("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
-    "skip_rms_norm/sum": Call("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
-    "skip_layer_norm/sum": Call("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
-    "scaled_dot_product_attention": Call("scaled_dot_product_attention", _ATTENTION, _OPEN),
-    "scaled_dot_product_attention.causal_upper_left": Call(
+    "kv_cache_update": PassCall("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
+    "skip_rms_norm/sum": PassCall("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "skip_layer_norm/sum": PassCall("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
+    "scaled_dot_product_attention": PassCall("scaled_dot_product_attention", _ATTENTION, _OPEN),
+    "scaled_dot_product_attention.causal_upper_left": PassCall(
         "scaled_dot_product_attention",
         _ATTENTION,
         _OPEN | {"is_causal": 1, "causal_alignment": "upper_left"},
     ),
-    "gather_mm": Call("gather_mm", ("A3 A2 A1", "A1 N"), _PLAIN),
-    "gather_mm.transposed": Call("gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}),
+    "gather_mm": PassCall("gather_mm", ("A3 A2 A1", "A1 N"), _PLAIN),
+    "gather_mm.transposed": PassCall(
+        "gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}
+    ),
     **dict(_linear_nbits()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""

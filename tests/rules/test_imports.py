@@ -31,7 +31,7 @@ def test_the_road_is_one_way() -> None:
         ("lower", "import coreai_onnx.converter", "imports follow the road"),
         ("passes", "import torch", "passes and targets know only ONNX"),
         ("targets", "import torch", "passes and targets know only ONNX"),
-        ("lower", "import onnx_graphsurgeon", "only passes know onnx-graphsurgeon"),
+        ("lower", "import onnx_graphsurgeon", "only the engine of passes knows onnx-graphsurgeon"),
         ("export", "import onnxruntime", "only runtime and debugging know onnxruntime"),
         ("a_room_of_its_own", "import json", "imports follow the road"),
     ],
@@ -61,15 +61,24 @@ def test_a_circle_is_seen_if_only_the_type_checker_follows_it(tmp_path: Path) ->
 
 def write_package(folder: Path) -> None:
     """Write a package with the folders that the contracts name."""
-    rooms = ("cli", "converter", "debugging", "program", "bodies", "passes", "runtime", "lower")
+    rooms = (
+        "cli",
+        "converter",
+        "debugging",
+        "program",
+        "bodies",
+        "passes/engine",
+        "runtime",
+        "lower",
+    )
     for name in (*rooms, "export", "composites", "lower/aten", "model", "errors", "targets"):
         (folder / "coreai_onnx" / name).mkdir(parents=True, exist_ok=True)
         (folder / "coreai_onnx" / name / "__init__.py").touch()
     (folder / "coreai_onnx" / "__init__.py").touch()
-    builder = folder / "coreai_onnx" / "source" / "builder"
+    builder = folder / "coreai_onnx" / "model" / "python" / "builder"
     builder.mkdir(parents=True)
     for file in (builder.parent / "__init__.py", builder / "__init__.py", builder / "running.py"):
         file.touch()
-    imports = {"passes": "onnx_graphsurgeon", "runtime": "onnxruntime"}
+    imports = {"passes/engine": "onnx_graphsurgeon", "runtime": "onnxruntime"}
     for name, module in imports.items():
         (folder / "coreai_onnx" / name / "__init__.py").write_text(f"import {module}\n")

@@ -102,6 +102,8 @@ def call_lowering(
             "its parameters are op and those of the schema, " + _schema_of(name),
         ) from error
     result = lowering(op, *args, **kwargs)
+    if result is NotImplemented:  # the walker decomposes the op
+        return result
     is_many = isinstance(expected, list | tuple)
     if is_many and not isinstance(result, list | tuple):
         _refuse(name, f"a {_kind(result)} for {len(expected)} results", where)

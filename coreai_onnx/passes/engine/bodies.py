@@ -32,6 +32,7 @@ _FUNCTIONS_SINCE = 8
 _DTYPE_WORDS = ("float64", "bfloat16", "float16")
 """Variant words of dtypes whose bodies may differ from the float32 body."""
 _MAKERS: set[Callable[..., int]] = set()
+"""The passes that `makes_functions` decorated, which the target ``"portable"`` leaves out."""
 
 
 class Bodies:
@@ -107,6 +108,7 @@ class Bodies:
     def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
         if dtype is None:
             return None
+        # Not a near miss: a caller that hands in no writer would get an unfused model unnoticed.
         if self._write is None:
             raise PassError(
                 f"a pass creates a body of {name}, but nothing writes bodies; optimize with "

@@ -77,6 +77,7 @@ def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
     left = iter(range(len(functions)))
     placed: dict[int, None] = {}
     while len(placed) < len(functions):
+        # The heap gives the first free function in their order; without one, there is a recursion.
         index = heapq.heappop(free) if free else next(i for i in left if i not in placed)
         if index in placed:
             continue

@@ -313,6 +313,7 @@ def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
     if kept.shape is None:
         kept.shape = list(gone.shape)
     elif len(kept.shape) == len(gone.shape):
+        # A number says more than a name, and a name more than nothing.
         kept.shape = [
             b if isinstance(b, int) or a is None else a
             for a, b in zip(kept.shape, gone.shape, strict=True)

@@ -71,11 +71,13 @@ class Exporter:
 
     def _nodes(self, graph: gs.Graph, constants: Sequence[gs.Constant]) -> list[ir.Node]:
         """Export nodes in order, ``Constant`` nodes at their original positions."""
+        # Constants that passes created have no position: first, every node may read them.
         new = [c for c in constants if c.node is None]
         exported = [self._constant_node(constant) for constant in new]
         unplaced = dict.fromkeys(c for c in constants if c.node is not None)
         waiting = list(unplaced)[::-1]
         for node in graph.nodes:
+            # Read before their positions come those of a node that a pass moved ahead.
             due = [t for t in reads_of(node) if isinstance(t, gs.Constant) and t in unplaced]
             while waiting and waiting[-1].position < node.position:
                 due.append(waiting.pop())

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # graph-surgeon has no annotations: these are the members tha
         ) -> None: ...
         def to_constant(self, values: np.ndarray, export_dtype: Any = None) -> Any: ...
 
-    class _Constant(_Tensor):
+    class _AnyConstant(_Tensor):
         values: np.ndarray
         _values: np.ndarray | LazyValues
         dtype = property(lambda self: self.values.dtype)
@@ -85,7 +85,7 @@ if TYPE_CHECKING:  # graph-surgeon has no annotations: these are the members tha
         attrs: dict[str, Any]
 
 else:
-    _Variable, _Constant = onnx_graphsurgeon.Variable, onnx_graphsurgeon.Constant
+    _Variable, _AnyConstant = onnx_graphsurgeon.Variable, onnx_graphsurgeon.Constant
     _Node, _Function = onnx_graphsurgeon.Node, onnx_graphsurgeon.Function
     _Graph = onnx_graphsurgeon.Graph
 
@@ -211,7 +211,7 @@ class Variable(_Variable):
         return constant
 
 
-class Constant(_Constant):
+class Constant(_AnyConstant):
     """A tensor whose value is known.
 
     Attributes:
@@ -274,14 +274,15 @@ class Graph(_Graph):
         super().__init__(*args, **parts)
 
 
-class Function(Graph, _Function):
-    """The body of a function."""
+class FunctionBody(Graph, _Function):
+    """The body of a function; `Function`, as graph-surgeon calls it."""
 
     kind: Kind = "function"
 
 
+Function = FunctionBody
 Tensor = Variable | Constant
-AnyConstant = _Constant
+AnyConstant = _AnyConstant
 """The class of every constant, also of one that a pass created as graph-surgeon's own."""
 _CLASSES: dict[type, type] = {
     onnx_graphsurgeon.Variable: Variable,

@@ -115,7 +115,7 @@ class Importer:
             return False
         (attr,) = node.attributes.values()
         value = node.outputs[0]
-        if attr.is_ref() or value.is_graph_output():
+        if attr.is_ref() or value.is_graph_output():  # an output needs a node that produces it
             return False
         if attr.name == "value":
             tensor: ir.TensorProtocol = attr.as_tensor()

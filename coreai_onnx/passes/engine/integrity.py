@@ -145,6 +145,7 @@ def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
     ordered: list[gs.Node] = []
     state: dict[int, bool] = {}  # absent: not visited, False: in progress, True: done
     for root in graph.nodes:
+        # No recursion: a chain of 900 nodes exceeds Python's limit.
         stack = [] if id(root) in state else [root]
         while stack:
             node = stack[-1]

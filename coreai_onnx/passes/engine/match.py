@@ -86,6 +86,7 @@ def attribute_of(node: gs.Operation, name: str, default: Any) -> Any:
 
 def maker(tensor: gs.Tensor) -> gs.Node | None:
     """Return the node that produces a tensor; None for inputs and constants."""
+    # Two producers are an error of a user's pass, which the check after the pass reports.
     if isinstance(tensor, gs.AnyConstant) or tensor.is_empty() or len(tensor.inputs) != 1:
         return None
     return tensor.inputs[0]
