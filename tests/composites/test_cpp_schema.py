@@ -7,23 +7,28 @@ import dataclasses
 import pytest
 
 from coreai_onnx.composites import COMPOSITES, Attribute
-from coreai_onnx.composites.cpp_schema import composite_lines, dtype_bits, prologue
+from coreai_onnx.composites.cpp_schema import composite_lines, prologue
 from tests.delegation.user_kernels.declared import CLIPPED_SWIGLU
 
 
-def test_a_header_names_inputs_attributes_and_op_types() -> None:
+def test_a_header_names_inputs_attributes_and_variants() -> None:
     text = "\n".join(composite_lines(COMPOSITES["geglu"]))
     assert "  kGateInput,\n  kUpInput,\n  kInputCount\n" in text
     assert 'inline constexpr char kApproximateDefault[] = "none";' in text
-    assert '{"geglu.tanh_float16", 2},' in text
+    assert 'kVariants[] = {\n    "tanh",\n    nullptr};' in text
     assert 'kDomain[] = "my.domain";' in prologue("my.domain")
 
 
-def test_undeclared_dtypes_have_no_op_types() -> None:
-    narrow = dataclasses.replace(CLIPPED_SWIGLU, dtypes=("float32", "float16"))
-    assert dtype_bits(narrow, "clipped_swiglu") == 3
-    assert dtype_bits(narrow, "clipped_swiglu.float16") == 2
-    assert dtype_bits(narrow, "clipped_swiglu.float64") == 0
+def test_the_words_of_a_group_are_one_string() -> None:
+    assert '"bits8 bits3 bits2",\n    "rounded",\n' in "\n".join(
+        composite_lines(COMPOSITES["gather_mm_nbits"])
+    )
+
+
+def test_dtypes_are_bits_in_the_order_of_the_kernels() -> None:
+    narrow = dataclasses.replace(CLIPPED_SWIGLU, dtypes=("float64", "float16"))
+    assert "kDTypes = 10;" in "\n".join(composite_lines(narrow))
+    assert "kDTypes = 15;" in "\n".join(composite_lines(CLIPPED_SWIGLU))
 
 
 def test_literals() -> None:
