@@ -32,10 +32,9 @@ def prologue(domain: str) -> str:
 def composite_lines(composite: Composite) -> Iterable[str]:
     """Yield the namespace of one composite."""
     yield f"namespace {composite.name} {{"
+    names = "".join(f"k{_camel(declared.name)}Input, " for declared in composite.inputs)
     yield "enum InputIndex : std::size_t {"
-    for declared_input in composite.inputs:
-        yield f"  k{_camel(declared_input.name)}Input,"
-    yield "  kInputCount"
+    yield f"  {names}kInputCount"
     yield "};"
     for attribute in composite.attributes:
         yield from _attribute_lines(attribute)
@@ -52,8 +51,8 @@ def composite_lines(composite: Composite) -> Iterable[str]:
     yield "    nullptr};"
     yield f"inline constexpr unsigned kDTypes = {_dtype_bits(composite)};"
     yield "inline constexpr Composite kComposite = {"
-    yield f'    "{composite.name}", {composite.version}, kInputs, kInputCount,'
-    yield f"    {len(composite.outputs)}, kVariants, kDTypes}};"
+    sizes = f"kInputs, kInputCount, {len(composite.outputs)}, kVariants, kDTypes"
+    yield f'    "{composite.name}", {composite.version}, {sizes}}};'
     yield f"}}  // namespace {composite.name}"
 
 

@@ -12,9 +12,7 @@ inline constexpr char kDomain[] = "ai.coreai";
 
 namespace add_bias {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kBiasInput,
-  kInputCount
+  kInputInput, kBiasInput, kInputCount
 };
 inline constexpr char kActivation[] = "activation";
 inline constexpr char kActivationDefault[] = "none";
@@ -28,19 +26,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "add_bias", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "add_bias", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace add_bias
 
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
-  kQueryInput,
-  kKeyInput,
-  kValueInput,
-  kGInput,
-  kBetaInput,
-  kInitialStateInput,
-  kInputCount
+  kQueryInput, kKeyInput, kValueInput, kGInput, kBetaInput, kInitialStateInput, kInputCount
 };
 inline constexpr char kUseQkL2Norm[] = "use_qk_l2_norm";
 inline constexpr std::int64_t kUseQkL2NormDefault = 1;
@@ -59,17 +50,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "gated_delta_update", 1, kInputs, kInputCount,
-    2, kVariants, kDTypes};
+    "gated_delta_update", 1, kInputs, kInputCount, 2, kVariants, kDTypes};
 }  // namespace gated_delta_update
 
 namespace gather_mm {
 enum InputIndex : std::size_t {
-  kLhsInput,
-  kRhsInput,
-  kLhsIndicesInput,
-  kRhsIndicesInput,
-  kInputCount
+  kLhsInput, kRhsInput, kLhsIndicesInput, kRhsIndicesInput, kInputCount
 };
 inline constexpr char kNumBatchAxes[] = "num_batch_axes";
 inline constexpr std::int64_t kNumBatchAxesDefault = 0;
@@ -89,19 +75,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "gather_mm", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "gather_mm", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace gather_mm
 
 namespace gather_mm_nbits {
 enum InputIndex : std::size_t {
-  kLhsInput,
-  kCodesInput,
-  kScalesInput,
-  kIndicesInput,
-  kZeroPointsInput,
-  kPaletteInput,
-  kInputCount
+  kLhsInput, kCodesInput, kScalesInput, kIndicesInput, kZeroPointsInput, kPaletteInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -125,15 +104,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "gather_mm_nbits", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "gather_mm_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace gather_mm_nbits
 
 namespace geglu {
 enum InputIndex : std::size_t {
-  kGateInput,
-  kUpInput,
-  kInputCount
+  kGateInput, kUpInput, kInputCount
 };
 inline constexpr char kApproximate[] = "approximate";
 inline constexpr char kApproximateDefault[] = "none";
@@ -147,16 +123,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "geglu", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "geglu", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace geglu
 
 namespace group_norm {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kScaleInput,
-  kBiasInput,
-  kInputCount
+  kInputInput, kScaleInput, kBiasInput, kInputCount
 };
 inline constexpr char kNumGroups[] = "num_groups";
 inline constexpr std::int64_t kNumGroupsDefault = 1;
@@ -174,16 +146,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "group_norm", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "group_norm", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace group_norm
 
 namespace kv_cache_update {
 enum InputIndex : std::size_t {
-  kCacheInput,
-  kUpdateInput,
-  kPositionInput,
-  kInputCount
+  kCacheInput, kUpdateInput, kPositionInput, kInputCount
 };
 inline constexpr std::size_t kAttributeCount = 0;
 inline constexpr Input kInputs[] = {
@@ -195,16 +163,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "kv_cache_update", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "kv_cache_update", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace kv_cache_update
 
 namespace layer_norm {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kScaleInput,
-  kBiasInput,
-  kInputCount
+  kInputInput, kScaleInput, kBiasInput, kInputCount
 };
 inline constexpr char kAxes[] = "axes";
 inline constexpr std::int64_t kAxesDefault[] = {-1};
@@ -223,19 +187,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "layer_norm", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "layer_norm", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace layer_norm
 
 namespace linear_nbits {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kCodesInput,
-  kScalesInput,
-  kZeroPointsInput,
-  kPaletteInput,
-  kBiasInput,
-  kInputCount
+  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -260,15 +217,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "linear_nbits", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "linear_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace linear_nbits
 
 namespace rms_norm {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kScaleInput,
-  kInputCount
+  kInputInput, kScaleInput, kInputCount
 };
 inline constexpr char kAxes[] = "axes";
 inline constexpr std::int64_t kAxesDefault[] = {-1};
@@ -285,19 +239,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "rms_norm", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "rms_norm", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace rms_norm
 
 namespace rope {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kCosInput,
-  kSinInput,
-  kPositionIdsInput,
-  kFreqsInput,
-  kOffsetInput,
-  kInputCount
+  kInputInput, kCosInput, kSinInput, kPositionIdsInput, kFreqsInput, kOffsetInput, kInputCount
 };
 inline constexpr char kScale[] = "scale";
 inline constexpr float kScaleDefault = 1.0f;
@@ -325,18 +272,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "rope", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "rope", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace rope
 
 namespace scaled_dot_product_attention {
 enum InputIndex : std::size_t {
-  kQueryInput,
-  kKeyInput,
-  kValueInput,
-  kAttnMaskInput,
-  kSinksInput,
-  kInputCount
+  kQueryInput, kKeyInput, kValueInput, kAttnMaskInput, kSinksInput, kInputCount
 };
 inline constexpr char kScale[] = "scale";
 inline constexpr char kIsCausal[] = "is_causal";
@@ -362,17 +303,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "scaled_dot_product_attention", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "scaled_dot_product_attention", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace scaled_dot_product_attention
 
 namespace skip_layer_norm {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kSkipInput,
-  kScaleInput,
-  kBiasInput,
-  kInputCount
+  kInputInput, kSkipInput, kScaleInput, kBiasInput, kInputCount
 };
 inline constexpr char kAxes[] = "axes";
 inline constexpr std::int64_t kAxesDefault[] = {-1};
@@ -392,16 +328,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "skip_layer_norm", 1, kInputs, kInputCount,
-    2, kVariants, kDTypes};
+    "skip_layer_norm", 1, kInputs, kInputCount, 2, kVariants, kDTypes};
 }  // namespace skip_layer_norm
 
 namespace skip_rms_norm {
 enum InputIndex : std::size_t {
-  kInputInput,
-  kSkipInput,
-  kScaleInput,
-  kInputCount
+  kInputInput, kSkipInput, kScaleInput, kInputCount
 };
 inline constexpr char kAxes[] = "axes";
 inline constexpr std::int64_t kAxesDefault[] = {-1};
@@ -419,15 +351,12 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "skip_rms_norm", 1, kInputs, kInputCount,
-    2, kVariants, kDTypes};
+    "skip_rms_norm", 1, kInputs, kInputCount, 2, kVariants, kDTypes};
 }  // namespace skip_rms_norm
 
 namespace swiglu {
 enum InputIndex : std::size_t {
-  kGateInput,
-  kUpInput,
-  kInputCount
+  kGateInput, kUpInput, kInputCount
 };
 inline constexpr std::size_t kAttributeCount = 0;
 inline constexpr Input kInputs[] = {
@@ -438,8 +367,7 @@ inline constexpr const char* kVariants[] = {
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
-    "swiglu", 1, kInputs, kInputCount,
-    1, kVariants, kDTypes};
+    "swiglu", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace swiglu
 
 /// Every composite with a kernel.

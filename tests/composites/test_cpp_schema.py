@@ -13,7 +13,7 @@ from tests.delegation.user_kernels.declared import CLIPPED_SWIGLU
 
 def test_a_header_names_inputs_attributes_and_variants() -> None:
     text = "\n".join(composite_lines(COMPOSITES["geglu"]))
-    assert "  kGateInput,\n  kUpInput,\n  kInputCount\n" in text
+    assert "  kGateInput, kUpInput, kInputCount\n" in text
     assert 'inline constexpr char kApproximateDefault[] = "none";' in text
     assert 'kVariants[] = {\n    "tanh",\n    nullptr};' in text
     assert 'kDomain[] = "my.domain";' in prologue("my.domain")

@@ -135,7 +135,8 @@ void MultiplyPanels(const FewBitsWeight& w, const FewBitsLargeBatch& rows, float
   });
 }
 
-inline void MultiplyLargeBatch(const FewBitsWeight& w, const FewBitsLargeBatch& rows, void* scratch) {
+inline void MultiplyLargeBatch(const FewBitsWeight& w, const FewBitsLargeBatch& rows,
+                               void* scratch) {
   if (w.bits == 2) return MultiplyPanels<2>(w, rows, static_cast<float*>(scratch));
   if (w.bits == 4) return MultiplyPanels<4>(w, rows, static_cast<float*>(scratch));
   MultiplyPanels<8>(w, rows, static_cast<float*>(scratch));

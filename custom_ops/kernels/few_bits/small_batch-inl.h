@@ -71,8 +71,8 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
 }
 
 template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue>
-HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatch& rows, size_t first,
-                                  const MakeValue& make) {
+HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatch& rows,
+                                  size_t first, const MakeValue& make) {
   const FloatTag d;
   const size_t stride = w.groups * w.padded;
   const size_t bytes = w.padded * kFewBitsStrip * kBits / 8;
