@@ -114,7 +114,7 @@ class OpenModel:
 
         def opened(usable: Parts) -> ort.InferenceSession:
             made = graph and with_compiled_parts(graph, usable, self._providers)
-            op_types = graph and standard_op_types(graph)
+            op_types = None if graph is None else standard_op_types(graph)
             return self._open_with(made or source, self._options(op_types, usable))
 
         self.ort = opened_with(parts, opened)
