@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 
-from coreai_onnx.composites.declaration import FLOAT_DTYPES, Attribute, Composite
+from coreai_onnx.composites.declaration import Attribute, Composite
 
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
 _INPUT_KINDS = {"T": "kT", "any": "kAny", "index": "kIndex"}
 _PROLOGUE = """\
 #pragma once
@@ -32,10 +32,9 @@ def prologue(domain: str) -> str:
 def composite_lines(composite: Composite) -> Iterable[str]:
     """Yield the namespace of one composite."""
     yield f"namespace {composite.name} {{"
+    names = "".join(f"k{_camel(declared.name)}Input, " for declared in composite.inputs)
     yield "enum InputIndex : std::size_t {"
-    for declared_input in composite.inputs:
-        yield f"  k{_camel(declared_input.name)}Input,"
-    yield "  kInputCount"
+    yield f"  {names}kInputCount"
     yield "};"
     for attribute in composite.attributes:
         yield from _attribute_lines(attribute)
@@ -46,22 +45,20 @@ def composite_lines(composite: Composite) -> Iterable[str]:
         kind = _INPUT_KINDS.get(declared_input.dtype, "kAny")
         yield f'    {{"{declared_input.name}", {optional}, InputKind::{kind}}},'
     yield "};"
-    yield "inline constexpr OpType kOpTypes[] = {"
-    for op_type in composite.op_types():
-        yield f'    {{"{op_type}", {dtype_bits(composite, op_type)}}},'
-    yield "};"
+    yield "inline constexpr const char* kVariants[] = {"
+    for words in composite.variant_axes:
+        yield f'    "{" ".join(words)}",'
+    yield "    nullptr};"
+    yield f"inline constexpr unsigned kDTypes = {_dtype_bits(composite)};"
     yield "inline constexpr Composite kComposite = {"
-    yield f'    "{composite.name}", {composite.version}, kInputs, kInputCount,'
-    yield f"    {len(composite.outputs)}, kOpTypes, sizeof(kOpTypes) / sizeof(kOpTypes[0])}};"
+    sizes = f"kInputs, kInputCount, {len(composite.outputs)}, kVariants, kDTypes"
+    yield f'    "{composite.name}", {composite.version}, {sizes}}};'
     yield f"}}  // namespace {composite.name}"
 
 
-def dtype_bits(composite: Composite, op_type: str) -> int:
-    """Return the dtypes of an op type as a bit set: one if its suffix names a dtype, else all."""
-    _, _, suffix = op_type.partition(".")
-    last = suffix.rpartition("_")[2]
-    dtypes = [d for d in composite.dtypes if last in ("", d) or last not in FLOAT_DTYPES]
-    return sum(1 << _DTYPES[dtype] for dtype in dtypes)
+def _dtype_bits(composite: Composite) -> int:
+    """Return the dtypes of a composite as a bit set, in the order of ``coreai::DType``."""
+    return sum(1 << _DTYPES.index(dtype) for dtype in composite.dtypes)
 
 
 def _literal(value: object) -> str:

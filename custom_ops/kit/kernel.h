@@ -82,9 +82,9 @@ class Context {
   /// The input at `index`. Throws OpError if it is absent or of another type.
   template <class T>
   Tensor<T> Input(std::size_t index) const {
-    const Tensor<T> found = OptionalInput<T>(index);
+    const Tensor<T> input = OptionalInput<T>(index);
     if (!context_.Input(index)) throw OpError("input " + NameOf(index) + " is missing");
-    return found;
+    return input;
   }
 
   /// The input at `index`, or no data if the node omits it. Throws OpError if it has another type.
@@ -145,8 +145,8 @@ class Context {
 ///   });
 template <class... Ts, class Body>
 void Dispatch(ONNXTensorElementDataType type, const Body& body) {
-  const bool found = ((type == OnnxTypeOf<Ts>() && (body(Ts{}), true)) || ...);
-  if (!found) throw OpError("an input is of ONNX type " + std::to_string(type));
+  const bool matched = ((type == OnnxTypeOf<Ts>() && (body(Ts{}), true)) || ...);
+  if (!matched) throw OpError("an input is of ONNX type " + std::to_string(type));
 }
 
 /// The op that runs a kernel class.
@@ -163,19 +163,20 @@ class KernelOp : public Op {
 /// Creates the kernel of a node for one of the declared dtypes; the others are not compiled.
 template <template <class> class Kernel>
 std::unique_ptr<Op> CreateForDType(const KernelInfo& info, DType dtype) {
-  std::unique_ptr<Op> made;
-  const auto create = [&](auto zero, auto wanted) {
-    if constexpr ((declared::kDTypes >> static_cast<unsigned>(decltype(wanted)::value) & 1u) != 0) {
+  std::unique_ptr<Op> op;
+  const auto create = [&](auto zero, auto constant) {
+    if constexpr ((declared::kDTypes >> static_cast<unsigned>(decltype(constant)::value) & 1u) !=
+                  0) {
       using Class = Kernel<decltype(zero)>;
-      if (dtype == decltype(wanted)::value) made = std::make_unique<KernelOp<Class>>(info);
+      if (dtype == decltype(constant)::value) op = std::make_unique<KernelOp<Class>>(info);
     }
   };
   create(float{}, std::integral_constant<DType, DType::kFloat32>{});
   create(Half{}, std::integral_constant<DType, DType::kFloat16>{});
   create(BFloat16{}, std::integral_constant<DType, DType::kBFloat16>{});
   create(double{}, std::integral_constant<DType, DType::kFloat64>{});
-  if (made == nullptr) throw OpError("the composite does not declare this dtype");
-  return made;
+  if (op == nullptr) throw OpError("the composite does not declare this dtype");
+  return op;
 }
 
 /// Defined by COREAI_KERNEL.

@@ -7,7 +7,8 @@
 
 namespace coreai {
 
-/// Minimum number of elements that is worth a thread.
+/// Minimum number of elements that is worth a thread: 128 KB of float32, which a core reads and
+/// writes in 9 µs at 30 GB/s.
 inline constexpr std::size_t kElementsPerThreadItem = 32 * 1024;
 
 /// Calls `body(first, count)` for consecutive ranges that cover [0, rows), in parallel if there is

@@ -15,21 +15,18 @@ struct Input {
   InputKind kind;
 };
 
-/// An op type of the composite in a model; bit i of `dtypes` allows coreai::DType i.
-struct OpType {
-  const char* name;
-  unsigned dtypes;
-};
-
 /// The declaration of a composite; `ops/schema.h` has them all.
+///
+/// Its op types in models are its name, alone or with a suffix of words (`rope.offset_float16`): at
+/// most one of each group of `variants`, in the order of the groups, and last a dtype.
 struct Composite {
   const char* name;
   std::int64_t version;
   const Input* inputs;
   std::size_t input_count;
   std::size_t output_count;
-  const OpType* op_types;
-  std::size_t op_type_count;
+  const char* const* variants;  ///< groups of words that spaces separate; null after the last
+  unsigned dtypes;              ///< bit i allows coreai::DType i
 };
 
 }  // namespace coreai::schema

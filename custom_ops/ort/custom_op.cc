@@ -14,7 +14,7 @@ struct Kernel {
   std::unique_ptr<Op> op;
 };
 
-const char* GetName(const OrtCustomOp* op) { return Self(op).op_type; }
+const char* GetName(const OrtCustomOp* op) { return Self(op).op_type.c_str(); }
 const char* GetProvider(const OrtCustomOp*) { return nullptr; }
 
 ONNXTensorElementDataType GetInputType(const OrtCustomOp* op, std::size_t index) {
@@ -65,11 +65,12 @@ OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKerne
                         void** kernel) {
   *kernel = nullptr;
   const CustomOp& self = Self(op);
-  return StatusOf(*api, self.op_type, [&] {
-    const KernelInfo attributes(*api, info, self.op_type);
+  const char* const op_type = self.op_type.c_str();
+  return StatusOf(*api, op_type, [&] {
+    const KernelInfo attributes(*api, info, op_type);
     CheckVersion(attributes, self.definition.composite);
     *kernel =
-        new Kernel{*api, self.op_type, self.definition.create(attributes, self.dtype, self.target)};
+        new Kernel{*api, op_type, self.definition.create(attributes, self.dtype, self.target)};
   });
 }
 
@@ -83,7 +84,7 @@ void DestroyKernel(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 OrtStatus* InferShape(const OrtCustomOp* op, OrtShapeInferContext* context) {
   const CustomOp& self = Self(op);
-  return StatusOf(self.api, self.op_type,
+  return StatusOf(self.api, self.op_type.c_str(),
                   [&] { self.definition.infer_shape(ShapeInference(self.api, context)); });
 }
 
@@ -93,7 +94,7 @@ int NoArity(const OrtCustomOp*) { return 0; }
 
 }  // namespace
 
-CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name,
+CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
                    DType element, DType state_element, Target kernels)
     : OrtCustomOp{},
       api(ort_api),

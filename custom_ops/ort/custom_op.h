@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "ort/op.h"
 
 namespace coreai {
@@ -7,12 +9,12 @@ namespace coreai {
 /// The custom op for one (op type, dtype, dtype of its state). The base is the C API's table of
 /// functions.
 struct CustomOp : OrtCustomOp {
-  CustomOp(const OrtApi& ort_api, const OpDefinition& op, const char* type_name, DType element,
-           DType state_element, Target kernels);
+  CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
+           DType element, DType state_element, Target kernels);
 
   const OrtApi& api;
   const OpDefinition& definition;
-  const char* op_type;
+  std::string op_type;
   DType dtype;
   DType state_dtype;  ///< of the definition's state, if it has one
   Target target;

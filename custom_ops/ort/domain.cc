@@ -1,11 +1,13 @@
 #include "ort/domain.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "ort/custom_op.h"
 #include "ort/error.h"
@@ -27,6 +29,36 @@ bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
 
 constexpr char kSharedDomainKey[] = "coreai.domain.";
 
+std::vector<std::string> Words(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (std::size_t first = 0; first < text.size();) {
+    const std::size_t last = std::min(text.find(separator, first), text.size());
+    words.push_back(text.substr(first, last - first));
+    first = last + 1;
+  }
+  return words;
+}
+
+// An op type with one more word in its suffix.
+std::string WithWord(const std::string& op_type, const std::string& word) {
+  return op_type + (op_type.find('.') == std::string::npos ? "." : "_") + word;
+}
+
+// The op types of a composite that name no dtype.
+std::vector<std::string> NamesWithoutDType(const schema::Composite& composite) {
+  std::vector<std::string> names{composite.name};
+  for (const char* const* group = composite.variants; *group != nullptr; ++group) {
+    const std::vector<std::string> words = Words(*group, ' ');
+    std::vector<std::string> longer;
+    for (const std::string& name : names) {
+      longer.push_back(name);
+      for (const std::string& word : words) longer.push_back(WithWord(name, word));
+    }
+    names = std::move(longer);
+  }
+  return names;
+}
+
 // The ops of a domain, and the domain, for one target and one list of op types.
 struct Domain {
   std::unique_ptr<OpSet> ops;
@@ -44,7 +76,8 @@ OrtCustomOpDomain* CreateDomain(const OrtApi& api, OrtSessionOptions* options, c
 
 OpSet::OpSet(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
              const std::string& op_types)
-    : api_(api), base_(base), op_types_("," + op_types + ",") {
+    : api_(api), base_(base) {
+  for (const std::string& op_type : Words(op_types, ',')) op_types_.insert(op_type);
   for (std::size_t i = 0; i < ops.size; ++i) Add(*ops.begin[i], target);
 }
 
@@ -54,30 +87,31 @@ void OpSet::AddTo(OrtCustomOpDomain* domain) const {
   for (const auto& op : ops_) ThrowOnError(api_, api_.CustomOpDomain_Add(domain, op.get()));
 }
 
-bool OpSet::Wanted(const char* op_type) const {
-  return op_types_ == ",," || op_types_.find(std::string(",") + op_type + ",") != std::string::npos;
-}
-
 void OpSet::Add(const OpDefinition& definition, Target target) {
-  const schema::Composite& composite = definition.composite;
-  for (std::size_t i = 0; i < composite.op_type_count; ++i) {
-    const schema::OpType& op_type = composite.op_types[i];
-    if (!Wanted(op_type.name)) continue;
-    for (std::size_t dtype = 0; dtype < kDTypeCount; ++dtype) {
-      if ((op_type.dtypes >> dtype & 1u) == 0) continue;
-      const auto element = static_cast<DType>(dtype);
-      // onnxruntime selects the first match: without a state, the one with the op's own type.
-      Add(definition, op_type.name, element, element, target);
-      if (definition.has_state() && element != DType::kFloat32) {
-        Add(definition, op_type.name, element, DType::kFloat32, target);
-      }
+  for (const std::string& name : NamesWithoutDType(definition.composite)) {
+    for (std::size_t i = 0; i < kDTypeCount; ++i) {
+      if ((definition.composite.dtypes >> i & 1u) == 0) continue;
+      const auto dtype = static_cast<DType>(i);
+      Add(definition, name, dtype, target);
+      // Bodies that only float32 calls have names without a dtype.
+      if (dtype != DType::kFloat32) Add(definition, WithWord(name, Name(dtype)), dtype, target);
     }
   }
 }
 
-void OpSet::Add(const OpDefinition& definition, const char* name, DType dtype, DType state_dtype,
+void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
                 Target target) {
-  ops_.push_back(std::make_unique<CustomOp>(api_, definition, name, dtype, state_dtype, target));
+  if (!op_types_.empty() && op_types_.count(op_type) == 0) return;
+  // onnxruntime selects the first match: without a state, the one with the op's own type.
+  Add(definition, op_type, dtype, dtype, target);
+  if (definition.has_state() && dtype != DType::kFloat32) {
+    Add(definition, op_type, dtype, DType::kFloat32, target);
+  }
+}
+
+void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
+                DType state_dtype, Target target) {
+  ops_.push_back(std::make_unique<CustomOp>(api_, definition, op_type, dtype, state_dtype, target));
   if (!MayInferShapes(base_, definition.composite.output_count)) {
     ops_.back()->InferOutputShapeFn = nullptr;
   }
@@ -91,24 +125,24 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
-  Domain& known = domains[{&api, target, op_types}];
-  if (known.domain != nullptr) {
-    ThrowOnError(api, api.AddCustomOpDomain(options, known.domain));
+  Domain& entry = domains[{&api, target, op_types}];
+  if (entry.domain != nullptr) {
+    ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;
   }
-  known.ops = std::make_unique<OpSet>(api, base, ops, target, op_types);
+  entry.ops = std::make_unique<OpSet>(api, base, ops, target, op_types);
   OrtCustomOpDomain* domain = CreateDomain(api, options, ops.domain);
-  known.ops->AddTo(domain);
-  known.domain = domain;
+  entry.ops->AddTo(domain);
+  entry.domain = domain;
 }
 
 void RegisterInSharedDomain(const OrtApi& api, OrtSessionOptions* options, const char* name,
                             const OpSet& ops) {
   const std::string key = kSharedDomainKey + std::string(name);
-  const std::string known = SessionEntry(api, options, key.c_str());
-  if (!known.empty()) {
+  const std::string address = SessionEntry(api, options, key.c_str());
+  if (!address.empty()) {
     void* domain = nullptr;
-    if (std::sscanf(known.c_str(), "%p", &domain) != 1) throw OpError(key + " is " + known);
+    if (std::sscanf(address.c_str(), "%p", &domain) != 1) throw OpError(key + " is " + address);
     ops.AddTo(static_cast<OrtCustomOpDomain*>(domain));
     return;
   }

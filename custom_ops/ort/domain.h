@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,23 +28,23 @@ class OpSet {
   void AddTo(OrtCustomOpDomain* domain) const;
 
  private:
-  bool Wanted(const char* op_type) const;
   void Add(const OpDefinition& definition, Target target);
-  void Add(const OpDefinition& definition, const char* name, DType dtype, DType state_dtype,
-           Target target);
+  void Add(const OpDefinition& definition, const std::string& op_type, DType dtype, Target target);
+  void Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
+           DType state_dtype, Target target);
 
   const OrtApi& api_;
   const OrtApiBase& base_;
-  const std::string op_types_;
+  std::set<std::string> op_types_;  // empty for all
   std::vector<std::unique_ptr<CustomOp>> ops_;
 };
 
 /// Adds the ops to session options, with kernels for `target`. Throws OpError.
 ///
-/// onnxruntime builds a schema for each of the several hundred (name, dtype) pairs whenever a
-/// session is created, which takes milliseconds. A caller that knows the model can restrict the
-/// registration to the op types that it calls: `op_types` is a list such as
-/// "rms_norm,layer_norm.unscaled", and empty for all of them.
+/// onnxruntime builds a schema for each of the 1,448 op types whenever a session is created, which
+/// takes 0.14 s (custom_ops/README.md). A caller that knows the model can restrict the registration
+/// to the op types that it calls: `op_types` is a list such as "rms_norm,layer_norm.unscaled", and
+/// empty for all of them.
 ///
 /// `ops` must be the same list in every call.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,

@@ -23,6 +23,17 @@
 #define COREAI_TARGETS_WITH_AMX COREAI_TARGETS_AND_AMX
 #endif
 
+/// The function that is compiled for the Target TARGET.
+#define COREAI_FOR(TARGET, FUNCTION) COREAI_FOR_OF(TARGET, FUNCTION, COREAI_TARGETS(FUNCTION))
+
+/// The same for a kernel with a version for AMX.
+#define COREAI_FOR_WITH_AMX(TARGET, FUNCTION, AMX_FUNCTION) \
+  COREAI_FOR_OF(TARGET, FUNCTION, COREAI_TARGETS_WITH_AMX(FUNCTION, AMX_FUNCTION))
+
+// The fallback is compiled everywhere; the others are null where they are not.
+#define COREAI_FOR_OF(TARGET, FUNCTION, ...) \
+  OfTarget<decltype(HWY_CHOOSE_FALLBACK(FUNCTION))>(TARGET, __VA_ARGS__)
+
 namespace coreai {
 
 /// Whether COREAI_TARGETS_WITH_AMX has the version for AMX at this target.
@@ -32,6 +43,11 @@ constexpr bool HasAmxVersion([[maybe_unused]] Target target) {
 #else
   return target == Target::kAmx;
 #endif
+}
+
+template <class Function>
+constexpr Function OfTarget(Target target, const Function (&versions)[kTargetCount]) {
+  return versions[static_cast<std::size_t>(target)];
 }
 
 }  // namespace coreai

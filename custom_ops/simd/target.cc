@@ -1,5 +1,6 @@
 #include "simd/target.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include "hwy/detect_targets.h"
@@ -8,8 +9,10 @@
 namespace coreai {
 namespace {
 
+using Check = bool (*)();
+
 bool Always() { return true; }
-[[maybe_unused]] bool Never() { return false; }
+bool Never() { return false; }
 
 #if HWY_ARCH_X86
 // The features that Highway's targets of these names may use. The compiler's check includes whether
@@ -58,47 +61,28 @@ bool CpuHasAvx512Bf16() {
 }
 
 bool CpuHasAvx512Amx() { return CpuHasAvx512Bf16() && CpuHasAmx(); }
+#else
+constexpr Check CpuHasAvx2 = Never, CpuHasAvx512 = Never, CpuHasAvx512Bf16 = Never,
+                CpuHasAvx512Amx = Never;
 #endif
 
 struct Entry {
   const char* name;
-  bool (*supported)();
+  Check supported;
 };
 
-#if HWY_TARGETS & HWY_AVX2
-constexpr auto kAvx2Check = CpuHasAvx2;
-#else
-constexpr auto kAvx2Check = Never;
-#endif
-#if HWY_TARGETS & HWY_AVX3
-constexpr auto kAvx512Check = CpuHasAvx512;
-#else
-constexpr auto kAvx512Check = Never;
-#endif
-#if HWY_TARGETS & HWY_AVX3
-constexpr auto kAvx512Bf16Check = CpuHasAvx512Bf16;
-#else
-constexpr auto kAvx512Bf16Check = Never;
-#endif
-#if HWY_TARGETS & HWY_AVX3
-constexpr auto kAmxCheck = CpuHasAvx512Amx;
-#else
-constexpr auto kAmxCheck = Never;
-#endif
-// Every 64-bit Arm CPU has it.
-#if HWY_TARGETS & HWY_ALL_NEON
-constexpr auto kNeonCheck = Always;
-#else
-constexpr auto kNeonCheck = Never;
-#endif
+// The check of a target for some of whose Highway targets kernels are compiled.
+constexpr Check IfCompiled(std::int64_t highway_targets, Check supported) {
+  return (HWY_TARGETS & highway_targets) != 0 ? supported : Never;
+}
 
 constexpr Entry kTargets[kTargetCount] = {
     {"scalar", Always},
-    {"neon", kNeonCheck},
-    {"avx2", kAvx2Check},
-    {"avx512", kAvx512Check},
-    {"avx512_bf16", kAvx512Bf16Check},
-    {"amx", kAmxCheck},
+    {"neon", IfCompiled(HWY_ALL_NEON, Always)},  // every 64-bit Arm CPU has it
+    {"avx2", IfCompiled(HWY_AVX2, CpuHasAvx2)},
+    {"avx512", IfCompiled(HWY_AVX3, CpuHasAvx512)},
+    {"avx512_bf16", IfCompiled(HWY_AVX3, CpuHasAvx512Bf16)},
+    {"amx", IfCompiled(HWY_AVX3, CpuHasAvx512Amx)},
 };
 
 }  // namespace

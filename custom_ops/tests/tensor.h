@@ -15,11 +15,6 @@
 
 namespace coreai::testing {
 
-inline const char* Name(DType dtype) {
-  static const char* const kNames[] = {"float32", "float16", "bfloat16", "float64"};
-  return kNames[static_cast<std::size_t>(dtype)];
-}
-
 inline const std::vector<DType>& AllDTypes() {
   static const std::vector<DType> all = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                                          DType::kFloat64};

@@ -13,7 +13,7 @@ _SOURCE = Path(__file__).resolve().parents[2] / "custom_ops" / "simd" / "target.
 
 def all_targets() -> list[str]:
     """Return the names of all targets, from the most basic to the widest."""
-    return re.findall(r'^    \{"(\w+)", \w+\},$', _SOURCE.read_text(), re.MULTILINE)
+    return re.findall(r'^    \{"(\w+)", \w+.*\},', _SOURCE.read_text(), re.MULTILINE)
 
 
 def chosen_target(library: Path) -> str:

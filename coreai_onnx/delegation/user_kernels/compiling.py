@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from coreai_onnx.composites import Composite, domain_of
-from coreai_onnx.composites.cpp_schema import composite_lines, dtype_bits, prologue
+from coreai_onnx.composites.cpp_schema import composite_lines, prologue
 from coreai_onnx.delegation.user_kernels.toolchain import (
     cache_folder,
     compiler,
@@ -86,7 +86,6 @@ def declaration_header(composite: Composite) -> str:
         "}  // namespace coreai::schema",
         "namespace coreai::declared {",
         f"using namespace schema::{composite.name};",
-        f"inline constexpr unsigned kDTypes = {dtype_bits(composite, composite.name)};",
         f"inline constexpr unsigned kShapedOutputs = {shaped};",
         "}  // namespace coreai::declared",
         "",

@@ -10,8 +10,9 @@
 #endif
 
 #include "kernels/attention/attention_amx-inl.h"
-#include "kernels/attention/attention_few-inl.h"
+#include "kernels/attention/attention_few_rows-inl.h"
 #include "kernels/attention/attention_tile-inl.h"
+#include "kernels/select-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -39,17 +40,8 @@ void AttentionOfVectors(const AttentionProblem& a, size_t item, void* scratch) {
 }
 
 inline AttentionKernel SelectAttention(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return AttentionOfVectors<float>;
-    case DType::kFloat16:
-      return AttentionOfVectors<hwy::float16_t>;
-    case DType::kBFloat16:
-      return AttentionOfVectors<hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return AttentionOfVectors<double>;
-  }
-  return nullptr;
+  return SelectByDType(
+      dtype, [](auto zero) -> AttentionKernel { return AttentionOfVectors<decltype(zero)>; });
 }
 
 /// The same on a processor with AMX.

@@ -12,9 +12,7 @@
 namespace coreai {
 
 AttentionKernel FindAttention(Target target, DType dtype) {
-  static constexpr AttentionKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS_WITH_AMX(SelectAttention, SelectAttentionOfAmx);
-  return kSelect[static_cast<std::size_t>(target)](dtype);
+  return COREAI_FOR_WITH_AMX(target, SelectAttention, SelectAttentionOfAmx)(dtype);
 }
 
 bool AttentionUsesTileRegisters(Target target, DType dtype) {

@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/attention/rope.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 #include "simd/sincos-inl.h"
 
@@ -21,27 +22,19 @@ namespace HWY_NAMESPACE {
 template <typename T, typename S>
 HWY_INLINE void RotateHalves(const T* in, const S* cos, const S* sin, size_t half, T* out) {
   const hn::ScalableTag<Wide<T>> d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= half; i += lanes) {
-    const auto a = LoadWide(d, in + i), b = LoadWide(d, in + half + i);
-    const auto c = LoadWide(d, cos + i), s = LoadWide(d, sin + i);
-    StoreNarrow(hn::NegMulAdd(s, b, hn::Mul(c, a)), d, out + i);
-    StoreNarrow(hn::MulAdd(s, a, hn::Mul(c, b)), d, out + half + i);
-  }
-  if (const size_t n = half - i; n != 0) {
-    const auto a = LoadWideN(d, in + i, n), b = LoadWideN(d, in + half + i, n);
-    const auto c = LoadWideN(d, cos + i, n), s = LoadWideN(d, sin + i, n);
-    StoreNarrowN(hn::NegMulAdd(s, b, hn::Mul(c, a)), d, out + i, n);
-    StoreNarrowN(hn::MulAdd(s, a, hn::Mul(c, b)), d, out + half + i, n);
-  }
+  ForEachVector(d, half, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+    const auto a = lanes.Load(d, in + i), b = lanes.Load(d, in + half + i);
+    const auto c = lanes.Load(d, cos + i), s = lanes.Load(d, sin + i);
+    lanes.Store(hn::NegMulAdd(s, b, hn::Mul(c, a)), d, out + i);
+    lanes.Store(hn::MulAdd(s, a, hn::Mul(c, b)), d, out + half + i);
+  });
 }
 
 #if HWY_TARGET == HWY_SCALAR
 
 /// Pairs (2i, 2i + 1).
 template <typename T, typename S>
-HWY_INLINE void RotateNeighbours(const T* in, const S* cos, const S* sin, size_t half, T* out) {
+HWY_INLINE void RotateNeighbors(const T* in, const S* cos, const S* sin, size_t half, T* out) {
   const hn::ScalableTag<Wide<T>> d;
   for (size_t i = 0; i < half; ++i) {
     const auto a = LoadWide(d, in + 2 * i), b = LoadWide(d, in + 2 * i + 1);
@@ -62,7 +55,7 @@ HWY_INLINE V RotatePairs(D d, V x, V cos, V sin) {
 
 /// Pairs (2i, 2i + 1).
 template <typename T, typename S>
-HWY_INLINE void RotateNeighbours(const T* in, const S* cos, const S* sin, size_t half, T* out) {
+HWY_INLINE void RotateNeighbors(const T* in, const S* cos, const S* sin, size_t half, T* out) {
   const hn::ScalableTag<Wide<T>> d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
@@ -92,15 +85,6 @@ HWY_INLINE void RotateNeighbours(const T* in, const S* cos, const S* sin, size_t
 
 #endif
 
-/// Copies the lanes that are not rotated, bit-exactly.
-template <typename T>
-HWY_INLINE void CopyLanes(const T* in, size_t n, T* out) {
-  const hn::ScalableTag<T> d;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) hn::StoreU(hn::LoadU(d, in + i), d, out + i);
-  if (i < n) hn::StoreN(hn::LoadN(d, in + i, n - i), d, out + i, n - i);
-}
-
 template <bool kInterleaved, typename T, typename S>
 void Rope(const RopeRows& a) {
   const size_t rotated = 2 * a.half;
@@ -111,12 +95,13 @@ void Rope(const RopeRows& a) {
     const auto* sin = static_cast<const S*>(a.sin);
     for (size_t row = 0; row < a.rows; ++row) {
       if constexpr (kInterleaved) {
-        RotateNeighbours(in, cos, sin, a.half, out);
+        RotateNeighbors(in, cos, sin, a.half, out);
       } else {
         RotateHalves(in, cos, sin, a.half, out);
       }
       if (rotated < a.head_dim && in != out) {
-        CopyLanes(in + rotated, a.head_dim - rotated, out + rotated);
+        // Lanes of T, so that the bits of a NaN stay.
+        ConvertRow(hn::ScalableTag<T>(), in + rotated, a.head_dim - rotated, out + rotated);
       }
       in += a.head_dim;
       out += a.head_dim;
@@ -156,26 +141,16 @@ void RopeAngleTable(const RopeAngles& a) {
   }
 }
 
-template <bool kInterleaved>
-RopeKernel SelectRopeOrder(DType dtype, bool wide_table) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return Rope<kInterleaved, float, float>;
-    case DType::kFloat16:
-      return wide_table ? Rope<kInterleaved, hwy::float16_t, float>
-                        : Rope<kInterleaved, hwy::float16_t, hwy::float16_t>;
-    case DType::kBFloat16:
-      return wide_table ? Rope<kInterleaved, hwy::bfloat16_t, float>
-                        : Rope<kInterleaved, hwy::bfloat16_t, hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return Rope<kInterleaved, double, double>;
-  }
-  return nullptr;
+template <bool kInterleaved, typename T>
+RopeKernel RopeWithTable(bool wide_table) {
+  return wide_table ? Rope<kInterleaved, T, Wide<T>> : Rope<kInterleaved, T, T>;
 }
 
 inline RopeKernel SelectRope(DType dtype, bool wide_table, bool interleaved) {
-  return interleaved ? SelectRopeOrder<true>(dtype, wide_table)
-                     : SelectRopeOrder<false>(dtype, wide_table);
+  return SelectByDType(dtype, [=](auto zero) -> RopeKernel {
+    using T = decltype(zero);
+    return interleaved ? RopeWithTable<true, T>(wide_table) : RopeWithTable<false, T>(wide_table);
+  });
 }
 
 inline RopeAnglesKernel SelectRopeAngles(DType wide) {

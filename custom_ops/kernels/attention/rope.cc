@@ -11,15 +11,11 @@
 namespace coreai {
 
 RopeKernel FindRope(Target target, DType dtype, bool wide_table, bool interleaved) {
-  static constexpr RopeKernel (*kSelect[kTargetCount])(DType, bool, bool) =
-      COREAI_TARGETS(SelectRope);
-  return kSelect[static_cast<std::size_t>(target)](dtype, wide_table, interleaved);
+  return COREAI_FOR(target, SelectRope)(dtype, wide_table, interleaved);
 }
 
 RopeAnglesKernel FindRopeAngles(Target target, DType wide) {
-  static constexpr RopeAnglesKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS(SelectRopeAngles);
-  return kSelect[static_cast<std::size_t>(target)](wide);
+  return COREAI_FOR(target, SelectRopeAngles)(wide);
 }
 
 }  // namespace coreai

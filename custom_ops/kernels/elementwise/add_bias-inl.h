@@ -11,6 +11,7 @@
 
 #include "kernels/elementwise/activations-inl.h"
 #include "kernels/elementwise/add_bias.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,36 +21,22 @@ namespace HWY_NAMESPACE {
 template <class Act, typename T>
 void AddBiasRows(const AddBias& a) {
   const hn::ScalableTag<Wide<T>> d;
-  const size_t lanes = hn::Lanes(d);
   const auto* in = static_cast<const T*>(a.input);
   const auto* bias = static_cast<const T*>(a.bias);
   auto* out = static_cast<T*>(a.output);
   const Act act;
   for (size_t row = 0; row < a.rows; ++row, in += a.columns, out += a.columns) {
-    size_t c = 0;
-    for (; c + lanes <= a.columns; c += lanes) {
-      StoreNarrow(act(d, hn::Add(LoadWide(d, in + c), LoadWide(d, bias + c))), d, out + c);
-    }
-    if (const size_t n = a.columns - c; n != 0) {
-      const auto sum = hn::Add(LoadWideN(d, in + c, n), LoadWideN(d, bias + c, n));
-      StoreNarrowN(act(d, sum), d, out + c, n);
-    }
+    ForEachVector(d, a.columns, [&](size_t c, auto lanes) COREAI_INLINE_LAMBDA {
+      const auto sum = hn::Add(lanes.Load(d, in + c), lanes.Load(d, bias + c));
+      lanes.Store(act(d, sum), d, out + c);
+    });
   }
 }
 
 template <class Act>
 AddBiasKernel SelectAddBiasRows(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return AddBiasRows<Act, float>;
-    case DType::kFloat16:
-      return AddBiasRows<Act, hwy::float16_t>;
-    case DType::kBFloat16:
-      return AddBiasRows<Act, hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return AddBiasRows<Act, double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype,
+                       [](auto zero) -> AddBiasKernel { return AddBiasRows<Act, decltype(zero)>; });
 }
 
 inline AddBiasKernel SelectAddBias(DType dtype, Activation activation) {

@@ -1,4 +1,4 @@
-// Included once per target by gated_activation.cc.
+// Included once per target by elementwise.cc.
 
 #include "hwy/highway.h"
 
@@ -11,6 +11,7 @@
 
 #include "kernels/elementwise/activations-inl.h"
 #include "kernels/elementwise/gated_activation.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,34 +21,19 @@ namespace HWY_NAMESPACE {
 template <class Act, typename T>
 void Activate(const GatedActivation& a) {
   const hn::ScalableTag<Wide<T>> d;
-  const size_t lanes = hn::Lanes(d);
   const auto* gate = static_cast<const T*>(a.gate);
   const auto* up = static_cast<const T*>(a.up);
   auto* out = static_cast<T*>(a.output);
   const Act act;
-  size_t i = 0;
-  for (; i + lanes <= a.count; i += lanes) {
-    StoreNarrow(hn::Mul(act(d, LoadWide(d, gate + i)), LoadWide(d, up + i)), d, out + i);
-  }
-  if (const size_t n = a.count - i; n != 0) {
-    StoreNarrowN(hn::Mul(act(d, LoadWideN(d, gate + i, n)), LoadWideN(d, up + i, n)), d, out + i,
-                 n);
-  }
+  ForEachVector(d, a.count, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+    lanes.Store(hn::Mul(act(d, lanes.Load(d, gate + i)), lanes.Load(d, up + i)), d, out + i);
+  });
 }
 
 template <class Act>
 GatedActivationKernel SelectActivate(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return Activate<Act, float>;
-    case DType::kFloat16:
-      return Activate<Act, hwy::float16_t>;
-    case DType::kBFloat16:
-      return Activate<Act, hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return Activate<Act, double>;
-  }
-  return nullptr;
+  return SelectByDType(
+      dtype, [](auto zero) -> GatedActivationKernel { return Activate<Act, decltype(zero)>; });
 }
 
 inline GatedActivationKernel SelectGatedActivation(DType dtype, Activation activation) {

@@ -28,7 +28,8 @@ static_assert(kFewBitsStrip % kLanes == 0, "whole vectors in a strip");
 
 // Size of a unit of all columns of a strip.
 inline constexpr size_t kUnitBytes = kFewBitsStrip * 4;
-// Distance at which a weight is prefetched, in bytes.
+// Distance at which a weight is prefetched, in bytes: a page, at whose end hardware
+// prefetchers stop.
 inline constexpr size_t kCodesAhead = 4096;
 
 /// Parts of a packed weight, for the vector of columns that begins at `column`.

@@ -6,9 +6,9 @@
 #include "hwy/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
-#include "kernels/few_bits/few-inl.h"
-#include "kernels/few_bits/many-inl.h"
+#include "kernels/few_bits/large_batch-inl.h"
 #include "kernels/few_bits/rounded-inl.h"
+#include "kernels/few_bits/small_batch-inl.h"
 #include "kernels/few_bits/tiled-inl.h"
 #include "kernels/few_bits/tiled_parts-inl.h"
 
@@ -17,14 +17,12 @@
 
 namespace coreai {
 
-FewBitsKernel FindFewBits(Target target) {
-  static constexpr FewBitsKernel kKernels[kTargetCount] = COREAI_TARGETS(FewBits);
-  return kKernels[static_cast<std::size_t>(target)];
+FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target) {
+  return COREAI_FOR(target, MultiplySmallBatch);
 }
 
-FewBitsManyKernel FindFewBitsMany(Target target) {
-  static constexpr FewBitsManyKernel kKernels[kTargetCount] = COREAI_TARGETS(FewBitsMany);
-  return kKernels[static_cast<std::size_t>(target)];
+FewBitsLargeBatchKernel FindFewBitsLargeBatch(Target target) {
+  return COREAI_FOR(target, MultiplyLargeBatch);
 }
 
 RoundedKernel FindRounded(Target target) { return FindRounded(target, CpuHasVnni(target)); }
@@ -37,26 +35,16 @@ RoundedKernel FindRounded(Target target, bool vnni) {
 }
 
 FewBitsPartsKernel FindFewBitsParts(Target target) {
-  static constexpr FewBitsPartsKernel (*kSelect[kTargetCount])() =
-      COREAI_TARGETS_WITH_AMX(SelectFewBitsParts, SelectFewBitsPartsOfAmx);
-  return kSelect[static_cast<std::size_t>(target)]();
+  return COREAI_FOR_WITH_AMX(target, SelectFewBitsParts, SelectFewBitsPartsOfAmx)();
 }
 
 FewBitsSplitKernel FindFewBitsSplit(Target target) {
-  static constexpr FewBitsSplitKernel (*kSelect[kTargetCount])() =
-      COREAI_TARGETS_WITH_AMX(SelectFewBitsSplit, SelectFewBitsSplitOfAmx);
-  return kSelect[static_cast<std::size_t>(target)]();
+  return COREAI_FOR_WITH_AMX(target, SelectFewBitsSplit, SelectFewBitsSplitOfAmx)();
 }
 
-RoundKernel FindRound(Target target) {
-  static constexpr RoundKernel kKernels[kTargetCount] = COREAI_TARGETS(Round);
-  return kKernels[static_cast<std::size_t>(target)];
-}
+RoundKernel FindRound(Target target) { return COREAI_FOR(target, Round); }
 
-FinishKernel FindFinish(Target target) {
-  static constexpr FinishKernel kKernels[kTargetCount] = COREAI_TARGETS(Finish);
-  return kKernels[static_cast<std::size_t>(target)];
-}
+FinishKernel FindFinish(Target target) { return COREAI_FOR(target, Finish); }
 
 }  // namespace coreai
 #endif

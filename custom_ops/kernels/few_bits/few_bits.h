@@ -11,7 +11,7 @@ namespace coreai {
 /// Columns (rows of the weight) whose codes are interleaved, and which a call computes together.
 inline constexpr std::size_t kFewBitsStrip = 64;
 /// Up to this number of rows, a weight is dequantized in registers.
-inline constexpr std::size_t kFewBitsFewRows = 4;
+inline constexpr std::size_t kFewBitsSmallBatch = 4;
 
 /// Elements of a row in a tile of pairs of bfloat16.
 inline constexpr std::size_t kFewBitsPairDepth = 32;
@@ -48,33 +48,34 @@ struct FewBitsWeight {
 
 /// Rows in float, multiplied by the columns of a strip: output[r][c] = sum over k of
 /// left[r][k] * weight[c][k] for kFewBitsStrip columns, padding included.
-struct FewBitsRows {
+struct FewBitsSmallBatch {
   const float* left;   ///< [rows, groups * padded], with zeros as padding
   float* output;       ///< [rows, kFewBitsStrip], aligned to 64
-  std::size_t rows;    ///< at most kFewBitsFewRows
+  std::size_t rows;    ///< at most kFewBitsSmallBatch
   std::size_t column;  ///< the first one, a multiple of kFewBitsStrip
 };
-using FewBitsKernel = void (*)(const FewBitsWeight&, const FewBitsRows&);
-FewBitsKernel FindFewBits(Target target);
+using FewBitsSmallBatchKernel = void (*)(const FewBitsWeight&, const FewBitsSmallBatch&);
+FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target);
 
 /// Columns that a call with many rows computes together: whole panels of the widest target.
 inline constexpr std::size_t kFewBitsPanel = 48;
 
 /// Rows in float, multiplied by columns [column, column + count) of the weight: output[r][c] = sum
 /// over k of left[r][k] * weight[column + c][k].
-struct FewBitsManyRows {
+struct FewBitsLargeBatch {
   const float* packed_left;  ///< [rows, groups * group], written by GatherMmPackLeft
   float* output;             ///< [rows, stride], of which [rows, count] are written
   std::size_t stride;        ///<
-  std::size_t rows;          ///< more than kFewBitsFewRows, at most kGatherMmMaxRows
+  std::size_t rows;          ///< more than kFewBitsSmallBatch, at most kGatherMmMaxRows
   std::size_t column;        ///< a multiple of kFewBitsPanel
   std::size_t count;         ///< at least 1, at most kFewBitsPanel
 };
 
 /// Size of the scratch memory of a call, aligned to 64.
 inline constexpr std::size_t kFewBitsScratchBytes = 64 * 1024;
-using FewBitsManyKernel = void (*)(const FewBitsWeight&, const FewBitsManyRows&, void* scratch);
-FewBitsManyKernel FindFewBitsMany(Target target);
+using FewBitsLargeBatchKernel = void (*)(const FewBitsWeight&, const FewBitsLargeBatch&,
+                                         void* scratch);
+FewBitsLargeBatchKernel FindFewBitsLargeBatch(Target target);
 
 /// Rows of integers, multiplied by the columns of a strip: the sum over groups of
 /// step[r][g] * scale[c][g] * (sum over k of left[r][k] * code[c][k] - zero[c][g] * sum[r][g]).

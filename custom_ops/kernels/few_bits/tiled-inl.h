@@ -21,7 +21,9 @@ namespace HWY_NAMESPACE {
 // Groups that are multiplied while their tiles of rows are in registers.
 inline constexpr size_t kTiledGroups = 4;
 inline constexpr size_t kStripTiles = kFewBitsStrip / kAmxColumns;
-// From this number of rows on, tiles of 16 rows take less time, and so does a last tile with fewer.
+// From this number of rows on, tiles of 16 rows take less time than VNNI, and so does a last tile
+// with fewer (768 inputs, 2048 outputs, groups of 32, AMX, 2026-11;
+// docs/internals/performance_log.md).
 inline constexpr size_t kLeastTiledRows = 16;
 inline constexpr size_t kLeastLastRows = 12;
 

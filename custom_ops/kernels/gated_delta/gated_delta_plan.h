@@ -10,7 +10,8 @@ namespace coreai {
 
 /// Maximum number of tokens in a chunk, on any target.
 inline constexpr std::size_t kMaxChunk = 6;
-/// Number of tokens that are prepared before the loop over the columns.
+/// Number of tokens that are prepared before the loop over the columns, a multiple of every chunk.
+/// It bounds the scratch memory: 0.5 MB for 128 × 128 states at any length.
 inline constexpr std::size_t kSegmentTokens = 192;
 /// Columns per item: enough that preparing the tokens is comparatively cheap.
 inline constexpr std::size_t kItemColumns = 128;
@@ -68,7 +69,8 @@ struct GatedDeltaScratch : GatedDeltaArrays {
 
 /// Tokens in a chunk, and columns in a block of the state, where products are those of tile
 /// registers (AMX): the depth of a product, and the columns of a tile. kTileBlocks blocks stay in
-/// the first-level cache for all chunks of a segment.
+/// the first-level cache for all chunks of a segment, which gained 12 % over all columns for each
+/// chunk (heads of 128 × 128, 2026-11; docs/internals/performance_log.md).
 inline constexpr std::size_t kTileTokens = 32;
 inline constexpr std::size_t kTileColumns = 16;
 inline constexpr std::size_t kTileBlocks = 2;

@@ -12,6 +12,7 @@
 #include "kernels/gated_delta/gated_delta_chunk-inl.h"
 #include "kernels/gated_delta/gated_delta_step-inl.h"
 #include "kernels/gated_delta/gated_delta_tiles-inl.h"
+#include "kernels/select-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -25,17 +26,8 @@ void GatedDelta(const GatedDeltaProblem& a, size_t item, void* scratch) {
 }
 
 inline GatedDeltaKernel SelectGatedDelta(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return GatedDelta<float>;
-    case DType::kFloat16:
-      return GatedDelta<hwy::float16_t>;
-    case DType::kBFloat16:
-      return GatedDelta<hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return GatedDelta<double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype,
+                       [](auto zero) -> GatedDeltaKernel { return GatedDelta<decltype(zero)>; });
 }
 
 /// With tiles, unless there are too few tokens for them.

@@ -11,9 +11,7 @@
 namespace coreai {
 
 GatedDeltaKernel FindGatedDelta(Target target, DType dtype) {
-  static constexpr GatedDeltaKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS_WITH_AMX(SelectGatedDelta, SelectGatedDeltaOfAmx);
-  return kSelect[static_cast<std::size_t>(target)](dtype);
+  return COREAI_FOR_WITH_AMX(target, SelectGatedDelta, SelectGatedDeltaOfAmx)(dtype);
 }
 
 }  // namespace coreai

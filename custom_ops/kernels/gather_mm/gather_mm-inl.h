@@ -9,10 +9,11 @@
 #define COREAI_KERNELS_GATHER_MM_INL_H_
 #endif
 
-#include "kernels/gather_mm/gather_mm_few-inl.h"
-#include "kernels/gather_mm/gather_mm_few_packed-inl.h"
+#include "kernels/gather_mm/gather_mm_few_rows-inl.h"
+#include "kernels/gather_mm/gather_mm_few_rows_packed-inl.h"
 #include "kernels/gather_mm/gather_mm_many-inl.h"
 #include "kernels/gather_mm/gather_mm_pack-inl.h"
+#include "kernels/select-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -58,40 +59,19 @@ GatherMmKernel GatherMmOfLayout(GatherMmLayout layout) {
 }
 
 inline GatherMmKernel SelectGatherMm(DType dtype, GatherMmLayout layout) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return GatherMmOfLayout<float>(layout);
-    case DType::kFloat16:
-      return GatherMmOfLayout<hwy::float16_t>(layout);
-    case DType::kBFloat16:
-      return GatherMmOfLayout<hwy::bfloat16_t>(layout);
-    case DType::kFloat64:
-      return GatherMmOfLayout<double>(layout);
-  }
-  return nullptr;
+  return SelectByDType(
+      dtype, [=](auto zero) -> GatherMmKernel { return GatherMmOfLayout<decltype(zero)>(layout); });
 }
 
 inline GatherMmPackLeftKernel SelectGatherMmPackLeft(DType dtype) {
   return dtype == DType::kFloat64 ? PackLeft<double> : PackLeft<float>;
 }
 
-template <typename T>
-GatherMmPackRightKernel GatherMmPackRightOf(bool transposed) {
-  return transposed ? PackRight<T, true> : PackRight<T, false>;
-}
-
 inline GatherMmPackRightKernel SelectGatherMmPackRight(DType dtype, bool transposed) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return GatherMmPackRightOf<float>(transposed);
-    case DType::kFloat16:
-      return GatherMmPackRightOf<hwy::float16_t>(transposed);
-    case DType::kBFloat16:
-      return GatherMmPackRightOf<hwy::bfloat16_t>(transposed);
-    case DType::kFloat64:
-      return GatherMmPackRightOf<double>(transposed);
-  }
-  return nullptr;
+  return SelectByDType(dtype, [=](auto zero) -> GatherMmPackRightKernel {
+    using T = decltype(zero);
+    return transposed ? PackRight<T, true> : PackRight<T, false>;
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -5,6 +5,7 @@
 #include "hwy/highway.h"
 #include "kernels/gather_mm/gather_mm-inl.h"
 #include "kernels/gather_mm/gather_mm_amx.h"
+#include "kernels/gather_mm/widen-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -20,24 +21,18 @@ bool UsesTiles(Target target, DType dtype) {
 }  // namespace
 
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout) {
-  static constexpr GatherMmKernel (*kSelect[kTargetCount])(DType, GatherMmLayout) =
-      COREAI_TARGETS(SelectGatherMm);
   if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).product(layout);
-  return kSelect[static_cast<std::size_t>(target)](dtype, layout);
+  return COREAI_FOR(target, SelectGatherMm)(dtype, layout);
 }
 
 GatherMmPackLeftKernel FindGatherMmPackLeft(Target target, DType dtype) {
-  static constexpr GatherMmPackLeftKernel (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS(SelectGatherMmPackLeft);
   if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).pack_left;
-  return kSelect[static_cast<std::size_t>(target)](dtype);
+  return COREAI_FOR(target, SelectGatherMmPackLeft)(dtype);
 }
 
 GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool transposed) {
-  static constexpr GatherMmPackRightKernel (*kSelect[kTargetCount])(DType, bool) =
-      COREAI_TARGETS(SelectGatherMmPackRight);
   if (UsesTiles(target, dtype)) return FindGatherMmOfTiles(target, dtype).pack_right(transposed);
-  return kSelect[static_cast<std::size_t>(target)](dtype, transposed);
+  return COREAI_FOR(target, SelectGatherMmPackRight)(dtype, transposed);
 }
 
 GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
@@ -54,6 +49,8 @@ GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
           32,
           32};
 }
+
+WidenKernel FindWiden(Target target, DType dtype) { return COREAI_FOR(target, SelectWiden)(dtype); }
 
 std::size_t GatherMmPackedBytes(Target target, DType dtype, std::size_t depth,
                                 std::size_t columns) {

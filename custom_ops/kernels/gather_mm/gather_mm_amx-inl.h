@@ -9,7 +9,7 @@
 #define COREAI_KERNELS_GATHER_MM_AMX_INL_H_
 #endif
 
-#include "kernels/gather_mm/gather_mm_amx_few-inl.h"
+#include "kernels/gather_mm/gather_mm_amx_few_rows-inl.h"
 #include "kernels/gather_mm/gather_mm_amx_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,7 +61,9 @@ class AmxProduct {
  private:
   static constexpr bool kPacked = kLayout == GatherMmLayout::kPacked;
   static constexpr size_t kParts = kAmxParts<T>;
-  static constexpr size_t kDepth = kParts == 2 ? 4 : 16;  // tiles
+  // Tiles of the depth of a block. With 12 and with 20 instead of 16, bfloat16 took longer (256 to
+  // 1024 rows, 2026-11; docs/internals/performance_log.md).
+  static constexpr size_t kDepth = kParts == 2 ? 4 : 16;
   static constexpr size_t kSpan = 32;
   static constexpr size_t kPackedGroup = 512;  // columns
   static constexpr size_t kGroup = 128;        // of a matrix that is packed on the way

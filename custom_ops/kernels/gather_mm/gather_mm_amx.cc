@@ -38,9 +38,7 @@ HWY_AFTER_NAMESPACE();
 namespace coreai {
 
 GatherMmOfTiles FindGatherMmOfTiles(Target target, DType dtype) {
-  static constexpr GatherMmOfTiles (*kSelect[kTargetCount])(DType) =
-      COREAI_TARGETS_WITH_AMX(NoTiles, SelectGatherMmOfTiles);
-  return kSelect[static_cast<std::size_t>(target)](dtype);
+  return COREAI_FOR_WITH_AMX(target, NoTiles, SelectGatherMmOfTiles)(dtype);
 }
 
 }  // namespace coreai

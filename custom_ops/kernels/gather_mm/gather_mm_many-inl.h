@@ -17,16 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Stores `count` elements, rounded to T.
-template <typename T, typename W>
-HWY_INLINE void NarrowRow(const W* HWY_RESTRICT in, size_t count, T* HWY_RESTRICT out) {
-  const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) StoreNarrow(hn::LoadU(d, in + i), d, out + i);
-  if (i < count) StoreNarrowN(hn::LoadN(d, in + i, count - i), d, out + i, count - i);
-}
-
 /// Multiplies panels of the matrix one after the other, each by all rows while it is in the cache.
 template <typename T>
 class ManyRows {
@@ -131,7 +121,8 @@ class ManyRows {
         MultiplyTileRows<NoSource, kVecs>(step, rows, share_, fetch);
       }
       for (size_t i = 0; !kIsWide<T> && last && i < rows; ++i) {
-        NarrowRow(store[i], width, static_cast<T*>(t_.output[row + i]) + column);
+        ConvertRow(hn::ScalableTag<W>(), store[i], width,
+                   static_cast<T*>(t_.output[row + i]) + column);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Included once per target by widen.cc.
+// Included once per target by gather_mm.cc.
 
 #include "hwy/highway.h"
 
@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/gather_mm/widen.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,27 +19,12 @@ namespace HWY_NAMESPACE {
 
 template <typename T>
 void Widen(const void* input, size_t count, void* output) {
-  const hn::ScalableTag<Wide<T>> d;
-  const auto* in = static_cast<const T*>(input);
-  auto* out = static_cast<Wide<T>*>(output);
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadWide(d, in + i), d, out + i);
-  if (i < count) hn::StoreN(LoadWideN(d, in + i, count - i), d, out + i, count - i);
+  ConvertRow(hn::ScalableTag<Wide<T>>(), static_cast<const T*>(input), count,
+             static_cast<Wide<T>*>(output));
 }
 
 inline WidenKernel SelectWiden(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return Widen<float>;
-    case DType::kFloat16:
-      return Widen<hwy::float16_t>;
-    case DType::kBFloat16:
-      return Widen<hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return Widen<double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype, [](auto zero) -> WidenKernel { return Widen<decltype(zero)>; });
 }
 
 }  // namespace HWY_NAMESPACE

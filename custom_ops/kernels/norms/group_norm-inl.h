@@ -1,4 +1,4 @@
-// Included once per target by group_norm.cc.
+// Included once per target by norms.cc.
 
 #include "hwy/highway.h"
 
@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/norms/group_norm.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 #include "simd/reduce-inl.h"
 
@@ -21,7 +22,6 @@ template <typename T>
 void GroupNorm(const GroupNormGroup& a) {
   using W = Wide<T>;
   const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
   const size_t n = a.channels * a.places;
   const T* in = static_cast<const T*>(a.input);
   T* out = static_cast<T*>(a.output);
@@ -31,36 +31,22 @@ void GroupNorm(const GroupNormGroup& a) {
   const W variance = SumOver(SquareAround<W>{mean}, d, in, n) / static_cast<W>(n);
   const W inverse = InverseSqrt(variance + static_cast<W>(a.eps));
   const auto center = hn::Set(d, mean);
+  const auto factor = hn::Set(d, inverse);
   for (size_t channel = 0; channel < a.channels; ++channel) {
-    const auto factor = hn::Set(d, inverse);
     const auto gain = hn::Set(d, scale == nullptr ? W{1} : scale[channel]);
     const auto shift = hn::Set(d, bias == nullptr ? W{0} : bias[channel]);
-    size_t i = 0;
-    for (; i + lanes <= a.places; i += lanes) {
-      const auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), center), factor);
-      StoreNarrow(hn::MulAdd(x, gain, shift), d, out + i);
-    }
-    if (const size_t rest = a.places - i; rest != 0) {
-      const auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, rest), center), factor);
-      StoreNarrowN(hn::MulAdd(x, gain, shift), d, out + i, rest);
-    }
+    ForEachVector(d, a.places, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+      const auto x = hn::Mul(hn::Sub(lanes.Load(d, in + i), center), factor);
+      lanes.Store(hn::MulAdd(x, gain, shift), d, out + i);
+    });
     in += a.places;
     out += a.places;
   }
 }
 
 inline GroupNormKernel SelectGroupNorm(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return GroupNorm<float>;
-    case DType::kFloat16:
-      return GroupNorm<hwy::float16_t>;
-    case DType::kBFloat16:
-      return GroupNorm<hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return GroupNorm<double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype,
+                       [](auto zero) -> GroupNormKernel { return GroupNorm<decltype(zero)>; });
 }
 
 }  // namespace HWY_NAMESPACE

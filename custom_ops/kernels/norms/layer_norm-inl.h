@@ -1,4 +1,4 @@
-// Included once per target by layer_norm.cc.
+// Included once per target by norms.cc.
 
 #include "hwy/highway.h"
 
@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/norms/layer_norm.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 #include "simd/reduce-inl.h"
 
@@ -21,22 +22,14 @@ template <bool kScale, bool kBias, typename T, typename S, typename W>
 HWY_INLINE void WriteAffineRow(const T* in, const S* HWY_RESTRICT scale, const S* HWY_RESTRICT bias,
                                W mean, W inverse, T* out, size_t n) {
   const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
   const auto center = hn::Set(d, mean);
   const auto factor = hn::Set(d, inverse);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto x = hn::Mul(hn::Sub(LoadWide(d, in + i), center), factor);
-    if constexpr (kScale) x = hn::Mul(x, LoadWide(d, scale + i));
-    if constexpr (kBias) x = hn::Add(x, LoadWide(d, bias + i));
-    StoreNarrow(x, d, out + i);
-  }
-  if (i < n) {
-    auto x = hn::Mul(hn::Sub(LoadWideN(d, in + i, n - i), center), factor);
-    if constexpr (kScale) x = hn::Mul(x, LoadWideN(d, scale + i, n - i));
-    if constexpr (kBias) x = hn::Add(x, LoadWideN(d, bias + i, n - i));
-    StoreNarrowN(x, d, out + i, n - i);
-  }
+  ForEachVector(d, n, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+    auto x = hn::Mul(hn::Sub(lanes.Load(d, in + i), center), factor);
+    if constexpr (kScale) x = hn::Mul(x, lanes.Load(d, scale + i));
+    if constexpr (kBias) x = hn::Add(x, lanes.Load(d, bias + i));
+    lanes.Store(x, d, out + i);
+  });
 }
 
 template <typename T, typename S>
@@ -65,19 +58,10 @@ void LayerNorm(const LayerNormRows& a) {
 }
 
 inline LayerNormKernel SelectLayerNorm(DType dtype, bool wide_affine) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return LayerNorm<float, float>;
-    case DType::kFloat16:
-      return wide_affine ? LayerNorm<hwy::float16_t, float>
-                         : LayerNorm<hwy::float16_t, hwy::float16_t>;
-    case DType::kBFloat16:
-      return wide_affine ? LayerNorm<hwy::bfloat16_t, float>
-                         : LayerNorm<hwy::bfloat16_t, hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return LayerNorm<double, double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype, [=](auto zero) -> LayerNormKernel {
+    using T = decltype(zero);
+    return wide_affine ? LayerNorm<T, Wide<T>> : LayerNorm<T, T>;
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,4 +1,4 @@
-// Included once per target by rms_norm.cc.
+// Included once per target by norms.cc.
 
 #include "hwy/highway.h"
 
@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/norms/rms_norm.h"
+#include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
 #include "simd/reduce-inl.h"
 
@@ -17,34 +18,19 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Converts a normalized vector to an output vector.
+// What a normalized vector is multiplied by the scale as, if there is one: wide or rounded to T.
 enum class Scaling { kNone, kWide, kRounded };
-
-template <Scaling kScaling, typename T, class D, class V>
-HWY_INLINE V ScaleNormalized(D d, V normalized, V scale) {
-  if constexpr (kScaling == Scaling::kNone) return normalized;
-  if constexpr (kScaling == Scaling::kRounded) normalized = RoundTo<T>(d, normalized);
-  return hn::Mul(normalized, scale);
-}
 
 template <Scaling kScaling, typename T, typename S, typename W>
 HWY_INLINE void WriteRow(const T* in, const S* HWY_RESTRICT scale, W inverse, T* out, size_t n) {
   const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
   const auto factor = hn::Set(d, inverse);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto s = factor;
-    if constexpr (kScaling != Scaling::kNone) s = LoadWide(d, scale + i);
-    const auto x = hn::Mul(LoadWide(d, in + i), factor);
-    StoreNarrow(ScaleNormalized<kScaling, T>(d, x, s), d, out + i);
-  }
-  if (i < n) {
-    auto s = factor;
-    if constexpr (kScaling != Scaling::kNone) s = LoadWideN(d, scale + i, n - i);
-    const auto x = hn::Mul(LoadWideN(d, in + i, n - i), factor);
-    StoreNarrowN(ScaleNormalized<kScaling, T>(d, x, s), d, out + i, n - i);
-  }
+  ForEachVector(d, n, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+    auto x = hn::Mul(lanes.Load(d, in + i), factor);
+    if constexpr (kScaling == Scaling::kRounded) x = RoundTo<T>(d, x);
+    if constexpr (kScaling != Scaling::kNone) x = hn::Mul(x, lanes.Load(d, scale + i));
+    lanes.Store(x, d, out + i);
+  });
 }
 
 template <typename T, typename S>
@@ -67,18 +53,10 @@ void RmsNorm(const RmsNormRows& a) {
 }
 
 inline RmsNormKernel SelectRmsNorm(DType dtype, bool wide_scale) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return RmsNorm<float, float>;
-    case DType::kFloat16:
-      return wide_scale ? RmsNorm<hwy::float16_t, float> : RmsNorm<hwy::float16_t, hwy::float16_t>;
-    case DType::kBFloat16:
-      return wide_scale ? RmsNorm<hwy::bfloat16_t, float>
-                        : RmsNorm<hwy::bfloat16_t, hwy::bfloat16_t>;
-    case DType::kFloat64:
-      return RmsNorm<double, double>;
-  }
-  return nullptr;
+  return SelectByDType(dtype, [=](auto zero) -> RmsNormKernel {
+    using T = decltype(zero);
+    return wide_scale ? RmsNorm<T, Wide<T>> : RmsNorm<T, T>;
+  });
 }
 
 }  // namespace HWY_NAMESPACE

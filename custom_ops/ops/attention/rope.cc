@@ -116,12 +116,12 @@ class RopeOp : public Op {
     const std::size_t outer = sizes.batch * sizes.heads;
     const std::size_t heads = by_head ? 1 : by_batch ? sizes.heads : outer;
     const std::size_t groups = outer / heads;
-    const std::size_t wanted =
+    const std::size_t item_rows =
         std::max<std::size_t>(1, kElementsPerThreadItem / (heads * head_dim));
-    const std::size_t tile = std::min({wanted, kMaxTileRows, sizes.rows});
+    const std::size_t tile = std::min({item_rows, kMaxTileRows, sizes.rows});
     const std::size_t tiles = (sizes.rows - 1) / tile + 1;
     // If a group is less work than a thread is worth, an item consists of several groups.
-    const std::size_t tiles_per_item = tiles == 1 ? std::max<std::size_t>(1, wanted / tile) : 1;
+    const std::size_t tiles_per_item = tiles == 1 ? std::max<std::size_t>(1, item_rows / tile) : 1;
     const std::size_t all = groups * tiles;
     RunItems(context, (all - 1) / tiles_per_item + 1, tile * scratch_row,
              [&](std::size_t item, void* scratch) {

@@ -85,11 +85,11 @@ void RopeComputedTable::ReadPositions(const Checker& check, const TensorView& po
   Shape aligned(3, 1);
   bool fits = shape.size() < input.size();
   if (fits) std::copy(shape.rbegin(), shape.rend(), aligned.rbegin());
-  const std::size_t wanted[] = {sizes_.batch, sizes_.heads, sizes_.rows};
+  const std::size_t sizes[] = {sizes_.batch, sizes_.heads, sizes_.rows};
   std::size_t strides[3], stride = 1;
   for (std::size_t axis = 3; axis-- > 0;) {
     const auto size = static_cast<std::size_t>(aligned[axis]);
-    fits = fits && (size == 1 || size == wanted[axis]);
+    fits = fits && (size == 1 || size == sizes[axis]);
     strides[axis] = size == 1 ? 0 : stride;
     stride *= size;
   }
@@ -128,8 +128,8 @@ void RopeComputedTable::ReadOffset(const Checker& check, const TensorView& offse
   positions_ = WideNumbers(dtype_, count * sizes_.rows);
   WideNumbers start(dtype_, 1);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t given = offset ? ReadIndex(offset.type, offset.data, i) : 0;
-    start.Set(0, static_cast<double>(given));
+    const std::int64_t position = offset ? ReadIndex(offset.type, offset.data, i) : 0;
+    start.Set(0, static_cast<double>(position));
     for (std::size_t row = 0; row < sizes_.rows; ++row) {
       positions_.Set(i * sizes_.rows + row, start[0] + static_cast<double>(row));
     }

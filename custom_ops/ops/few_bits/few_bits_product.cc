@@ -9,12 +9,16 @@
 namespace coreai {
 namespace {
 
-// Rows that a strip is multiplied by while they are in the second-level cache.
+// Rows that all strips are multiplied by, one after the other, while the rows are in the
+// second-level cache. 512 rows at once took a quarter longer (2048 inputs, 1024 outputs, AMX, 2 MiB
+// of cache, 2026-11; docs/internals/performance_log.md).
 constexpr std::size_t kRowsOfStrip = 256;
 // The same for rows in parts, of which fewer fit, but not so few that expanding codes takes longer.
 constexpr std::size_t kRowBlockBytes = 1 << 20;
 constexpr std::size_t kLeastRowsOfBlock = 64;
-// From this number of rows on, tiles take less time.
+// From this number of rows on, tiles of bfloat16 take less time: half of a tile is empty then, but
+// fewer rows took as long without tiles (same run). Rounded rows, which VNNI multiplies otherwise,
+// need twice as many (kernels/few_bits/tiled-inl.h).
 constexpr std::size_t kLeastTiledRows = 8;
 
 std::size_t CountOf(std::size_t count, std::size_t step) { return (count + step - 1) / step; }
@@ -42,8 +46,8 @@ struct FewBitsProduct::RowParts {
 
 FewBitsProduct::FewBitsProduct(DType dtype, Target target)
     : dtype_(dtype),
-      few_(FindFewBits(target)),
-      many_(FindFewBitsMany(target)),
+      small_batch_(FindFewBitsSmallBatch(target)),
+      large_batch_(FindFewBitsLargeBatch(target)),
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
       multiply_parts_(FindFewBitsParts(target)),
@@ -55,9 +59,10 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
                               std::size_t parts, const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.group;
-  if (call.rows <= kFewBitsFewRows || depth == 0) return MultiplyFew(context, weight, call);
+  if (call.rows <= kFewBitsSmallBatch || depth == 0)
+    return MultiplySmallBatch(context, weight, call);
   if (UsesTiles(weight, call.rows)) return MultiplyParts(context, weight, parts, call);
-  MultiplyMany(context, weight, call);
+  MultiplyLargeBatch(context, weight, call);
 }
 
 /// Whether tiles hold the values of codes exactly, take less time, and are half full or more.
@@ -87,8 +92,8 @@ void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsCall& 
   });
 }
 
-void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
-                                 const FewBitsCall& call) const {
+void FewBitsProduct::MultiplySmallBatch(const KernelContext& context, const FewBitsWeight& weight,
+                                        const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.padded;
   const auto* left = static_cast<const float*>(call.left);
   std::vector<float> padded;
@@ -99,16 +104,16 @@ void FewBitsProduct::MultiplyFew(const KernelContext& context, const FewBitsWeig
     }
     left = padded.data();
   }
-  RunStrips(context, call, kFewBitsFewRows,
+  RunStrips(context, call, kFewBitsSmallBatch,
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
-              few_(weight, {left + row * depth, sums, rows, column});
+              small_batch_(weight, {left + row * depth, sums, rows, column});
             });
 }
 
 void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBitsWeight& weight,
                                      const FewBitsCall& call) const {
   const std::size_t groups = weight.groups, depth = groups * weight.padded;
-  if (depth == 0) return MultiplyFew(context, weight, call);
+  if (depth == 0) return MultiplySmallBatch(context, weight, call);
   const ScratchMemory integers = AllocateScratch(RoundedBytes(call.rows, depth));
   auto* const left = reinterpret_cast<std::int8_t*>(integers.get());
   std::vector<float> factors(2 * call.rows * groups);
@@ -145,8 +150,8 @@ void FewBitsProduct::MultiplyParts(const KernelContext& context, const FewBitsWe
             });
 }
 
-void FewBitsProduct::MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,
-                                  const FewBitsCall& call) const {
+void FewBitsProduct::MultiplyLargeBatch(const KernelContext& context, const FewBitsWeight& weight,
+                                        const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.group;
   const RowParts parts(call.rows);
   const ScratchMemory packed = PackLeft<float>(context, parts, depth, call);
@@ -163,10 +168,10 @@ void FewBitsProduct::MultiplyMany(const KernelContext& context, const FewBitsWei
         for (std::size_t part = 0; part < parts.count; ++part) {
           const std::size_t row = parts.First(part), rows = parts.First(part + 1) - row;
           auto* const results = reinterpret_cast<float*>(call.output) + row * call.columns + column;
-          many_(weight,
-                {left + row * depth, in_place ? results : sums,
-                 in_place ? call.columns : kFewBitsPanel, rows, column, count},
-                memory);
+          large_batch_(weight,
+                       {left + row * depth, in_place ? results : sums,
+                        in_place ? call.columns : kFewBitsPanel, rows, column, count},
+                       memory);
           for (std::size_t r = 0; !in_place && r < rows; ++r) {
             Finish(call, row + r, column, count, sums + r * kFewBitsPanel);
           }

@@ -38,10 +38,10 @@ class FewBitsProduct {
  private:
   struct RowParts;
 
-  void MultiplyFew(const KernelContext& context, const FewBitsWeight& weight,
-                   const FewBitsCall& call) const;
-  void MultiplyMany(const KernelContext& context, const FewBitsWeight& weight,
-                    const FewBitsCall& call) const;
+  void MultiplySmallBatch(const KernelContext& context, const FewBitsWeight& weight,
+                          const FewBitsCall& call) const;
+  void MultiplyLargeBatch(const KernelContext& context, const FewBitsWeight& weight,
+                          const FewBitsCall& call) const;
   bool UsesTiles(const FewBitsWeight& weight, std::size_t rows) const;
   void MultiplyParts(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
                      const FewBitsCall& call) const;
@@ -56,8 +56,8 @@ class FewBitsProduct {
               const W* sums) const;
 
   DType dtype_;
-  FewBitsKernel few_;
-  FewBitsManyKernel many_;
+  FewBitsSmallBatchKernel small_batch_;
+  FewBitsLargeBatchKernel large_batch_;
   RoundedKernel rounded_;
   RoundKernel round_;
   FewBitsPartsKernel multiply_parts_;

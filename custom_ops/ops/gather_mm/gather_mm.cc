@@ -20,7 +20,8 @@ namespace {
 namespace names = schema::gather_mm;
 static_assert(names::kInputCount == 4 && names::kAttributeCount == 2, "the declaration changed");
 
-// The number of multiply-adds that is worth a thread.
+// The number of multiply-adds that is worth a thread: 3 µs at 200 GFLOP/s, which a
+// core with AVX-512 reaches.
 constexpr std::size_t kProductsPerItem = 256 * 1024;
 // The number of items of a call for which columns are split, if rows and matrices give too few.
 constexpr std::size_t kWantedItems = 8;

@@ -12,14 +12,7 @@ static_assert(schema::skip_layer_norm::kAttributeCount == 2, "the declaration ch
 
 struct LayerNorm {
   using Kernel = LayerNormKernel;
-  static constexpr const char* kAxes = names::kAxes;
-  static constexpr std::int64_t kDefaultAxis = names::kAxesDefault[0];
-  static constexpr const char* kEps = names::kEps;
-  static constexpr float kDefaultEps = names::kEpsDefault;
-
-  static Kernel Find(Target target, DType dtype, bool wide) {
-    return FindLayerNorm(target, dtype, wide);
-  }
+  static constexpr auto* Find = &FindLayerNorm;
 
   class Parameters {
    public:

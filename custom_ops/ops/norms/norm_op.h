@@ -12,19 +12,23 @@
 
 namespace coreai {
 
+static_assert(schema::layer_norm::kAxesDefault[0] == schema::rms_norm::kAxesDefault[0] &&
+                  schema::layer_norm::kEpsDefault == schema::rms_norm::kEpsDefault,
+              "the attributes of one are read for both");
+
 /// A norm over trailing axes: of the first input or, `kResidual`, of the sum of the first two,
 /// which is then the second output.
 ///
-/// `Norm` supplies the differences: `Norm::Kernel` and `Norm::Find`, the attribute names of the
-/// schema, and `Norm::Parameters`, the scale (and bias) of a call, which is constructed from the
-/// index of the scale among the inputs and applies a kernel to rows.
+/// `Norm` supplies the differences: `Norm::Kernel`, `Norm::Find`, and `Norm::Parameters`, the scale
+/// (and bias) of a call, which is constructed from the index of the scale among the inputs and
+/// applies a kernel to rows.
 template <class Norm, bool kResidual>
 class NormOp : public Op {
  public:
   NormOp(const KernelInfo& info, DType dtype, Target target)
       : check_(info.op()),
-        axes_(check_, info.Ints(Norm::kAxes, {Norm::kDefaultAxis})),
-        eps_(info.Float(Norm::kEps, Norm::kDefaultEps)),
+        axes_(check_, info.Ints(schema::rms_norm::kAxes, {schema::rms_norm::kAxesDefault[0]})),
+        eps_(info.Float(schema::rms_norm::kEps, schema::rms_norm::kEpsDefault)),
         dtype_(dtype),
         add_(kResidual ? FindResidualAdd(target, dtype) : nullptr),
         kernels_{Norm::Find(target, dtype, false), Norm::Find(target, dtype, true)} {}

@@ -12,14 +12,7 @@ static_assert(schema::skip_rms_norm::kAttributeCount == 2, "the declaration chan
 
 struct RmsNorm {
   using Kernel = RmsNormKernel;
-  static constexpr const char* kAxes = names::kAxes;
-  static constexpr std::int64_t kDefaultAxis = names::kAxesDefault[0];
-  static constexpr const char* kEps = names::kEps;
-  static constexpr float kDefaultEps = names::kEpsDefault;
-
-  static Kernel Find(Target target, DType dtype, bool wide) {
-    return FindRmsNorm(target, dtype, wide);
-  }
+  static constexpr auto* Find = &FindRmsNorm;
 
   class Parameters {
    public:
@@ -35,10 +28,10 @@ struct RmsNorm {
     }
 
    private:
-    Parameters(const Checker& check, const TensorView& given, const Shape& input, std::size_t first,
+    Parameters(const Checker& check, const TensorView& scale, const Shape& input, std::size_t first,
                DType dtype)
-        : scale_(check, "scale", given, input, first, dtype, false),
-          round_first_(given.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {}
+        : scale_(check, "scale", scale, input, first, dtype, false),
+          round_first_(scale.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {}
 
     RowParameter scale_;
     bool round_first_;  // a float32 scale is applied before rounding to the output's type

@@ -48,19 +48,20 @@ std::size_t RowSize(const Call& call, const Shape& shape) {
   return elements;
 }
 
-Arrays Norm(const Call& call, const Array& x, bool centred, const Array& scale, const Array& bias) {
+Arrays Norm(const Call& call, const Array& x, bool centered, const Array& scale,
+            const Array& bias) {
   const double eps = call.Float("eps", schema::rms_norm::kEpsDefault);
   const std::size_t row = RowSize(call, x.shape);
   Array y = x;
-  y.data = centred ? testing::LayerNormReference(x.data, {}, {}, row, eps)
-                   : testing::RmsNormReference(x.data, {}, row, eps);
+  y.data = centered ? testing::LayerNormReference(x.data, {}, {}, row, eps)
+                    : testing::RmsNormReference(x.data, {}, row, eps);
   return {Affine(y, scale, bias)};
 }
 
-Arrays SkipNorm(const Call& call, bool centred, const Array& scale, const Array& bias) {
+Arrays SkipNorm(const Call& call, bool centered, const Array& scale, const Array& bias) {
   Array sum = Affine(call.In(0), {}, call.In(1));
   for (double& x : sum.data) x = Rounded(x, call.type);
-  Arrays outputs = Norm(call, sum, centred, scale, bias);
+  Arrays outputs = Norm(call, sum, centered, scale, bias);
   outputs.push_back(sum);
   return outputs;
 }

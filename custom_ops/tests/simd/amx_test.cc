@@ -45,11 +45,7 @@ inline void MultiplyInModel(int kind, const void* a, size_t stride, const void* 
 }
 
 inline void MultiplyNatively(int kind, const void* a, size_t stride, const void* b, void* sums) {
-#if HWY_ARCH_X86_64
-  Multiply<AmxTiles>(kind, a, stride, b, sums);
-#else
-  Multiply<ModelTiles>(kind, a, stride, b, sums);
-#endif
+  Multiply<KernelTiles>(kind, a, stride, b, sums);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -9,14 +9,10 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// Copies `n` elements through the compute type, whole vectors first.
+/// Copies `n` elements through the compute type.
 template <typename T>
 void CopyThrough(const T* in, T* out, size_t n) {
-  const hn::ScalableTag<Wide<T>> d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) StoreNarrow(LoadWide(d, in + i), d, out + i);
-  if (i < n) StoreNarrowN(LoadWideN(d, in + i, n - i), d, out + i, n - i);
+  ConvertRow(hn::ScalableTag<Wide<T>>(), in, n, out);
 }
 
 template <typename T>

@@ -88,6 +88,6 @@ def test_the_header_has_names_and_defaults() -> None:
     header = declaration_header(CLIPPED_SWIGLU)
     assert 'kDomain[] = "ai.coreai.user"' in header
     assert "inline constexpr float kLimitDefault = 7.0f;" in header
-    assert "kGateInput,\n  kUpInput," in header
+    assert "kGateInput, kUpInput," in header
     assert "kDTypes = 15;" in header
     assert "kShapedOutputs = 1;" in header

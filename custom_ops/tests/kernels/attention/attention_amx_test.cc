@@ -17,11 +17,7 @@ inline void AttentionOfModel(const AttentionProblem& a, size_t item, void* scrat
 }
 
 inline void AttentionOfAmx(const AttentionProblem& a, size_t item, void* scratch) {
-#if HWY_ARCH_X86_64
-  AttentionAmx<AmxTiles>(a, item, scratch).Run();
-#else
-  AttentionOfModel(a, item, scratch);
-#endif
+  AttentionAmx<KernelTiles>(a, item, scratch).Run();
 }
 
 }  // namespace HWY_NAMESPACE
@@ -58,7 +54,7 @@ void CheckFilled(const AttentionCase& c) {
 }
 
 void Check(AttentionCase c) {
-  Randomise(&c, DType::kBFloat16);
+  Randomize(&c, DType::kBFloat16);
   CheckFilled(c);
 }
 
@@ -123,7 +119,7 @@ TEST(AttentionAmx, GrowingScores) {
   const DType dtype = DType::kBFloat16;
   for (const std::size_t queries : {9u, 40u, 70u}) {
     AttentionCase c = Grouped(queries, 300, 32, 40);
-    Randomise(&c, dtype);
+    Randomize(&c, dtype);
     c.query.assign(c.query.size(), 1);
     for (std::size_t i = 0; i < c.key.size(); ++i) {
       c.key[i] = static_cast<double>(i / c.head_dim % c.keys / 8);

@@ -29,7 +29,7 @@ inline AttentionCase Sized(std::size_t queries, std::size_t keys, std::size_t he
 }
 
 /// Fills the inputs with numbers of the type, so that kernel and reference see the same.
-inline void Randomise(AttentionCase* c, DType dtype, unsigned seed = 1) {
+inline void Randomize(AttentionCase* c, DType dtype, unsigned seed = 1) {
   const auto fill = [&](std::size_t count, unsigned salt) {
     return Tensor(dtype, Normal(count, seed * 16 + salt)).Values();
   };

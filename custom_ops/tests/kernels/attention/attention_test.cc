@@ -71,10 +71,10 @@ TEST(Attention, EveryHeadAndValueDim) {
     for (std::size_t n = 0; n <= 2 * 16 + 1; ++n) {
       for (const std::size_t queries : {1u, 3u, 9u}) {
         AttentionCase by_head = Sized(queries, 7, n, 3);
-        Randomise(&by_head, dtype);
+        Randomize(&by_head, dtype);
         Check(by_head, dtype, {{}, false, n % 3});
         AttentionCase by_value = Sized(queries, 7, 3, n);
-        Randomise(&by_value, dtype);
+        Randomize(&by_value, dtype);
         Check(by_value, dtype, {{}, false, n % 3});
       }
     }
@@ -85,7 +85,7 @@ TEST(Attention, WideValues) {
   for (const DType dtype : AllDTypes()) {
     for (const std::size_t queries : {1u, 2u, 4u, 8u, 70u}) {
       AttentionCase c = Sized(queries, 11, 130, 141);
-      Randomise(&c, dtype);
+      Randomize(&c, dtype);
       Check(c, dtype);
     }
   }
@@ -97,7 +97,7 @@ TEST(Attention, EveryLengthAroundTheTiles) {
          {1u, 2u, 5u, 15u, 16u, 17u, 31u, 32u, 33u, 49u, 63u, 64u, 65u, 130u}) {
       for (const std::size_t keys : {0u, 1u, 5u, 6u, 7u, 95u, 96u, 97u, 193u, 257u}) {
         AttentionCase c = Sized(queries, keys, 8, 5);
-        Randomise(&c, dtype);
+        Randomize(&c, dtype);
         Check(c, dtype);
       }
     }
@@ -111,7 +111,7 @@ TEST(Attention, TilesOfManyRows) {
       c.causal = true;
       c.offset = 130 - static_cast<std::int64_t>(queries);
       c.window = 70;
-      Randomise(&c, dtype);
+      Randomize(&c, dtype);
       Check(c, dtype);
     }
   }
@@ -130,7 +130,7 @@ TEST(Attention, CausalAndWindowsInBothAlignments) {
               c.offset = lower_right
                              ? static_cast<std::int64_t>(keys) - static_cast<std::int64_t>(queries)
                              : 0;
-              Randomise(&c, dtype);
+              Randomize(&c, dtype);
               Check(c, dtype);
             }
           }
@@ -148,7 +148,7 @@ TEST(Attention, GroupedHeads) {
         AttentionCase c = Sized(queries, 21, 6, 7, heads[0], heads[1], heads[2], 2);
         c.causal = queries > 1;
         c.offset = 21 - static_cast<std::int64_t>(queries);
-        Randomise(&c, dtype);
+        Randomize(&c, dtype);
         c.sinks = Normal(c.heads, 9);
         for (double& sink : c.sinks) sink = Quantize(sink, WideDType(dtype));
         Check(c, dtype);
@@ -165,7 +165,7 @@ TEST(Attention, MasksOfEveryKindAndBroadcast) {
         AttentionCase c = Sized(queries, 101, 4, 3, 4, 2, 2, 2);
         // A given mask is used alone.
         c.causal = true;
-        Randomise(&c, dtype);
+        Randomize(&c, dtype);
         const std::size_t count = c.batch * c.heads * c.queries * c.keys;
         const auto random = Tensor(dtype, Normal(count, 5)).Values();
         const auto at = [&](std::size_t i) {
@@ -196,7 +196,7 @@ TEST(Attention, SoftcapComesBeforeTheMask) {
       c.softcap = 3;
       c.causal = true;
       c.offset = 50 - static_cast<std::int64_t>(queries);
-      Randomise(&c, dtype);
+      Randomize(&c, dtype);
       Check(c, dtype);
     }
   }
@@ -206,7 +206,7 @@ TEST(Attention, FullyMaskedRowsAreZero) {
   for (const DType dtype : AllDTypes()) {
     for (const std::size_t queries : {2u, 3u, 30u}) {
       AttentionCase c = Sized(queries, 100, 4, 5);
-      Randomise(&c, dtype);
+      Randomize(&c, dtype);
       c.bool_mask.assign(queries * 100, 1);
       std::fill_n(c.bool_mask.begin(), 100, 0);                     // row 0: all of it
       std::fill_n(c.bool_mask.begin() + 100, 97, std::uint8_t{0});  // row 1: its first tile
@@ -277,7 +277,7 @@ TEST(Attention, NanAndInfinityPropagate) {
 
 TEST(Attention, DenormalsAreKept) {
   AttentionCase c = Sized(20, 9, 4, 3);
-  Randomise(&c, DType::kFloat16);
+  Randomize(&c, DType::kFloat16);
   for (double& x : c.value) x = Quantize(x * 1e-7, DType::kFloat16);
   Check(c, DType::kFloat16);
 }

@@ -11,7 +11,7 @@
 namespace coreai::testing {
 namespace {
 
-void CheckFew(const Product& p) {
+void CheckSmallBatch(const Product& p) {
   const Weight weight(p);
   const Tensor x(DType::kFloat32, Normal(p.rows * p.groups * p.group, 5));
   const auto want = LinearNbitsReference(x.Values(), p.rows, weight.plain, false);
@@ -21,9 +21,9 @@ void CheckFew(const Product& p) {
     std::vector<Tensor> strips;
     for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
       strips.emplace_back(DType::kFloat32, p.rows * kFewBitsStrip);
-      FindFewBits(target)(weight.packed,
-                          {static_cast<const float*>(left.data()),
-                           static_cast<float*>(strips.back().data()), p.rows, column});
+      FindFewBitsSmallBatch(target)(weight.packed,
+                                    {static_cast<const float*>(left.data()),
+                                     static_cast<float*>(strips.back().data()), p.rows, column});
     }
     ExpectNear(Joined(strips, p), want, DType::kFloat32);
   }
@@ -40,7 +40,7 @@ void CheckRounded(const Product& p) {
   for (const Target target : SupportedTargets()) CheckRoundedKernels(p, target, VersionsOf(target));
 }
 
-void CheckMany(const Product& p) {
+void CheckLargeBatch(const Product& p) {
   const Weight weight(p);
   const std::size_t depth = p.groups * p.group;
   const Tensor x(DType::kFloat32, Normal(p.rows * depth, 5));
@@ -55,7 +55,7 @@ void CheckMany(const Product& p) {
     const Tensor scratch(DType::kFloat32, kFewBitsScratchBytes / 4);
     FindGatherMmPackLeft(target, DType::kFloat32)(rows.data(), p.rows, depth, left.data());
     for (std::size_t column = 0; column < p.columns; column += kFewBitsPanel) {
-      FindFewBitsMany(target)(
+      FindFewBitsLargeBatch(target)(
           weight.packed,
           {static_cast<const float*>(left.data()), static_cast<float*>(output.data()) + column,
            p.columns, p.rows, column, std::min(kFewBitsPanel, p.columns - column)},
@@ -67,11 +67,11 @@ void CheckMany(const Product& p) {
 
 TEST(FewBits, EveryNumberOfBitsAndRows) {
   for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
-    for (std::size_t rows = 1; rows <= kFewBitsFewRows; ++rows) {
+    for (std::size_t rows = 1; rows <= kFewBitsSmallBatch; ++rows) {
       for (const bool zeros : {false, true}) {
-        CheckFew({bits, 16, 3, 70, rows, DType::kFloat32, zeros});
+        CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, zeros});
       }
-      CheckFew({bits, 16, 3, 70, rows, DType::kFloat32, false, true});
+      CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, false, true});
     }
   }
 }
@@ -80,22 +80,22 @@ TEST(FewBits, EveryGroupAndScale) {
   for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
       for (const std::size_t group : {8u, 24u, 40u, 128u}) {
-        CheckFew({bits, group, 2, 65, 2, scale, true});
+        CheckSmallBatch({bits, group, 2, 65, 2, scale, true});
         CheckRounded({bits, group, 2, 65, 2, scale, true});
       }
     }
   }
   for (const std::size_t group : {1u, 2u, 3u, 5u, 7u}) {
-    CheckFew({8, group, 5, 17, 1});
+    CheckSmallBatch({8, group, 5, 17, 1});
     CheckRounded({8, group, 5, 17, 1});
-    CheckFew({4, 2 * group, 5, 17, 1});
+    CheckSmallBatch({4, 2 * group, 5, 17, 1});
     CheckRounded({4, 2 * group, 5, 17, 1});
   }
 }
 
 TEST(FewBits, EveryNumberOfColumns) {
   for (std::size_t columns = 1; columns <= 2 * kFewBitsStrip + 1; ++columns) {
-    CheckFew({4, 8, 2, columns, 1});
+    CheckSmallBatch({4, 8, 2, columns, 1});
     CheckRounded({4, 8, 2, columns, 1});
   }
 }
@@ -129,25 +129,25 @@ TEST(FewBits, PartsInTiles) {
   }
 }
 
-TEST(FewBits, ManyRowsOfEveryNumberOfColumns) {
+TEST(FewBits, LargeBatchesOfEveryNumberOfColumns) {
   for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
     for (std::size_t columns = 1; columns < 50; ++columns) {
-      CheckMany({bits, 8, 1, columns, 9});
+      CheckLargeBatch({bits, 8, 1, columns, 9});
     }
   }
 }
 
-TEST(FewBits, ManyRowsOfEveryNumberAndGroup) {
+TEST(FewBits, LargeBatchesOfEveryNumberAndGroup) {
   for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
     for (const std::size_t group : {8u, 16u, 40u, 128u, 200u, 264u}) {
-      CheckMany({bits, group, 2, 70, 13, DType::kFloat16, true});
-      CheckMany({bits, group, 3, 70, 5, DType::kBFloat16, false, true});
+      CheckLargeBatch({bits, group, 2, 70, 13, DType::kFloat16, true});
+      CheckLargeBatch({bits, group, 3, 70, 5, DType::kBFloat16, false, true});
     }
-    for (std::size_t rows = kFewBitsFewRows + 1; rows < 34; ++rows) {
-      CheckMany({bits, 16, 9, 49, rows, DType::kFloat32});
+    for (std::size_t rows = kFewBitsSmallBatch + 1; rows < 34; ++rows) {
+      CheckLargeBatch({bits, 16, 9, 49, rows, DType::kFloat32});
     }
   }
-  CheckMany({4, 32, 5, 64, kGatherMmMaxRows});
+  CheckLargeBatch({4, 32, 5, 64, kGatherMmMaxRows});
 }
 
 TEST(FewBits, SumsOfTheLargestNumbersAreExact) {

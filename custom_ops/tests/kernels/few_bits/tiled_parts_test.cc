@@ -42,15 +42,9 @@ HWY_AFTER_NAMESPACE();
 namespace coreai::testing {
 namespace {
 
-FewBitsPartsKernel PartsOf(Target target) {
-  static constexpr FewBitsPartsKernel (*kSelect[kTargetCount])() = COREAI_TARGETS(PartsInModel);
-  return kSelect[static_cast<std::size_t>(target)]();
-}
+FewBitsPartsKernel PartsOf(Target target) { return COREAI_FOR(target, PartsInModel)(); }
 
-FewBitsSplitKernel SplitOf(Target target) {
-  static constexpr FewBitsSplitKernel (*kSelect[kTargetCount])() = COREAI_TARGETS(SplitForModel);
-  return kSelect[static_cast<std::size_t>(target)]();
-}
+FewBitsSplitKernel SplitOf(Target target) { return COREAI_FOR(target, SplitForModel)(); }
 
 TEST(FewBitsPartsTiles, AgreeWithTheReferenceInTheModel) {
   for (const Target target : SupportedTargets()) {

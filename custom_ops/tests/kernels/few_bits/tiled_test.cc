@@ -31,9 +31,8 @@ namespace coreai::testing {
 namespace {
 
 TEST(FewBitsTiles, AgreeWithTheReferenceInTheModel) {
-  static constexpr RoundedKernel kKernels[kTargetCount] = COREAI_TARGETS(RoundedInModel);
   for (const Target target : SupportedTargets()) {
-    const RoundedKernel kernel = kKernels[static_cast<std::size_t>(target)];
+    const RoundedKernel kernel = COREAI_FOR(target, RoundedInModel);
     for (const std::size_t bits : {8u, 4u, 2u}) {
       for (const std::size_t rows : {15u, 16u, 29u, 34u}) {
         for (const std::size_t group : {8u, 32u, 40u, 64u, 96u, 128u, 136u}) {

@@ -23,12 +23,8 @@ inline GatedDeltaKernel KernelOfModel(DType dtype) {
 }
 
 inline GatedDeltaKernel KernelOfAmx(DType dtype) {
-#if HWY_ARCH_X86_64
-  if (dtype == DType::kFloat16) return GatedDeltaOf<hwy::float16_t, AmxTiles>;
-  return GatedDeltaOf<hwy::bfloat16_t, AmxTiles>;
-#else
-  return KernelOfModel(dtype);
-#endif
+  if (dtype == DType::kFloat16) return GatedDeltaOf<hwy::float16_t, KernelTiles>;
+  return GatedDeltaOf<hwy::bfloat16_t, KernelTiles>;
 }
 
 }  // namespace HWY_NAMESPACE

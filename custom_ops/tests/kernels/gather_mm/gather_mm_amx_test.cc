@@ -23,11 +23,7 @@ inline GatherMmKernel KernelOfModel(DType dtype, GatherMmLayout layout) {
 }
 
 inline GatherMmKernel KernelOfAmx(DType dtype, GatherMmLayout layout) {
-#if HWY_ARCH_X86_64
-  return KernelOf<AmxTiles>(dtype, layout);
-#else
-  return KernelOfModel(dtype, layout);
-#endif
+  return KernelOf<KernelTiles>(dtype, layout);
 }
 
 inline GatherMmPackLeftKernel PackRows(DType dtype) {

@@ -2,11 +2,11 @@
 
 #include "hwy/highway.h"
 
-#if defined(COREAI_KERNELS_GATHER_MM_FEW_PACKED_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef COREAI_KERNELS_GATHER_MM_FEW_PACKED_INL_H_
-#undef COREAI_KERNELS_GATHER_MM_FEW_PACKED_INL_H_
+#if defined(COREAI_KERNELS_GATHER_MM_FEW_ROWS_PACKED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_GATHER_MM_FEW_ROWS_PACKED_INL_H_
+#undef COREAI_KERNELS_GATHER_MM_FEW_ROWS_PACKED_INL_H_
 #else
-#define COREAI_KERNELS_GATHER_MM_FEW_PACKED_INL_H_
+#define COREAI_KERNELS_GATHER_MM_FEW_ROWS_PACKED_INL_H_
 #endif
 
 #include "kernels/gather_mm/gather_mm_tile-inl.h"
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Prefetch distance of the matrix.
+// Prefetch distance of the matrix: a page, at whose end hardware prefetchers stop.
 inline constexpr size_t kBytesAhead = 4096;
 
 /// One panel of the matrix times kRows rows. Steps of k alternate between kTurns sums, enough to

@@ -3,15 +3,15 @@
 
 #include "hwy/highway.h"
 
-#if defined(COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
-#undef COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
+#if defined(COREAI_KERNELS_GATHER_MM_AMX_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_GATHER_MM_AMX_FEW_ROWS_INL_H_
+#undef COREAI_KERNELS_GATHER_MM_AMX_FEW_ROWS_INL_H_
 #else
-#define COREAI_KERNELS_GATHER_MM_AMX_FEW_INL_H_
+#define COREAI_KERNELS_GATHER_MM_AMX_FEW_ROWS_INL_H_
 #endif
 
 #include "kernels/gather_mm/gather_mm_amx_pack-inl.h"
-#include "kernels/gather_mm/gather_mm_few-inl.h"
+#include "kernels/gather_mm/gather_mm_few_rows-inl.h"
 #include "kernels/gather_mm/gather_mm_many-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -86,7 +86,7 @@ HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t di
     alignas(64) float pairs[2 * kAmxColumns];
     for (size_t v = 0; v < kVecs; ++v) hn::Store(sums[r][v], d, pairs + v * kLanes);
     for (size_t c = 0; c < kAmxColumns; ++c) pairs[c] = pairs[2 * c] + pairs[2 * c + 1];
-    NarrowRow(pairs, width, static_cast<T*>(t.output[r]) + column);
+    ConvertRow(hn::ScalableTag<float>(), pairs, width, static_cast<T*>(t.output[r]) + column);
   }
 }
 
@@ -129,8 +129,6 @@ void MultiplyFewOf(const GatherMmTile& t, void* scratch) {
 /// The same for rows of bfloat16, widened in the scratch memory. Returns whether they fit into it.
 template <GatherMmLayout kLayout>
 bool MultiplyFewWidened(const GatherMmTile& t, void* scratch) {
-  const hn::ScalableTag<float> d;
-  const size_t lanes = hn::Lanes(d);
   auto* wide = static_cast<float*>(scratch) + kGatherMmFewRows * kFewColumns;
   if ((kFewColumns + t.depth) * kGatherMmFewRows * sizeof(float) > kGatherMmScratchBytes) {
     return false;
@@ -139,10 +137,7 @@ bool MultiplyFewWidened(const GatherMmTile& t, void* scratch) {
   for (size_t r = 0; r < t.rows; ++r, wide += t.depth) {
     const auto* row = static_cast<const hwy::bfloat16_t*>(t.left[r]);
     rows[r] = wide;
-    size_t k = 0;
-    for (; k + lanes <= t.depth; k += lanes) hn::StoreU(LoadWide(d, row + k), d, wide + k);
-    const size_t left = t.depth - k;
-    if (left != 0) hn::StoreN(LoadWideN(d, row + k, left), d, wide + k, left);
+    ConvertRow(hn::ScalableTag<float>(), row, t.depth, wide);
   }
   GatherMmTile widened = t;
   widened.left = rows;

@@ -2,11 +2,11 @@
 
 #include "hwy/highway.h"
 
-#if defined(COREAI_KERNELS_GATHER_MM_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef COREAI_KERNELS_GATHER_MM_FEW_INL_H_
-#undef COREAI_KERNELS_GATHER_MM_FEW_INL_H_
+#if defined(COREAI_KERNELS_GATHER_MM_FEW_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_GATHER_MM_FEW_ROWS_INL_H_
+#undef COREAI_KERNELS_GATHER_MM_FEW_ROWS_INL_H_
 #else
-#define COREAI_KERNELS_GATHER_MM_FEW_INL_H_
+#define COREAI_KERNELS_GATHER_MM_FEW_ROWS_INL_H_
 #endif
 
 #include "kernels/gather_mm/gather_mm.h"

@@ -1,8 +1,9 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/elementwise/gated_activation.cc"
+#define HWY_TARGET_INCLUDE "kernels/elementwise/elementwise.cc"
 #include "hwy/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
+#include "kernels/elementwise/add_bias-inl.h"
 #include "kernels/elementwise/gated_activation-inl.h"
 
 #if HWY_ONCE
@@ -10,10 +11,12 @@
 
 namespace coreai {
 
+AddBiasKernel FindAddBias(Target target, DType dtype, Activation activation) {
+  return COREAI_FOR(target, SelectAddBias)(dtype, activation);
+}
+
 GatedActivationKernel FindGatedActivation(Target target, DType dtype, Activation activation) {
-  static constexpr GatedActivationKernel (*kSelect[kTargetCount])(DType, Activation) =
-      COREAI_TARGETS(SelectGatedActivation);
-  return kSelect[static_cast<std::size_t>(target)](dtype, activation);
+  return COREAI_FOR(target, SelectGatedActivation)(dtype, activation);
 }
 
 }  // namespace coreai

@@ -2,11 +2,11 @@
 
 #include "hwy/highway.h"
 
-#if defined(COREAI_KERNELS_FEW_BITS_MANY_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef COREAI_KERNELS_FEW_BITS_MANY_INL_H_
-#undef COREAI_KERNELS_FEW_BITS_MANY_INL_H_
+#if defined(COREAI_KERNELS_FEW_BITS_LARGE_BATCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_FEW_BITS_LARGE_BATCH_INL_H_
+#undef COREAI_KERNELS_FEW_BITS_LARGE_BATCH_INL_H_
 #else
-#define COREAI_KERNELS_FEW_BITS_MANY_INL_H_
+#define COREAI_KERNELS_FEW_BITS_LARGE_BATCH_INL_H_
 #endif
 
 #include "kernels/few_bits/codes-inl.h"
@@ -86,7 +86,7 @@ HWY_NOINLINE void DequantizeBlock(const FewBitsWeight& w, const Columns (&column
 /// block by block: a block is dequantized into the first-level cache. `scratch` has a block, then
 /// the sums of all rows.
 template <size_t kBits, size_t kVecs, class MakeValue>
-void MultiplyPanel(const FewBitsWeight& w, const FewBitsManyRows& rows, size_t first,
+void MultiplyPanel(const FewBitsWeight& w, const FewBitsLargeBatch& rows, size_t first,
                    const MakeValue& make, float* HWY_RESTRICT scratch) {
   constexpr size_t kWidth = kVecs * kLanes;
   const size_t depth = w.groups * w.group;
@@ -120,7 +120,7 @@ void MultiplyPanel(const FewBitsWeight& w, const FewBitsManyRows& rows, size_t f
 }
 
 template <size_t kBits>
-void MultiplyPanels(const FewBitsWeight& w, const FewBitsManyRows& rows, float* scratch) {
+void MultiplyPanels(const FewBitsWeight& w, const FewBitsLargeBatch& rows, float* scratch) {
   constexpr size_t kWidth = kPanelVecs * kLanes;
   static_assert((kPanelDepth + kGatherMmMaxRows) * kWidth * sizeof(float) <= kFewBitsScratchBytes,
                 "scratch is too small");
@@ -135,7 +135,8 @@ void MultiplyPanels(const FewBitsWeight& w, const FewBitsManyRows& rows, float* 
   });
 }
 
-inline void FewBitsMany(const FewBitsWeight& w, const FewBitsManyRows& rows, void* scratch) {
+inline void MultiplyLargeBatch(const FewBitsWeight& w, const FewBitsLargeBatch& rows,
+                               void* scratch) {
   if (w.bits == 2) return MultiplyPanels<2>(w, rows, static_cast<float*>(scratch));
   if (w.bits == 4) return MultiplyPanels<4>(w, rows, static_cast<float*>(scratch));
   MultiplyPanels<8>(w, rows, static_cast<float*>(scratch));

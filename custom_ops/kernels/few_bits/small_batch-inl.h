@@ -1,12 +1,12 @@
-// Products of few rows in float. Included once per target.
+// Products of a small batch of rows in float. Included once per target.
 
 #include "hwy/highway.h"
 
-#if defined(COREAI_KERNELS_FEW_BITS_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef COREAI_KERNELS_FEW_BITS_FEW_INL_H_
-#undef COREAI_KERNELS_FEW_BITS_FEW_INL_H_
+#if defined(COREAI_KERNELS_FEW_BITS_SMALL_BATCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COREAI_KERNELS_FEW_BITS_SMALL_BATCH_INL_H_
+#undef COREAI_KERNELS_FEW_BITS_SMALL_BATCH_INL_H_
 #else
-#define COREAI_KERNELS_FEW_BITS_FEW_INL_H_
+#define COREAI_KERNELS_FEW_BITS_SMALL_BATCH_INL_H_
 #endif
 
 #include "kernels/few_bits/codes-inl.h"
@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 // Vectors of columns that are multiplied together. Targets with 16 registers have half as many.
 template <size_t kRows>
-inline constexpr size_t kFewVecs = kRows == 1 && HWY_TARGET != HWY_AVX2 ? 4 : 2;
+inline constexpr size_t kBatchVecs = kRows == 1 && HWY_TARGET != HWY_AVX2 ? 4 : 2;
 
 /// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums, to
 /// hide the latency of the addition.
@@ -71,8 +71,8 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
 }
 
 template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue>
-HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& rows, size_t first,
-                                  const MakeValue& make) {
+HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatch& rows,
+                                  size_t first, const MakeValue& make) {
   const FloatTag d;
   const size_t stride = w.groups * w.padded;
   const size_t bytes = w.padded * kFewBitsStrip * kBits / 8;
@@ -104,8 +104,8 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsRows& row
 }
 
 template <size_t kBits, size_t kRows>
-void MultiplyStrip(const FewBitsWeight& w, const FewBitsRows& rows) {
-  constexpr size_t kVecs = kFewVecs<kRows>;
+void MultiplyStrip(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
+  constexpr size_t kVecs = kBatchVecs<kRows>;
   WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
     for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
       MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
@@ -114,8 +114,8 @@ void MultiplyStrip(const FewBitsWeight& w, const FewBitsRows& rows) {
 }
 
 template <size_t kBits>
-void MultiplyRows(const FewBitsWeight& w, const FewBitsRows& rows) {
-  static_assert(kFewBitsFewRows == 4, "one case for each");
+void MultiplyRows(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
+  static_assert(kFewBitsSmallBatch == 4, "one case for each");
   switch (rows.rows) {
     case 1:
       return MultiplyStrip<kBits, 1>(w, rows);
@@ -134,7 +134,7 @@ void MultiplyRows(const FewBitsWeight& w, const FewBitsRows& rows) {
   }
 }
 
-inline void FewBits(const FewBitsWeight& w, const FewBitsRows& rows) {
+inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   if (w.bits == 2) return MultiplyRows<2>(w, rows);
   if (w.bits == 4) return MultiplyRows<4>(w, rows);
   MultiplyRows<8>(w, rows);
