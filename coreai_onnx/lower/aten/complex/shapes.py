@@ -72,8 +72,6 @@ _BY_PARTS = (
     "aten.slice_scatter.default",
     "aten.masked_select.default",
     "aten.as_strided.default",
-    "aten.movedim.int",
-    "aten.movedim.intlist",
     "aten.t.default",
     "aten.unfold.default",
 )

@@ -95,18 +95,6 @@ def chain_matmul(op: OpBuilder, matrices: Sequence[Value]) -> Value:
     return result
 
 
-@lowers("aten.bilinear.default")
-def bilinear(
-    op: OpBuilder, input1: Value, input2: Value, weight: Value, bias: Value | None = None
-) -> Value:
-    """y[…, o] = Σ input1[…, i] weight[o, i, j] input2[…, j] + bias[o]."""
-    outputs, left, right = dims_of(weight)
-    columns = op.reshape(op.transpose(weight, [1, 0, 2]), [left, outputs * right])
-    rows = op.reshape(product(op, input1, columns), [*dims_of(input1)[:-1], outputs, right])
-    result = op.squeeze(product(op, rows, op.unsqueeze(input2, [-1])), [-1])
-    return _plus(op, result, bias)
-
-
 @lowers("aten._trilinear.default")
 def trilinear(
     op: OpBuilder,

@@ -37,35 +37,6 @@ def embedding_renorm(
     return op.Mul(self, scale)
 
 
-@lowers("aten.embedding_bag.default", "aten.embedding_bag.padding_idx")
-def embedding_bag(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    mode: int = 0,
-    per_sample_weights: Value | None = None,
-    *,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> tuple[Value, ...]:
-    """The sum, mean or maximum of the rows of every bag; a bag is a run of indices."""
-    if padding_idx is not None and padding_idx < 0:
-        size = dims_of(weight)[0]
-        assert isinstance(size, int)
-        padding_idx += size
-    return _bags(
-        op,
-        weight,
-        indices,
-        offsets,
-        mode,
-        per_sample_weights,
-        include_last_offset=include_last_offset,
-        padding_idx=padding_idx,
-    )
-
-
 @lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
 def _embedding_bag(
     op: OpBuilder,

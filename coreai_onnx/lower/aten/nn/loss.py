@@ -1,4 +1,4 @@
-"""Losses whose torch decomposition is inefficient: class likelihoods and margins."""
+"""Losses whose torch decomposition is inefficient: likelihoods of classes and multilabel margins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from coreai_onnx.lower.build.values import (
     Value,
     dims_of,
     dtype_of,
-    is_bool,
     is_float,
     rank_of,
     set_dims,
@@ -29,19 +28,6 @@ def reduced(op: OpBuilder, x: Value, reduction: int) -> Value:
 
 
 # ---------------------------------------------------------------------- likelihoods of classes
-@lowers("aten.nll_loss.default", "aten.nll_loss2d.default", "aten.nll_loss_nd.default")
-def nll_loss(
-    op: OpBuilder,
-    self: Value,
-    target: Value,
-    weight: Value | None = None,
-    reduction: int = 1,
-    ignore_index: Dim = -100,
-) -> Value:
-    """-weight[target] * self[target], averaged over the weights."""
-    return _likelihood(op, self, target, weight, reduction, ignore_index)[0]
-
-
 @lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 def nll_loss_forward(
     op: OpBuilder,
@@ -182,99 +168,7 @@ def _soft(
     return reduced(op, op.Neg(op.ReduceSum(terms, [axis], keepdims=0)), reduction)
 
 
-@lowers("aten.poisson_nll_loss.default")
-def poisson_nll_loss(
-    op: OpBuilder,
-    input: Value,
-    target: Value,
-    *,
-    log_input: bool,
-    full: bool,
-    eps: float,
-    reduction: int,
-) -> Value:
-    """exp(x) - target * x, or x - target * log(x + eps); full adds Stirling's approximation."""
-    dtype = torch.promote_types(dtype_of(input), dtype_of(target))
-    if not dtype.is_floating_point:
-        dtype = torch.get_default_dtype()
-    x, t = op.cast(input, dtype), op.cast(target, dtype)
-    if log_input:
-        loss = op.Sub(op.Exp(x), op.Mul(t, x))
-    else:
-        loss = op.Sub(x, op.Mul(t, op.Log(op.Add(x, eps))))
-    if full:
-        stirling = op.Add(
-            op.Sub(op.Mul(t, op.Log(t)), t), op.Mul(op.Log(op.Mul(t, 2 * torch.pi)), 0.5)
-        )
-        loss = op.Add(loss, op.Where(op.LessOrEqual(t, 1), op.like(t, 0), stirling))
-    return reduced(op, loss, reduction)
-
-
 # ---------------------------------------------------------------------- margins
-@lowers("aten.margin_ranking_loss.default")
-def margin_ranking_loss(
-    op: OpBuilder,
-    input1: Value,
-    input2: Value,
-    target: Value,
-    margin: float = 0.0,
-    reduction: int = 1,
-) -> Value:
-    """max(0, -target * (input1 - input2) + margin)."""
-    first, second, sign = promote(op, input1, input2, target)
-    raw = op.Mul(op.Neg(sign), op.Sub(first, second))
-    raw, offset = promote(op, raw, margin) if is_float(raw) else (raw, op.like(raw, int(margin)))
-    return reduced(op, op.Max(op.Add(raw, offset), 0), reduction)
-
-
-@lowers("aten.hinge_embedding_loss.default")
-def hinge_embedding_loss(
-    op: OpBuilder, self: Value, target: Value, margin: float = 1.0, reduction: int = 1
-) -> Value:
-    """self where the target is 1, max(0, margin - self) where it is -1."""
-    if dtype_of(self) in (torch.float16, torch.bfloat16):
-        self = op.cast(self, torch.float32)  # sums are rounded once
-    if is_bool(target):
-        target = op.cast(target, torch.int64)  # -1 as a boolean would be true
-    zero = op.like(self, 0)
-    far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), zero))
-    near = op.Where(op.Equal(target, -1), zero, self)
-    return reduced(op, op.Add(far, near), reduction)
-
-
-@lowers("aten.cosine_embedding_loss.default")
-def cosine_embedding_loss(
-    op: OpBuilder,
-    input1: Value,
-    input2: Value,
-    target: Value,
-    margin: float = 0.0,
-    reduction: int = 1,
-) -> Value:
-    """1 - cos where the target is 1, max(0, cos - margin) where it is -1; ε = 1e-12 as in torch."""
-    dtype = torch.promote_types(dtype_of(input1), dtype_of(input2))
-    first, second = (op.cast(x, dtype) for x in (input1, input2))
-    if not dtype.is_floating_point:
-        first, second = (op.cast(x, torch.get_default_dtype()) for x in (first, second))
-
-    def along(x: Value, y: Value) -> Value:
-        return op.ReduceSum(op.Mul(x, y), [-1], keepdims=0)
-
-    norms = op.Mul(op.Add(along(first, first), 1e-12), op.Add(along(second, second), 1e-12))
-    cosine = op.Div(along(first, second), op.Sqrt(norms))
-    sign = op.cast(target, torch.int64) if is_bool(target) else target
-    zero = op.like(cosine, 0)
-    near = op.Where(op.Equal(sign, 1), op.Sub(1.0, cosine), zero)
-    far = op.Where(op.Equal(sign, -1), op.Max(op.Sub(cosine, margin), zero), zero)
-    return reduced(op, op.Add(near, far), reduction)
-
-
-@lowers("aten.multilabel_margin_loss.default")
-def multilabel_margin_loss(op: OpBuilder, self: Value, target: Value, reduction: int = 1) -> Value:
-    """Σ over targets j and other classes i of max(0, 1 - (self[j] - self[i])) / classes."""
-    return multilabel_margin_loss_forward(op, self, target, reduction)[0]
-
-
 @lowers("aten.multilabel_margin_loss_forward.default")
 def multilabel_margin_loss_forward(
     op: OpBuilder, self: Value, target: Value, reduction: int

@@ -48,15 +48,3 @@ def pixel_shuffle(op: OpBuilder, self: Value, upscale_factor: int) -> Value:
     n = len(lead)
     moved = op.transpose(blocks, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
     return op.reshape(moved, [*lead, fewer, as_dim(height * r), as_dim(width * r)])
-
-
-@lowers("aten.pixel_unshuffle.default")
-def pixel_unshuffle(op: OpBuilder, self: Value, downscale_factor: int) -> Value:
-    """[…, C, H r, W r] → […, C r², H, W]."""
-    r = downscale_factor
-    *lead, channels, height, width = dims_of(self)
-    rows, columns = as_dim(height // r), as_dim(width // r)
-    blocks = op.reshape(self, [*lead, channels, rows, r, columns, r])
-    n = len(lead)
-    moved = op.transpose(blocks, [*range(n), n, n + 2, n + 4, n + 1, n + 3])
-    return op.reshape(moved, [*lead, as_dim(channels * r * r), rows, columns])

@@ -64,12 +64,6 @@ def argsort(op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = Fal
     return sort(op, self, dim, descending=descending)[1]
 
 
-@lowers("aten.msort.default")
-def msort(op: OpBuilder, self: Value) -> Value:
-    """Sorted elements along the first axis."""
-    return sort(op, self, 0)[0]
-
-
 # ---------------------------------------------------------------------- one rank
 @lowers("aten.kthvalue.default")
 def kthvalue(

@@ -13,12 +13,9 @@ from coreai_onnx.lower.build.promotion import promote
 from coreai_onnx.lower.build.values import (
     Number,
     Value,
-    dims_of,
     dtype_of,
     is_bool,
     is_float,
-    numel,
-    rank_of,
 )
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -102,15 +99,6 @@ def _rrelu(op: OpBuilder, x: Value, lower: Number, upper: Number, *, training: b
             "call model.eval() before the export",
         )
     return leaky_relu(op, x, (lower + upper) / 2)
-
-
-@lowers("aten.prelu.default")
-def prelu(op: OpBuilder, self: Value, weight: Value) -> Value:
-    """self above zero, weight * self below, with one weight or one for each channel (axis 1)."""
-    rank = rank_of(self)
-    channels = numel(dims_of(weight))
-    dims = [channels, *[1] * (rank - 2)] if rank >= 2 else [1] * rank
-    return prelu_kernel(op, self, op.reshape(weight, dims))
 
 
 @lowers("aten._prelu_kernel.default")
@@ -223,27 +211,14 @@ def glu(op: OpBuilder, self: Value, dim: int = -1) -> Value:
     return op.Mul(first, op.Sigmoid(second))
 
 
-@lowers("aten.log_sigmoid.default")
-def log_sigmoid(op: OpBuilder, self: Value) -> Value:
-    """log(sigmoid(x)) = -log(1 + exp(-x))."""
-    (x,) = widen(op, self)
-    return op.Neg(softplus_of(op, op.Neg(x)))
-
-
 @lowers("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(op: OpBuilder, self: Value) -> tuple[Value, None]:
-    """log(sigmoid(x)); the second result is for the backward pass only."""
-    return log_sigmoid(op, self), None
+    """log(sigmoid(x)) = -log(1 + exp(-x)); the second result is for the backward pass only."""
+    (x,) = widen(op, self)
+    return op.Neg(softplus_of(op, op.Neg(x))), None
 
 
 # ---------------------------------------------------------------- shrinks
-@lowers("aten.hardshrink.default")
-def hardshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
-    """Zero inside [-lambd, lambd], self outside."""
-    (x,) = widen(op, self)
-    return op.Where(op.LessOrEqual(op.Abs(x), float(lambd)), 0.0, x)
-
-
 @lowers("aten.softshrink.default")
 def softshrink(op: OpBuilder, self: Value, lambd: Number = 0.5) -> Value:
     """self moved toward zero by at most lambd: x - clamp(x, -lambd, lambd)."""

@@ -156,13 +156,3 @@ def addcdiv(
     """self + value * tensor1 / tensor2."""
     self, tensor1, tensor2 = widen(op, self, tensor1, tensor2)
     return op.Add(self, op.Div(_scaled(op, tensor1, value), tensor2))
-
-
-@lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
-def lerp(op: OpBuilder, self: Value, end: Value, weight: Value | Number) -> Value:
-    """Interpolation between self (weight 0) and end (weight 1), exact at both ends."""
-    start, stop, part = widen(op, self, end, weight)
-    span = op.Sub(stop, start)
-    near = op.Add(start, op.Mul(part, span))
-    far = op.Sub(stop, op.Mul(op.Sub(1.0, part), span))
-    return op.Where(op.Less(op.Abs(part), 0.5), near, far)

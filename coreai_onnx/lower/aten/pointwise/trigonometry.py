@@ -143,12 +143,3 @@ def atanh(op: OpBuilder, self: Value) -> Value:
     if not is_double(x):
         return op.Atanh(x)
     return op.Mul(log1p_of(op, op.Div(op.Mul(x, 2.0), op.Sub(1.0, x))), 0.5)
-
-
-@lowers("aten.sinc.default")
-def sinc(op: OpBuilder, self: Value) -> Value:
-    """sin(pi x) / (pi x); 1 at 0."""
-    (x,) = widen(op, self)
-    angle = op.Mul(x, math.pi)
-    value = op.Div(op.Sin(angle), angle)
-    return op.Where(op.Equal(x, 0.0), op.like(x, 1.0), value)

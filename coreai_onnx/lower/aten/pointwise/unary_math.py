@@ -83,26 +83,6 @@ def trunc(op: OpBuilder, self: Value) -> Value:
     return truncated(op, self)
 
 
-@lowers("aten.frac.default")
-def frac(op: OpBuilder, self: Value) -> Value:
-    """self - trunc(self)."""
-    return op.Sub(self, truncated(op, self))
-
-
-@lowers("aten.round.decimals")
-def round_decimals(op: OpBuilder, self: Value, *, decimals: int) -> Value:
-    """self rounded half to even at a decimal place, scaled by a power of ten as in torch."""
-    if not is_float(self):
-        return self
-    (x,) = widen(op, self)
-    if decimals == 0:
-        return op.Round(x)
-    scale = op.like(x, 10.0 ** math.fabs(decimals))
-    if decimals > 0:
-        return op.Div(op.Round(op.Mul(x, scale)), scale)
-    return op.Mul(op.Round(op.Div(x, scale)), scale)
-
-
 # ---------------------------------------------------------------- exponentials and logarithms
 @lowers("aten.exp2.default", "aten.special_exp2.default", "prims.exp2.default")
 def exp2(op: OpBuilder, self: Value) -> Value:
@@ -180,24 +160,6 @@ def logaddexp2(op: OpBuilder, self: Value, other: Value) -> Value:
     return op.Where(op.Equal(a, b), op.Add(a, 1.0), op.Add(op.Max(a, b), gap))
 
 
-@lowers("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
-def xlogy(op: OpBuilder, self: Value | float, other: Value | float) -> Value:
-    """self * log(other); 0 if self is 0, NaN if other is."""
-    a, b = widen(op, self, other)
-    return _times(op, a, op.Log(b), b)
-
-
-@lowers(
-    "aten.special_xlog1py.default",
-    "aten.special_xlog1py.self_scalar",
-    "aten.special_xlog1py.other_scalar",
-)
-def xlog1py(op: OpBuilder, self: Value | float, other: Value | float) -> Value:
-    """self * log(1 + other); 0 if self is 0, NaN if other is."""
-    a, b = widen(op, self, other)
-    return _times(op, a, log1p_of(op, b), b)
-
-
 def _times(op: OpBuilder, a: Value, logarithm: Value, b: Value) -> Value:
     """Return a * logarithm, 0 where a is 0, and NaN where b is."""
     vanishes = op.And(op.Equal(a, 0.0), op.Not(op.IsNaN(b)))
@@ -210,17 +172,3 @@ def entr(op: OpBuilder, self: Value) -> Value:
     (x,) = widen(op, self)
     inside = op.Where(op.Equal(x, 0.0), op.like(x, 0.0), op.Mul(op.Neg(x), op.Log(x)))
     return op.Where(op.Less(x, 0.0), op.like(x, -math.inf), inside)
-
-
-@lowers("aten.deg2rad.default")
-def deg2rad(op: OpBuilder, self: Value) -> Value:
-    """Degrees as radians."""
-    (x,) = promote_to_float(op, self)
-    return op.Mul(x, math.pi / 180)
-
-
-@lowers("aten.rad2deg.default")
-def rad2deg(op: OpBuilder, self: Value) -> Value:
-    """Radians as degrees."""
-    (x,) = promote_to_float(op, self)
-    return op.Mul(x, 180 / math.pi)

@@ -8,20 +8,11 @@ import torch
 
 from coreai_onnx.lower.build.builder import OpBuilder
 from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.promotion import promote_to_float
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, wrap
+from coreai_onnx.lower.build.values import Value, dims_of, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _BY_PRODUCT_IF_LARGE, _BY_PRODUCT = 0, 1
 _LARGE = 25
-
-
-@lowers("aten.cdist.default")
-def cdist(
-    op: OpBuilder, x1: Value, x2: Value, p: float = 2.0, compute_mode: int | None = None
-) -> Value:
-    """The p-norm of the difference of every row of x1 and every row of x2."""
-    return cdist_forward(op, x1, x2, p, compute_mode)
 
 
 @lowers("aten._cdist_forward.default")
@@ -82,21 +73,3 @@ def _norm(op: OpBuilder, x: Value, p: float) -> Value:
         total = op.ReduceSum(op.Pow(size, op.like(x, p)), [-1], keepdims=0)
         result = op.Pow(total, op.like(x, 1 / p))
     return result
-
-
-@lowers("aten.cosine_similarity.default")
-def cosine_similarity(
-    op: OpBuilder, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8
-) -> Value:
-    """Σ x1 x2 / (max(|x1|, eps) max(|x2|, eps)) along ``dim``."""
-    dims = broadcast_dims(dims_of(x1), dims_of(x2))
-    first, second = (op.expand(x, dims) for x in promote_to_float(op, x1, x2))
-    axis, rank = wrap(dim, len(dims)), len(dims)
-
-    def unit(x: Value) -> Value:
-        square = op.Mul(x, x)
-        length = op.Sqrt(op.ReduceSum(square, [axis], keepdims=1) if rank else square)
-        return op.Div(x, op.Max(length, eps))
-
-    cosine = op.Mul(unit(first), unit(second))
-    return cosine if rank == 0 else op.ReduceSum(cosine, [axis], keepdims=0)

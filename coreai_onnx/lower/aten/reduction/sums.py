@@ -77,19 +77,6 @@ def prims_sum(
     return sum_(op, inp, dims, dtype=output_dtype)
 
 
-@lowers("aten.sum_to_size.default")
-def sum_to_size(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
-    """Sum over the axes that broadcasting ``size`` to self would add or expand."""
-    dims = dims_of(self)
-    lead = len(dims) - len(size)
-    stretched = [i for i, d in enumerate(dims) if i >= lead and size[i - lead] == 1 and d != 1]
-    over = [*range(lead), *stretched]
-    if not over:
-        return self
-    total = sum_(op, self, over, keepdim=True)
-    return op.squeeze(total, list(range(lead)))
-
-
 def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
     """Return ``x`` in the accumulation dtype: as in torch, int64 (with wraparound) for integers."""
     if dtype is not None and dtype != dtype_of(x):
@@ -138,19 +125,6 @@ def mean(
     if reduced_count(x, dim) == 0:  # onnxruntime's ReduceMean gives 0
         return op.Div(reduced(op, "ReduceSum", x, dim, keepdim=keepdim), op.like(x, 0))
     return reduced(op, "ReduceMean", x, dim, keepdim=keepdim)
-
-
-@lowers("aten.nansum.default")
-def nansum(
-    op: OpBuilder,
-    self: Value,
-    dim: Axes = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-) -> Value:
-    """Sum over axes, with NaN counted as 0."""
-    return sum_(op, _without_nan(op, self), dim, keepdim=keepdim, dtype=dtype)
 
 
 @lowers("aten.nanmean.default")

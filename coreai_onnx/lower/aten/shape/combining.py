@@ -200,12 +200,3 @@ def meshgrid_indexing(op: OpBuilder, tensors: Sequence[Value], *, indexing: str)
         return grids
     order = [1, 0, *range(2, len(grids))]
     return [op.transpose(g, order) for g in grids]
-
-
-@lowers("aten.cartesian_prod.default")
-def cartesian_prod(op: OpBuilder, tensors: Sequence[Value]) -> Value:
-    """All tuples of one element of each vector, one per row."""
-    if len(tensors) == 1:
-        return tensors[0]
-    grids = meshgrid(op, _one_dtype(op, tensors, tensors))
-    return stack(op, [flat(op, g) for g in grids], 1)

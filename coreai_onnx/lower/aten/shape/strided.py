@@ -168,14 +168,6 @@ def diagonal(op: OpBuilder, self: Value, offset: int = 0, dim1: int = 0, dim2: i
     return op.Gather(elements, index, axis=len(batch))
 
 
-@lowers("aten.linalg_diagonal.default")
-def linalg_diagonal(
-    op: OpBuilder, A: Value, *, offset: int = 0, dim1: int = -2, dim2: int = -1
-) -> Value:
-    """A[..., i, i + offset] in a new last axis."""
-    return diagonal(op, A, offset, dim1, dim2)
-
-
 def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
     """Return the number of elements of a diagonal."""
     if offset >= 0:
@@ -209,12 +201,3 @@ def diag_embed(
         rank - 2 if i == first else rank - 1 if i == second else next(rest) for i in range(rank)
     ]
     return op.transpose(kept, order)
-
-
-@lowers("aten.trace.default")
-def trace(op: OpBuilder, self: Value) -> Value:
-    """Sum of the main diagonal."""
-    rows, columns = dims_of(self)
-    elements = set_dims(diagonal(op, self), (diagonal_length(rows, columns, 0),))
-    wide = elements if elements.dtype.is_floating_point() else op.cast(elements, torch.int64)  # type: ignore[union-attr]
-    return op.ReduceSum(wide, keepdims=0)

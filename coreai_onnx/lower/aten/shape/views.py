@@ -202,22 +202,3 @@ def reversed_axes(op: OpBuilder, self: Value) -> Value:
 def matrix_transpose(op: OpBuilder, self: Value) -> Value:
     """self with the last two axes exchanged."""
     return transpose(op, self, -2, -1)
-
-
-@lowers("aten.movedim.int", "aten.moveaxis.int")
-def movedim(op: OpBuilder, self: Value, source: int, destination: int) -> Value:
-    """self with an axis moved to another place."""
-    return movedims(op, self, [source], [destination])
-
-
-@lowers("aten.movedim.intlist", "aten.moveaxis.intlist")
-def movedims(
-    op: OpBuilder, self: Value, source: Sequence[int], destination: Sequence[int]
-) -> Value:
-    """self with axes moved to other places, the rest in order."""
-    rank = rank_of(self)
-    if rank == 0:
-        return self
-    placed = {wrap(d, rank): wrap(s, rank) for s, d in zip(source, destination, strict=True)}
-    rest = iter(axis for axis in range(rank) if axis not in placed.values())
-    return op.transpose(self, [placed[i] if i in placed else next(rest) for i in range(rank)])

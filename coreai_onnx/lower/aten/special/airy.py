@@ -14,13 +14,7 @@ from coreai_onnx.lower.walk.registry import lowers
 @lowers("prims.spherical_bessel_j0.default")
 def prims_spherical_j0(op: OpBuilder, self: Value) -> Value:
     """sin(x) / x; 1 at 0, 0 at infinity."""
-    return spherical_j0(op, self)
-
-
-@lowers("aten.special_spherical_bessel_j0.default")
-def spherical_j0(op: OpBuilder, x: Value) -> Value:
-    """sin(x) / x; 1 at 0, 0 at infinity."""
-    (x,) = in_double(op, x)
+    (x,) = in_double(op, self)
     value = op.Where(op.Equal(x, 0.0), op.like(x, 1.0), op.Div(op.Sin(x), x))
     return op.Where(op.IsInf(x), op.like(x, 0.0), value)
 

@@ -152,12 +152,6 @@ def polygamma(op: OpBuilder, n: int, self: Value) -> Value:
     return op.Mul(zeta_of(op, op.const(n + 1.0, torch.float64), x), factor)
 
 
-@lowers("aten.special_polygamma.default")
-def special_polygamma(op: OpBuilder, n: int, self: Value) -> Value:
-    """The n-th derivative of digamma."""
-    return polygamma(op, n, self)
-
-
 # ---------------------------------------------------------------- incomplete gamma
 @lowers("aten.igamma.default", "aten.special_gammainc.default", "prims.igamma.default")
 def igamma(op: OpBuilder, self: Value, other: Value) -> Value:
