@@ -16,6 +16,7 @@ from coreai_onnx.lower.build.values import Value, set_dims
 from coreai_onnx.model.checks.violations import TORCH_OP, WHERE
 
 _DEDUPLICATED_BYTES = 4096
+"""Bounds the bytes that are hashed for each constant; axes, shapes and scalars are far smaller."""
 _REF_ATTRIBUTES = {
     "float": ("value_float", ir.AttributeType.FLOAT, ir.DataType.FLOAT),
     "int": ("value_int", ir.AttributeType.INT, ir.DataType.INT64),

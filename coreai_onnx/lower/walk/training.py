@@ -18,6 +18,7 @@ from coreai_onnx.lower.walk.binding import bind_arguments
 from coreai_onnx.lower.walk.location import where_of
 
 _SHOWN = 5
+"""Places that one warning lists; a model may have hundreds of dropouts."""
 _FLAGS = ("train", "training", "use_input_stats")
 """Parameters that select the training mode of an op."""
 _RATES = ("p", "dropout")

@@ -48,38 +48,17 @@ def _embedding_bag(
     *,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Value, ...]:
-    """Like embedding_bag; a negative padding_idx means no padding row."""
-    skip = padding_idx if padding_idx >= 0 else None
-    return _bags(
-        op,
-        weight,
-        indices,
-        offsets,
-        mode,
-        per_sample_weights,
-        include_last_offset=include_last_offset,
-        padding_idx=skip,
-    )
-
-
-def _bags(
-    op: OpBuilder,
-    weight: Value,
-    indices: Value,
-    offsets: Value,
-    mode: int,
-    per_sample_weights: Value | None,
-    *,
-    include_last_offset: bool,
-    padding_idx: int | None,
 ) -> tuple[Value, Value, Value, Value]:
-    """Return the bags, the bag of every index, the counts and, for a maximum, its indices."""
+    """The sum, mean or maximum of the rows of every bag; a bag is a run of indices.
+
+    A negative padding_idx means no padding row. The results are the bags, the bag of every index,
+    the counts and, for a maximum, its indices.
+    """
     columns = dims_of(weight)[1]
     count = dims_of(offsets)[0] - int(include_last_offset)
     places = op.cast(indices, torch.int64)
     bag_of = _bag_of(op, places, offsets)
-    valid = None if padding_idx is None else op.Not(op.Equal(places, padding_idx))
+    valid = None if padding_idx < 0 else op.Not(op.Equal(places, padding_idx))
     ones = (
         op.Expand(op.const(1), op.Shape(places)) if valid is None else op.cast(valid, torch.int64)
     )

@@ -1,4 +1,4 @@
-"""Losses whose torch decomposition is inefficient: likelihoods of classes and multilabel margins."""
+"""Losses whose torch decomposition is inefficient: class likelihoods and multilabel margins."""
 
 from __future__ import annotations
 
@@ -37,27 +37,23 @@ def nll_loss_forward(
     reduction: int,
     ignore_index: Dim,
 ) -> tuple[Value, Value]:
-    """The same, and the sum of the weights."""
-    return _likelihood(op, self, target, weight, reduction, ignore_index)
+    """-weight[target] * self[target], averaged over the weights, and the sum of the weights.
 
-
-def _likelihood(
-    op: OpBuilder, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: Dim
-) -> tuple[Value, Value]:
-    """Return the loss and the total weight for x [N, C, …] or [C]."""
-    axis = 1 if rank_of(x) > 1 else 0
+    self is [N, C, …] or [C].
+    """
+    axis = 1 if rank_of(self) > 1 else 0
     places = op.cast(target, torch.int64)
     used = op.Not(op.Equal(places, ignore_index))
     safe = op.Where(used, places, op.const(0))
-    picked = op.Squeeze(op.GatherElements(x, op.Unsqueeze(safe, [axis]), axis=axis), [axis])
+    picked = op.Squeeze(op.GatherElements(self, op.Unsqueeze(safe, [axis]), axis=axis), [axis])
     if weight is None:
-        weights = op.cast(used, dtype_of(x))
+        weights = op.cast(used, dtype_of(self))
     else:
         weights = op.Where(used, op.Gather(weight, safe, axis=0), op.like(weight, 0))
-    losses = op.Where(used, op.Neg(op.Mul(picked, weights)), op.like(x, 0))
+    losses = op.Where(used, op.Neg(op.Mul(picked, weights)), op.like(self, 0))
     total = op.ReduceSum(weights, keepdims=0)
     if reduction == _NONE:
-        return losses, op.like(x, 0)
+        return losses, op.like(self, 0)
     loss = op.ReduceSum(losses, keepdims=0)
     return (op.Div(loss, total) if reduction == _MEAN else loss), total
 
@@ -80,7 +76,7 @@ def cross_entropy_loss(
     classes = dims_of(self)[axis]
     if is_float(target):
         return _soft(op, logs, target, factors, axis, reduction, label_smoothing, classes)
-    loss, total = _likelihood(op, logs, target, weight, reduction, ignore_index)
+    loss, total = nll_loss_forward(op, logs, target, weight, reduction, ignore_index)
     if label_smoothing == 0:
         return loss
     weighted = logs if factors is None else op.Mul(logs, factors)

@@ -21,6 +21,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
+"""α and scale for which mean 0 and variance 1 are a fixed point (Klambauer et al. 2017)."""
 
 
 # ---------------------------------------------------------------- rectifiers

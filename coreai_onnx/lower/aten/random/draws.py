@@ -33,6 +33,7 @@ from coreai_onnx.lower.build.values import (
 from coreai_onnx.lower.walk.registry import lowers
 
 _WITHOUT_KERNELS = 22
+"""The opset from which onnxruntime has no kernels of RandomUniform and RandomNormal."""
 
 
 # ---------------------------------------------------------------------- sources of randomness

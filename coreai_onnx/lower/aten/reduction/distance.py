@@ -13,6 +13,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 _BY_PRODUCT_IF_LARGE, _BY_PRODUCT = 0, 1
 _LARGE = 25
+"""torch's limit: with more rows, distances come from a matrix product, which rounds differently."""
 
 
 @lowers("aten._cdist_forward.default")

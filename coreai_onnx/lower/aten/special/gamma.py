@@ -19,6 +19,7 @@ from coreai_onnx.lower.build.values import Number, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _SHIFT = 10
+"""Stirling's series is used from here on, where the first term that is left out is below 1e-17."""
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 """The Bernoulli numbers B2, B4, … B16."""
 _STEPS = np.arange(_SHIFT, dtype=np.float64)
