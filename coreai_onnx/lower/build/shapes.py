@@ -54,26 +54,26 @@ def scalar(op: NodeBuilder, x: Dim) -> Value:
     if isinstance(x, int):
         return op.const(x, ir.DataType.INT64)
     table = op.scope.dims
-    found = table.find_scalar(x)
-    if found is None:
+    size = table.find_scalar(x)
+    if size is None:
         source = table.find(x) if isinstance(x, sympy.Symbol) else None
         if isinstance(source, ir.Value):
-            found = source
+            size = source
         elif x.is_number:
-            found = op.const(_number(x))
+            size = op.const(_number(x))
         else:
-            found = op.squeeze(element(op, x), [0])
-        table.keep_scalar(x, set_dims(found, ()))
-    return found
+            size = op.squeeze(element(op, x), [0])
+        table.keep_scalar(x, set_dims(size, ()))
+    return size
 
 
 def element(op: NodeBuilder, x: sympy.Basic) -> Value:
     """Return an expression as a 1-D value of one element."""
-    found = op.scope.dims.find_vector(x)
-    if found is None:
-        found = set_dims(_compute(op, x), (1,))
-        op.scope.dims.keep_vector(x, found)
-    return found
+    size = op.scope.dims.find_vector(x)
+    if size is None:
+        size = set_dims(_compute(op, x), (1,))
+        op.scope.dims.keep_vector(x, size)
+    return size
 
 
 def _compute(op: NodeBuilder, x: sympy.Basic) -> Value:

@@ -113,10 +113,10 @@ def ir_dtype_of(x: Value) -> ir.DataType:
 
 def dtype_of(x: Value) -> torch.dtype:
     """Return the torch dtype of a value, complex for a complex value."""
-    found = torch_dtype(ir_dtype_of(x))
+    dtype = torch_dtype(ir_dtype_of(x))
     if is_complex(x):
-        return _COMPLEX.get(found, torch.complex64)
-    return found
+        return _COMPLEX.get(dtype, torch.complex64)
+    return dtype
 
 
 def is_complex(x: object) -> bool:
@@ -238,8 +238,8 @@ def wrap_all(axes: Sequence[int] | int | None, rank: int) -> list[int]:
     """Return non-negative axes in ascending order; None or an empty list means all axes."""
     if axes is None or (isinstance(axes, Sequence) and len(axes) == 0):
         return list(range(rank))
-    given = [axes] if isinstance(axes, int) else axes
-    return sorted(wrap(a, rank) for a in given) if rank else []
+    listed = [axes] if isinstance(axes, int) else axes
+    return sorted(wrap(a, rank) for a in listed) if rank else []
 
 
 def category(dtype: torch.dtype) -> int:

@@ -27,8 +27,10 @@ def flex_attention(walker: Walker, node: fx.Node) -> Any:
     nodes = [n for n in leaves if isinstance(n, fx.Node) and n not in graphs]
 
     def call(*values: Any) -> Any:
-        given = dict(zip(nodes, values, strict=True))
-        filled = [graphs.get(x, given.get(x, x)) if isinstance(x, fx.Node) else x for x in leaves]
+        arguments = dict(zip(nodes, values, strict=True))
+        filled = [
+            graphs.get(x, arguments.get(x, x)) if isinstance(x, fx.Node) else x for x in leaves
+        ]
         args, kwargs = pytree.tree_unflatten(filled, spec)
         return math_attention(*args, **kwargs)
 

@@ -111,11 +111,11 @@ def bind_by_name(
     function does not have are dropped, and so is None for a parameter with a default.
     """
     parameters = inspect.signature(function).parameters
-    given = dict(zip(parameters, args, strict=False)) | {
+    arguments = dict(zip(parameters, args, strict=False)) | {
         k: v for k, v in kwargs.items() if k in parameters
     }
     has_default = {k: p.default is not inspect.Parameter.empty for k, p in parameters.items()}
-    return {k: v for k, v in given.items() if v is not None or not has_default[k]}
+    return {k: v for k, v in arguments.items() if v is not None or not has_default[k]}
 
 
 def resolve(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:

@@ -58,8 +58,10 @@ class Context:
 
     def dim(self, x: Any) -> Dim:
         """Return a size of the exported program with the symbol names of this conversion."""
-        found = as_dim(x)
-        return found if isinstance(found, int) else as_dim(found.xreplace(self.symbols))
+        expression = as_dim(x)
+        return (
+            expression if isinstance(expression, int) else as_dim(expression.xreplace(self.symbols))
+        )
 
     def dims(self, tensor: torch.Tensor) -> Dims:
         """Return the dims of a fake tensor."""
@@ -85,14 +87,14 @@ class Context:
         """Return the expression of a symbolic number, or the number if it has only one value."""
         if not isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
             return x
-        found = x.node.expr.xreplace(self.symbols)
-        if found.is_Integer:
-            return int(found)
-        if found.is_number and found.is_real:
-            return float(found)
-        if found in (sympy.true, sympy.false):
-            return bool(found)
-        return found
+        expression = x.node.expr.xreplace(self.symbols)
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_number and expression.is_real:
+            return float(expression)
+        if expression in (sympy.true, sympy.false):
+            return bool(expression)
+        return expression
 
     def miss(self, name: str, where: Where, origin: str = "") -> None:
         """Record a use of an op that has no lowering.
@@ -123,9 +125,9 @@ class Context:
         """Collect the functions that the nodes of a lowering call; most call none."""
         if hasattr(lowering, "functions_at"):  # isinstance with a protocol is much slower
             calls = cast(CallsFunctions, lowering)
-            known = {f.identifier() for f in self.functions}
-            made = calls.functions_at(self.opset)
-            self.functions += [f for f in made if f.identifier() not in known]
+            names = {f.identifier() for f in self.functions}
+            functions = calls.functions_at(self.opset)
+            self.functions += [f for f in functions if f.identifier() not in names]
 
     def decomposed(
         self, key: Any, trace: Callable[[], fx.GraphModule | None]

@@ -53,8 +53,8 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
     results = pytree.tree_leaves(node.meta.get("val"))
 
     def call(*values: Any) -> Any:
-        given = iter(values)
-        filled = [next(given) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        remaining = iter(values)
+        filled = [next(remaining) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, spec)
         result = rule(*args, **kwargs)
         if result is NotImplemented:

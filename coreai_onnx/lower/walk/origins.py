@@ -54,8 +54,8 @@ def nested_origins(
     for module, graph, lowered in lowerings:
         path = paths.get(id(module), "")
         if path and times[id(module)] == 1:
-            made = value_origins(graph, lowered, {})
-            found |= {name: f"{path}/{origin}" for name, origin in made.items()}
+            origins = value_origins(graph, lowered, {})
+            found |= {name: f"{path}/{origin}" for name, origin in origins.items()}
     return found
 
 

@@ -240,12 +240,12 @@ class ProgramLowering:
         if spec.kind == InputKind.PARAMETER or (
             spec.kind == InputKind.BUFFER and target in self.program.state_dict
         ):
-            found = self.program.state_dict[target]
+            tensor = self.program.state_dict[target]
         else:
-            found = self.program.constants[target]
-        if not isinstance(found, torch.Tensor):
-            raise ConversionError(f"{target}: a {type(found).__name__} has no ONNX form")
-        return found
+            tensor = self.program.constants[target]
+        if not isinstance(tensor, torch.Tensor):
+            raise ConversionError(f"{target}: a {type(tensor).__name__} has no ONNX form")
+        return tensor
 
     # ------------------------------------------------------------------ outputs
     def _make_outputs(self, results: list[Any]) -> None:

@@ -145,8 +145,8 @@ class Recorder(evaluator.Evaluator):
         """Append a node for an op that onnxscript code calls."""
         if op.opset.domain:
             inputs = [self._value(unwrap(a)) for a in args]
-            made = self.op.call(op.opset.domain, op.name, inputs, kwargs)
-            return Tensor(self.op, made[0])
+            results = self.op.call(op.opset.domain, op.name, inputs, kwargs)
+            return Tensor(self.op, results[0])
         if op.name == "Constant":
             return Tensor(self.op, self._constant(kwargs))
         schema = onnx.defs.get_schema(op.name, self.op.opset, "")
@@ -213,8 +213,8 @@ def inlined(function: Any) -> Lowering:
     python = getattr(function, "func", None) or getattr(function, "function", function)
 
     def lower(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
-        given = bind_by_name(python, args, kwargs)
-        wrapped = {k: wrap(op, v) for k, v in given.items()}
+        arguments = bind_by_name(python, args, kwargs)
+        wrapped = {k: wrap(op, v) for k, v in arguments.items()}
         with evaluator.default_as(Recorder(op)):
             return unwrap(python(**{k: v for k, v in wrapped.items() if v is not _ABSENT}))
 
@@ -244,12 +244,12 @@ class ScriptLowering:
 
     def __call__(self, op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
         """Call the function: tensors and numbers are inputs, attributes are set on the node."""
-        given = bind_by_name(self.function.function, args, kwargs)
+        arguments = bind_by_name(self.function.function, args, kwargs)
         inputs: list[Value | None] = []
         attributes: dict[str, Any] = {}
         signature = self.function.op_signature
         for parameter in signature.params if signature is not None else ():
-            value = given.get(parameter.name)
+            value = arguments.get(parameter.name)
             if parameter.is_param():
                 inputs.append(self._input(op, value))
             elif value is not None:

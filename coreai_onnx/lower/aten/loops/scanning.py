@@ -88,7 +88,7 @@ def _scan(
     for _ in range(copies):
         for x, before in zip(after, state, strict=True):
             graph.outputs.append(set_dims(inner.Identity(x), dims_of(before)))
-    found = op.Scan(
+    results = op.Scan(
         *state,
         *inputs,
         body=graph,
@@ -97,7 +97,7 @@ def _scan(
         scan_output_axes=[axis] * len(state) if stacked else None,
         _outputs=copies * len(state),
     )
-    outputs = list(found)
+    outputs = list(results)
     for x, before in zip(outputs, [*state] * copies, strict=True):
         x.dtype = ir_dtype_of(before)
     return outputs

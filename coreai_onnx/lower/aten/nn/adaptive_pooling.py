@@ -64,8 +64,8 @@ def adaptive_max_pool(
     sizes = dims_of(self)[-axes:]
     kernel = _even_windows(sizes, output_size)
     if kernel is not None and rank_of(self) == axes + 2 and dtype_of(self) in _KERNEL_DTYPES:
-        largest, found = op.MaxPool(self, kernel_shape=kernel, strides=kernel, _outputs=2)
-        return largest, op.Mod(found, op.dim(numel(sizes)))
+        largest, places = op.MaxPool(self, kernel_shape=kernel, strides=kernel, _outputs=2)
+        return largest, op.Mod(places, op.dim(numel(sizes)))
     windows = _gathered(op, self, output_size)
     count = op.reshape(op.Range(0, op.dim(numel(sizes)), 1), sizes)
     positions = _gathered(op, count, output_size)

@@ -147,8 +147,8 @@ def instance_norm(
     if dtype_of(input) == torch.float32:
         scale, shift = _per_channel(op, x, weight, 1), _per_channel(op, x, bias, 0)
         return op.InstanceNormalization(x, scale, shift, epsilon=eps)
-    found = moments(op, x, list(range(2, rank_of(x))), eps)
-    mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in found)
+    statistics = moments(op, x, list(range(2, rank_of(x))), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running_mean)) for s in statistics)
     return _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
 
 
@@ -185,8 +185,8 @@ def _trained(
 ) -> tuple[Value, Value, Value]:
     """Normalize by the batch's statistics; return them too, [C]."""
     x = wide(op, input)
-    found = moments(op, x, _batch_axes(x), eps)
-    mean, rstd = (_stored(op, s, input, (weight, bias, running)) for s in found)
+    statistics = moments(op, x, _batch_axes(x), eps)
+    mean, rstd = (_stored(op, s, input, (weight, bias, running)) for s in statistics)
     result = _scaled(op, op.Mul(op.Sub(x, mean), rstd), weight, bias)
     channels = [dims_of(x)[1]]
     return result, op.reshape(mean, channels), op.reshape(rstd, channels)

@@ -37,15 +37,18 @@ def exact_maximum(
     sizes = dims_of(x)[2:]
     count = op.Range(0, op.dim(numel(sizes)), 1)
     positions, _ = pad_sizes(op, op.reshape(count, [1, 1, *sizes]), pads, 0)
-    largest, found = parts[0], None
+    largest, winners = parts[0], None
     for place, part in zip(places, parts, strict=True):
         here = window(op, positions, place, windows, stride, dilation)
-        if found is None:
-            found = op.Expand(here, op.Shape(part))
+        if winners is None:
+            winners = op.Expand(here, op.Shape(part))
             continue
         more = op.Greater(part, largest)
-        largest, found = op.Where(more, part, largest), op.Where(more, here, found)
-    return largest, found
+        largest, winners = (
+            op.Where(more, part, largest),
+            op.Where(more, here, winners),
+        )
+    return largest, winners
 
 
 def exact_average(

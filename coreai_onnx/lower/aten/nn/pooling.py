@@ -77,7 +77,7 @@ def _max_pool(
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
-    found: Value | None = None
+    places: Value | None = None
     if dtype_of(x) in _MAX_DTYPES:
         largest, *positions = op.MaxPool(
             batched,
@@ -90,14 +90,14 @@ def _max_pool(
         )
         if indices:
             # ONNX counts positions through batch and channels, torch within the pooled axes
-            found = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
+            places = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
     else:
-        largest, found = exact_maximum(
+        largest, places = exact_maximum(
             op, batched, kernel, strides, pads, dilations, ceil_mode=ceil_mode, indices=indices
         )
     if batched is not x:
-        return op.squeeze(largest, [0]), None if found is None else op.squeeze(found, [0])
-    return largest, found
+        return op.squeeze(largest, [0]), None if places is None else op.squeeze(places, [0])
+    return largest, places
 
 
 def _avg_pool(

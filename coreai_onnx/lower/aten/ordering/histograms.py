@@ -155,8 +155,8 @@ def histogramdd_edges(
     edges = []
     for axis, number in enumerate(bins):
         column = set_dims(op.Gather(rows, op.const(axis), axis=1), (count,))
-        given = None if range is None else range[2 * axis : 2 * axis + 2]
-        edges.append(_equal_edges(op, column, number, given))
+        bounds = None if range is None else range[2 * axis : 2 * axis + 2]
+        edges.append(_equal_edges(op, column, number, bounds))
     return edges
 
 

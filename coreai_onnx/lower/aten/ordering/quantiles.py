@@ -65,12 +65,12 @@ def _quantile(
     else:
         places = op.Where(op.Greater(count, 0.0), highest, op.Mul(fractions, highest))
     set_dims(places, (*dims_of(rows)[:-1], *dims_of(fractions)))
-    found = _between(op, values, places, last, interpolation)
-    found = op.transpose(found, [last, *range(last)])
+    result = _between(op, values, places, last, interpolation)
+    result = op.transpose(result, [last, *range(last)])
     if keepdim:
         new = range(1, rank + 1) if dim is None else [axis + 1]
-        found = op.unsqueeze(found, list(new))
-    return op.squeeze(found, [0]) if rank_of(q) == 0 else found
+        result = op.unsqueeze(result, list(new))
+    return op.squeeze(result, [0]) if rank_of(q) == 0 else result
 
 
 def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolation: str) -> Value:
@@ -82,8 +82,8 @@ def _between(op: OpBuilder, values: Value, places: Value, axis: int, interpolati
 
     rounding = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}
     if interpolation in rounding:
-        found = at(op.node(rounding[interpolation], places))
-        return set_dims(found, dims_of(places))
+        result = at(op.node(rounding[interpolation], places))
+        return set_dims(result, dims_of(places))
     floor = op.Floor(places)
     below, above = at(floor), at(op.Ceil(places))
     weight = op.like(places, 0.5) if interpolation == "midpoint" else op.Sub(places, floor)

@@ -28,8 +28,8 @@ def unique2(
     op: OpBuilder, self: Value, *, return_inverse: bool = False, return_counts: bool = False
 ) -> Distinct:
     """The sorted distinct elements, the index of each element among them, and their counts."""
-    found = _distinct(op, flat(op, self), self, None)
-    return _asked(found, inverse=return_inverse, counts=return_counts)
+    results = _distinct(op, flat(op, self), self, None)
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 @lowers("aten._unique.default")
@@ -52,8 +52,8 @@ def unique_dim(
     return_counts: bool = False,
 ) -> Distinct:
     """The sorted distinct slices along an axis, their inverse indices, and counts."""
-    found = _distinct(op, self, self, wrap(dim, rank_of(self)))
-    return _asked(found, inverse=return_inverse, counts=return_counts)
+    results = _distinct(op, self, self, wrap(dim, rank_of(self)))
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
@@ -91,8 +91,8 @@ def unique_consecutive(
             op, self, dim, return_inverse=return_inverse, return_counts=return_counts
         )
     values, inverse, counts = _runs(op, flat(op, self), 0)
-    found = values, op.reshape(inverse, dims_of(self)), counts
-    return _asked(found, inverse=return_inverse, counts=return_counts)
+    results = values, op.reshape(inverse, dims_of(self)), counts
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 @lowers("aten.unique_dim_consecutive.default")
@@ -105,8 +105,8 @@ def unique_dim_consecutive(
     return_counts: bool = False,
 ) -> Distinct:
     """One slice of every run of equal slices along an axis, the run of each, and the lengths."""
-    found = _runs(op, self, wrap(dim, rank_of(self)))
-    return _asked(found, inverse=return_inverse, counts=return_counts)
+    results = _runs(op, self, wrap(dim, rank_of(self)))
+    return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
 def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:

@@ -122,12 +122,12 @@ def along_axes(table: Mapping[str, Sequence[int]], extra: int = 0) -> None:
         ) -> Any:
             example = first[0] if isinstance(first, list | tuple) else first
             rank = rank_of(example) + extra
-            given = list(args)
-            while len(given) < max(_places, default=0):
-                given.append(0)
+            rest = list(args)
+            while len(rest) < max(_places, default=0):
+                rest.append(0)
             for place in _places:
-                axes = given[place - 1]
-                given[place - 1] = (
+                axes = rest[place - 1]
+                rest[place - 1] = (
                     wrap(axes, rank) if isinstance(axes, int) else [wrap(a, rank) for a in axes]
                 )
             pairs = (
@@ -135,11 +135,11 @@ def along_axes(table: Mapping[str, Sequence[int]], extra: int = 0) -> None:
                 if isinstance(first, list | tuple)
                 else as_pairs(op, first)
             )
-            return _real(op, pairs, *given, **kwargs)
+            return _real(op, pairs, *rest, **kwargs)
 
 
 def _real(name: str) -> Lowering:
-    found = builtin_lowering(name)
-    if found is None:
+    lowering = builtin_lowering(name)
+    if lowering is None:
         raise LookupError(f"{name} has no real lowering to reuse")
-    return found
+    return lowering

@@ -154,11 +154,11 @@ def normal(
 @lowers("aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")
 def normal_tensor(op: OpBuilder, mean: Value | float, std: Value | float = 1.0) -> Value:
     """Normal numbers with a mean or a deviation per element."""
-    given = [x for x in (mean, std) if isinstance(x, ir.Value)]
-    dims = dims_of(given[0])
-    for x in given[1:]:
+    tensors = [x for x in (mean, std) if isinstance(x, ir.Value)]
+    dims = dims_of(tensors[0])
+    for x in tensors[1:]:
         dims = broadcast_dims(dims, dims_of(x))
-    numbers = normal_numbers(op, dims, dtype_of(given[0]))
+    numbers = normal_numbers(op, dims, dtype_of(tensors[0]))
     return op.Add(op.Mul(numbers, std), mean)
 
 

@@ -45,11 +45,11 @@ def extreme(op: OpBuilder, x: Value, axes: Axes, *, largest: bool, keepdim: bool
 
     onnxruntime's ReduceMax and ReduceMin may ignore a NaN, depending on its position in the row.
     """
-    found = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
+    values = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
     if not is_float(x) or rank_of(x) == 0:
-        return found
+        return values
     has_nan = reduced(op, "ReduceMax", op.IsNaN(x), axes, keepdim=keepdim)
-    return op.Where(has_nan, float("nan"), found)
+    return op.Where(has_nan, float("nan"), values)
 
 
 def extreme_index(

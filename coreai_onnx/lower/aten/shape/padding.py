@@ -166,8 +166,8 @@ def im2col(
 
 
 def _pair(x: Sequence[int] | int) -> tuple[int, int]:
-    given = [x] if isinstance(x, int) else list(x)
-    return (given[0], given[-1])
+    numbers = [x] if isinstance(x, int) else list(x)
+    return (numbers[0], numbers[-1])
 
 
 def _block_index(

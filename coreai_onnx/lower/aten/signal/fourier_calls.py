@@ -145,8 +145,8 @@ def _axes(x: Value, sizes: Sequence[Dim] | None, dims: Sequence[int] | None) -> 
     rank = rank_of(x)
     if dims is None:
         dims = range(rank - len(sizes), rank) if sizes is not None else range(rank)
-    given = [None] * len(dims) if sizes is None else list(sizes)
-    return [(wrap(d, rank), n) for d, n in zip(dims, given, strict=True)]
+    lengths = [None] * len(dims) if sizes is None else list(sizes)
+    return [(wrap(d, rank), n) for d, n in zip(dims, lengths, strict=True)]
 
 
 # ---------------------------------------------------------------------- the functions
