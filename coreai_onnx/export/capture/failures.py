@@ -43,6 +43,10 @@ DERIVATIVES = (
     "(grad, vjp, jacrev, jacfwd, hessian)\n"
     "  trace the model first: model = torch.fx.experimental.proxy_tensor.make_fx(model)(*args)"
 )
+_IN_EXTERNALIZED = (
+    "Your model failed to export: torch cannot trace the cond or loop of an externalized module\n"
+    "  leave its class out of externalize_modules, or externalize a module inside the branch"
+)
 _CALLS = ("capture/run.py", "attempts.py", "torch_export.py", "subjects.py")
 """Files of this package that only call torch or the user's code."""
 
@@ -59,6 +63,8 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     frames = traceback.extract_tb(error.__traceback__)
     if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
         return ExportError(DERIVATIVES)
+    if any(f.filename.endswith("compat/attribute_access.py") and f.name == "call" for f in frames):
+        return ExportError(_IN_EXTERNALIZED)
     if after_export or _is_by_us(frames):
         place = next((f for f in reversed(frames) if is_ours(f.filename)), frames[-1])
         return InternalError(

@@ -13,20 +13,23 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.patches import patched, suspended
 
 _DICT = "__dict__"
+_READ = "__getattribute__"
 _READER = 2
 """Number of frames from the replacement to the reader; the patch adds one in between."""
 ReportAccess = Callable[[torch.nn.Module, dict[str, Any], str], None]
 
 
 @contextmanager
-def access_reported(report: ReportAccess) -> Iterator[None]:
+def access_reported(report: ReportAccess, unseen: Callable[[], None]) -> Iterator[None]:
     """While active, reads of the attributes of any module in this thread are reported.
 
     Args:
         report: Called with the module, its ``__dict__`` and the attribute, before the read.
+        unseen: Called before reads that are not reported: those of functions that Dynamo traces,
+            such as the branches of ``cond`` and the bodies of loops.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +41,23 @@ def access_reported(report: ReportAccess) -> Iterator[None]:
 
         return read
 
-    with patched(torch.nn.Module, "__getattribute__", wrap):
+    def wrap_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_function(function: Any = None, *args: Any, **kwargs: Any) -> Any:
+            compiled = original(function, *args, **kwargs)
+            if not inspect.isfunction(function):
+                return compiled
+
+            def call(*arguments: Any, **named: Any) -> Any:
+                unseen()
+                # Dynamo cannot trace our replacement, which reads a frame.
+                with suspended(torch.nn.Module, _READ):
+                    return compiled(*arguments, **named)
+
+            return call
+
+        return compile_function
+
+    with patched(torch.nn.Module, _READ, wrap), patched(torch, "compile", wrap_compile):
         yield
 
 

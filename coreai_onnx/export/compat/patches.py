@@ -55,6 +55,17 @@ def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
 
 
 @contextmanager
+def suspended(owner: Any, name: str) -> Iterator[None]:
+    """While active, a name that `patched` replaces has its previous value, for all threads."""
+    patch = _patch_at(owner, name)
+    patch.remove()
+    try:
+        yield
+    finally:
+        _put(owner, name, patch.stand_in)
+
+
+@contextmanager
 def patched_in_forwards(model: torch.nn.Module, wraps: Mapping[str, Wrap]) -> Iterator[None]:
     """While active, functions that the forwards of a model call by their global names are replaced.
 

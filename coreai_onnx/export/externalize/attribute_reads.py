@@ -68,6 +68,11 @@ class AttributeReads:
             self._found[path, name] = _look_up(tree, own, kind, name)
             self._values[path, name] = own.get(name, MISSING)
 
+    def record_all(self) -> None:
+        """Record every attribute of the module and its submodules."""
+        for own, kind in self._tree.dicts.values() if self._tree is not None else ():
+            self.record(own, kind, _DICT)
+
     def repeat(self, module: torch.nn.Module) -> None:
         """Report the same reads of another module to the active recordings."""
         active = _active()
@@ -128,7 +133,7 @@ def recording(
     active = _active()
     active.append(reads)
     try:
-        with contextlib.nullcontext() if len(active) > 1 else access_reported(_note):
+        with contextlib.nullcontext() if len(active) > 1 else access_reported(_note, _note_all):
             yield reads
     finally:
         active.remove(reads)
@@ -151,6 +156,11 @@ def _active() -> list[AttributeReads]:
 def _note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
     for reads in _active():
         reads.record(own, type(module), name)
+
+
+def _note_all() -> None:
+    for reads in _active():
+        reads.record_all()
 
 
 # ---------------------------------------------------------------------- one attribute

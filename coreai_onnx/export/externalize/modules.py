@@ -178,9 +178,11 @@ class Externalization:
             with call.reads.restored_in(call.module), recording(call.module, call.reads):
                 call.body = prepare(ModuleBody(call), inputs, dynamic_shapes)
         except Exception as error:
+            is_dynamos = type(error).__module__.startswith("torch._dynamo")
+            reason = "torch cannot trace its cond or loop"
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
-                f"failed to export by itself: {error}",
+                f"failed to export by itself: {reason if is_dynamos else error}",
                 advice="externalize a part of it, or leave it out of externalize_modules",
             ) from error
         finally:

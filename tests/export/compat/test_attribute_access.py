@@ -33,7 +33,7 @@ def noted(read: Any) -> Seen:
         assert own is object.__getattribute__(module, "__dict__")
         seen.append((type(module).__name__, name))
 
-    with access_reported(report):
+    with access_reported(report, lambda: None):
         read()
     return seen
 

@@ -10,6 +10,7 @@ from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.map import map as map_rows
 
 from coreai_onnx import ExternalizeSpec, compare, convert
+from coreai_onnx.errors import ExportError, ExternalizationError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:While compiling, we found certain side effects:UserWarning"
@@ -97,3 +98,40 @@ def test_a_state_of_an_externalized_module_under_strict() -> None:
     )
     assert "count_out" in program.model.graph.outputs[-1].name
     assert torch.equal(torch.as_tensor(program.run(X)[0]), X + 1)
+
+
+class Holds(torch.nn.Module):
+    """Contains control flow; an attribute is read only in it."""
+
+    def __init__(self, flow: Any, shift: int, *, buffer: bool = False) -> None:
+        super().__init__()
+        self.flow, self.shift = flow, shift
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        if buffer:
+            self.register_buffer("factors", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.flow(self, x)
+        return result
+
+
+def in_a_shifted_branch(model: Any, x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda y: y * model.shift, lambda y: y - model.shift, (x,))
+
+
+@pytest.mark.parametrize("flow", [in_branches, in_a_loop, in_a_map, in_a_scan])
+def test_modules_that_contain_control_flow(flow: Any) -> None:
+    model = torch.nn.Sequential(*(Holds(flow, shift) for shift in (2, 3)))
+    program = convert(model, (X,), externalize_modules=[Holds])
+    for x in (X, -X):
+        compare(program, model, (x,)).assert_close()
+
+
+@pytest.mark.parametrize(("flow", "buffer"), [(in_branches, True), (in_a_shifted_branch, False)])
+def test_what_dynamo_cannot_trace_is_refused_in_two_lines(flow: Any, buffer: bool) -> None:
+    before = torch.nn.Module.__getattribute__, torch.compile
+    model = torch.nn.Sequential(*(Holds(flow, shift, buffer=buffer) for shift in (2, 3)))
+    with pytest.raises((ExportError, ExternalizationError), match="torch cannot trace") as raised:
+        convert(model, (X,), externalize_modules=[Holds])
+    assert len(str(raised.value).splitlines()) == 2
+    assert before == (torch.nn.Module.__getattribute__, torch.compile)
