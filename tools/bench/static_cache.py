@@ -3,8 +3,8 @@
     python -m tools.bench.static_cache
     python -m tools.bench.static_cache --tokens 400 --profile
 
-12 layers of Llama, hidden size 512, one thread. Both use one onnxruntime session in turn. The time is
-that of the thread, and the minimum of each position: other work on the machine counts less.
+12 layers of Llama, hidden size 512, one thread. Both use one onnxruntime session in turn. The time
+is that of the thread, and the minimum of each position: other work on the machine counts less.
 ``--profile`` prints the functions of Python that a token takes its time in.
 """
 
