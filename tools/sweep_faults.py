@@ -101,7 +101,7 @@ def _outcome(wrong: OnnxProgram, program: OnnxProgram, fault: Fault, name: str) 
     findings = blame(wrong, program.record(), kernels=False).findings
     nodes = {node.name for finding in findings for node in finding.nodes}
     lines = {line for finding in findings for line in finding.lines}
-    op = wrong.model.graph[fault.node].op_type
+    op = program.model.graph[fault.node].op_type  # a fault may insert nodes before it
     return Outcome(fault.kind, name in nodes, len(lines), f"{op} {name}")
 
 

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 from transformers.cache_utils import (
     DummyLayer,
     DynamicLayer,
@@ -179,8 +179,8 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
         is_static: Whether keys and values are to have a fixed capacity.
 
     Raises:
-        ConversionError: If a layer keeps something else than keys, values, and one state; a static
-            cache is for keys and values only.
+        ConversionError: If a layer keeps something else than keys, values, and one state, or the
+            cache is of a class of the model's own; a static cache is for keys and values only.
         ModelSourceError: If the model does not run.
     """
     name, parameter = type(model).__name__, cache_parameter(model)
@@ -190,6 +190,11 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
                 f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
             )
         return []
+    if (own := _own_cache(model, parameter)) is not None:
+        raise ConversionError(
+            f"{name} keeps its states in a {own}, a class of its own",
+            advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
+        )
     cache = DynamicCache(config=model.config)
     given = {} if parameter == STATE else {parameter: cache}
     runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
@@ -318,6 +323,15 @@ def cache_parameter(model: torch.nn.Module) -> str | None:
     """Return the name of the parameter of a model that takes its cache; None if there is none."""
     taken = inspect.signature(model.forward).parameters
     return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
+
+
+def _own_cache(model: torch.nn.Module, parameter: str) -> str | None:
+    """Return the name of the class of a cache that only this model has; None if it is another."""
+    annotation = inspect.signature(model.forward).parameters[parameter].annotation
+    classes = [
+        x for x in get_args(annotation) if isinstance(x, type) and x.__name__[-5:] == "Cache"
+    ]
+    return next((x.__name__ for x in classes if not issubclass(x, Cache)), None)
 
 
 def _layer(held: dict[str, torch.Tensor]) -> Any:

@@ -27,7 +27,7 @@ from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
-from coreai_onnx.huggingface.verification import check_at_other_sizes
+from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.files.new_folders import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
@@ -246,6 +246,8 @@ def _programs(
         raise ModelSourceError(f"a model for {loaded.task.name} has no static cache")
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
+        if convert.check:
+            check_generation(decoder)
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files

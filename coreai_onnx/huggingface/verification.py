@@ -1,4 +1,4 @@
-"""Comparison of an exported decoder with torch at other sizes than those of the export.
+"""Comparison of a decoder with ``generate``, and of an exported one with torch at other sizes.
 
 torch.export takes one branch wherever a model tests a size, and reports a condition on the sizes.
 The conditions of language models are stricter than necessary: padding to whole chunks, for example,
@@ -7,13 +7,14 @@ is right for a padding of 0 too. They are dropped, and this check takes their pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
-from coreai_onnx.errors import ConversionError
+from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import STATE
 from coreai_onnx.huggingface.decoders import KEPT, Decoder
 from coreai_onnx.program import OnnxProgram
@@ -24,11 +25,79 @@ SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
 _TOLERANCE = {torch.float16: 5e-2, torch.float32: 2e-3}
 """Largest difference, relative to the largest value: more than rounding, less than an error."""
 _SCALE = 0.5
+_PROMPT, _NEW = 5, 3
+"""Tokens of a prompt, and those that follow it."""
 _SPARE = 64
 """Tokens that are drawn beside those needed, in place of those without an embedding."""
 _NOISE = {torch.float16: 1e-3, torch.float32: 1e-5}
 """Relative changes of embeddings and caches, about those that another order of sums makes."""
 _TRIALS, _MARGIN = 3, 2.0
+
+
+def check_generation(decoder: Decoder) -> None:
+    """Compare the logits of a decoder with those that ``generate`` of its model computes.
+
+    A model may prepare the inputs of ``generate`` itself: XLNet appends a token, and passes masks
+    that the exported decoder does not have. Models that leave it to transformers are not compared.
+
+    Args:
+        decoder: The decoder to export.
+
+    Raises:
+        ConversionError: If the logits differ.
+        ModelSourceError: If the model does not generate.
+    """
+    model, name = decoder.model, type(decoder.model).__name__
+    shared = transformers.GenerationMixin.prepare_inputs_for_generation
+    if getattr(type(model), "prepare_inputs_for_generation", shared) is shared:
+        return
+    prompt = _tokens(model, torch.Size([1, _PROMPT]), torch.Generator().manual_seed(0))
+    calls: list[dict[str, Any]] = []
+    hook = model.register_forward_pre_hook(lambda *call: calls.append(call[-1]), with_kwargs=True)
+    settings = transformers.GenerationConfig(
+        max_new_tokens=_NEW, num_beams=1, do_sample=False, pad_token_id=0, output_logits=True,
+        return_dict_in_generate=True,
+    )  # fmt: skip
+    runs = failures_as(ModelSourceError, f"{name} does not generate")
+    try:
+        with torch.no_grad(), runs:
+            found = model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
+            )
+    finally:
+        hook.remove()
+    with failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache"):
+        steps = list(_teacher_forced(decoder, found.sequences))
+    first = decoder.input_names[: len(decoder.input_names) - len(decoder.slots)]
+    for expected, actual in zip(found.logits, steps, strict=False):  # it may end early
+        error, limit = _error(actual, expected)
+        if not error <= limit:
+            raise ConversionError(
+                f"{name}: generate and a call with {', '.join(first)} return other logits "
+                f"(by {error:.3g})",
+                advice=f"{_difference(calls[0], decoder)}: such models are not exported",
+            )
+
+
+def _teacher_forced(decoder: Decoder, tokens: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the logits of each token after the prompt, which follow from the tokens before it."""
+    *_, cache = decoder.arguments(1, 1, 0)
+    read = 0
+    for end in range(_PROMPT, tokens.shape[1]):
+        _, mask, positions, kept, _ = decoder.arguments(1, end - read, read)
+        with torch.no_grad():
+            logits, *cache = decoder(tokens[:, read:end], mask, positions, kept, cache)
+        read = end if decoder.slots else 0
+        yield logits[:, -1]
+
+
+def _difference(given: Mapping[str, Any], decoder: Decoder) -> str:
+    """Describe what ``generate`` passes in its first call and the decoder does not."""
+    known = {*decoder.input_names, "cache_position"}
+    names = [n for n, x in given.items() if isinstance(x, torch.Tensor) and n not in known]
+    length = given["input_ids"].shape[1] if given.get("input_ids") is not None else _PROMPT
+    names += [f"{length} tokens for a prompt of {_PROMPT}"] if length != _PROMPT else []
+    return f"generate passes {', '.join(names) or 'other values'}"
 
 
 def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 import torch
+import transformers
 
 from coreai_onnx import OnnxProgram
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface import export_model, verification
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, of_codes
 from coreai_onnx.huggingface.decoders import Decoder
-from coreai_onnx.huggingface.verification import check_at_other_sizes
+from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.runtime.sessions import opening
 from coreai_onnx.runtime.sessions.session import Session
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
@@ -133,3 +134,29 @@ def test_the_check_holds_no_copy_of_the_weights(
     assert options.get_session_config_entry("session.disable_prepacking") == "1"
     session._model._folder.cleanup()
     assert not exported._sessions
+
+
+XLNET = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32}
+XLM = {"emb_dim": 16, "n_layers": 1, "n_heads": 2, "causal": True, "max_position_embeddings": 32}
+UNLIKE_GENERATE: list[tuple[Any, dict[str, Any], str]] = [
+    (transformers.XLNetLMHeadModel, XLNET, "perm_mask, target_mapping"),
+    (transformers.XLMWithLMHeadModel, XLM, "6 tokens for a prompt of 5"),
+]
+
+
+@pytest.mark.parametrize(("cls", "sizes", "reason"), UNLIKE_GENERATE)
+def test_a_model_whose_generate_passes_more_is_refused(
+    cls: Any, sizes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = cls(cls.config_class(vocab_size=64, pad_token_id=0, **sizes)).eval()
+    with pytest.raises(ConversionError, match=r"generate and a call with input_ids") as caught:
+        export_model(model, tmp_path / "folder", task="text-generation")
+    assert reason in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("name", ["mamba", "openai_gpt"])
+def test_a_model_whose_generate_passes_the_same_passes(name: str) -> None:
+    check_generation(Decoder(GENERATORS[name].module()))

@@ -11,6 +11,7 @@ from coreai_onnx.debugging.blaming.blame import blame
 from tests.debugging.faults import faults
 from tests.debugging.wrong_kernel import build_wrong_library
 from tests.support.own_process import with_library
+from tools import sweep_faults
 from tools.sweep_faults import converted, kernel_outcomes, outcomes, tables
 
 
@@ -64,3 +65,29 @@ def test_tables_count_faults_by_model_target_and_kind() -> None:
 def test_there_are_ten_kinds_of_faults() -> None:
     models = [converted(name, "onnxruntime", torch.float32).model for name in ("bert", "llama")]
     assert len({fault.kind for model in models for fault in faults(model)}) >= 10
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "kind", "op"),
+    [
+        ("bert", "kernels", "rounded input", "skip_layer_norm"),
+        ("gpt2", "onnxruntime", "swapped outputs", "Split"),
+    ],
+)
+def test_faults_that_were_missed_once_are_found(
+    name: str, target: str, kind: str, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = converted(name, target, torch.float32)
+    nodes = list(program.model.graph)
+    chosen = [
+        fault
+        for fault in faults(program.model)
+        if fault.kind == kind and nodes[fault.node].op_type == op
+    ]
+    assert chosen
+    monkeypatch.setattr(sweep_faults, "faults", lambda _: chosen)
+    monkeypatch.setattr(sweep_faults, "EFFECTIVE", {torch.float32: 1e-6})
+    done = list(outcomes(program, torch.float32, len(chosen)))
+    assert len(done) == len(chosen)
+    assert all(outcome.found and outcome.lines == 1 for outcome in done), done
+    assert {outcome.node.split()[0] for outcome in done} == {op}

@@ -11,6 +11,7 @@ from coreai_onnx.errors import SessionError
 
 def execute(
     session: ort.InferenceSession,
+    names: Sequence[str],
     feeds: Mapping[str, ort.OrtValue],
     targets: Mapping[str, ort.OrtValue],
     options: ort.RunOptions,
@@ -19,6 +20,7 @@ def execute(
 
     Args:
         session: The model.
+        names: The names of its outputs.
         feeds: The inputs by name.
         targets: Values that outputs are written to, by the names of the outputs; onnxruntime
             allocates the others.
@@ -27,15 +29,13 @@ def execute(
     Raises:
         SessionError: If onnxruntime fails.
     """
-    names = [node.name for node in session.get_outputs()]
     try:
         if not targets:
             results = session.run_with_ort_values(names, feeds, options)
-        else:
-            results = _run_bound(session, names, feeds, targets, options)
+            return dict(zip(names, results, strict=True))
+        return _run_bound(session, names, feeds, targets, options)
     except Exception as error:  # onnxruntime's exceptions share no base class below Exception
         raise SessionError(f"onnxruntime failed while running\n  {error}") from error
-    return dict(zip(names, results, strict=True))
 
 
 def _run_bound(
@@ -44,14 +44,16 @@ def _run_bound(
     feeds: Mapping[str, ort.OrtValue],
     targets: Mapping[str, ort.OrtValue],
     options: ort.RunOptions,
-) -> list[ort.OrtValue]:
+) -> dict[str, ort.OrtValue]:
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, value)
-    for name in names:
-        if name in targets:
-            binding.bind_ortvalue_output(name, targets[name])
-        else:
-            binding.bind_output(name)
+    allocated = [name for name in names if name not in targets]
+    for name in allocated:
+        binding.bind_output(name)
+    for name, value in targets.items():
+        binding.bind_ortvalue_output(name, value)
     session.run_with_iobinding(binding, options)
-    return list(binding.get_outputs())
+    # get_outputs() would make a second value for each target, which costs 2 µs each.
+    results = binding.get_outputs_as_ortvaluevector()
+    return {name: ort.OrtValue(results[i]) for i, name in enumerate(allocated)} | dict(targets)

@@ -20,7 +20,7 @@ from coreai_onnx.runtime.sessions.execution import execute
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
 from coreai_onnx.runtime.sessions.opening import HasModel, Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.states.streams import CallStream, Memory, Stream
+from coreai_onnx.runtime.states.streams import CallStream, Stream, Targets
 from coreai_onnx.runtime.states.undo import undone_if_it_fails
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
@@ -130,6 +130,7 @@ class Session:
         self.ort, self.kernels = model.ort, model.kernels
         self._program, self._name, self._calls = program, name, calls
         self._model, self._signature = model, model.signature
+        self._output_names = [node.name for node in model.ort.get_outputs()]
         self._stream = Stream(model.signature, model.in_place, calls.states)
 
     @property
@@ -256,23 +257,23 @@ class Session:
         self, into: Mapping[str, Array], args: tuple[object, ...], named: Mapping[str, object]
     ) -> Outputs:
         info, arrays = self._signature.info, self.arrays(*args, **named)
-        carried = self._stream.carried(arrays)
-        self._signature.require((*arrays, *carried))
-        values: dict[str, Array | ort.OrtValue] = {**arrays, **carried}
-        types = {name: described(value, info(name)) for name, value in values.items()}
-        sizes = self._signature.check(types, frozenset(carried))
-        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | carried
+        start = self._stream.start(arrays)
+        self._signature.require((*arrays, *start.values))
+        types = {name: described(array, info(name)) for name, array in arrays.items()}
+        sizes = self._signature.check(types | start.types, start.values.keys())
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.values
         given_outputs = output_targets(self.outputs, into, arrays)
-        targets = self._stream.targets(arrays, sizes)
-        with undone_if_it_fails(self._model.undo, self._stream.overwritten(targets), feeds, sizes):
+        targets = self._stream.targets(start, arrays, sizes)
+        bound = self._bound(targets) | given_outputs
+        with undone_if_it_fails(self._model.undo, targets.overwritten, feeds, sizes):
             with deadline(self.timeout) as options:
-                results = execute(self.ort, feeds, self._bound(targets) | given_outputs, options)
+                results = execute(self.ort, self._output_names, feeds, bound, options)
             outputs = {
                 x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
                 for x in self.outputs
             }
         states = {state.input: results[state.output] for state in self._signature.states}
-        self._stream.advance(states, targets)
+        self._stream.advance(start, states, targets)
         return Outputs(outputs, self._stream.reader(states))
 
     def profile(self, *, skip: int = 0) -> Profile:
@@ -388,10 +389,11 @@ class Session:
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
 
     # ------------------------------------------------------------------ onnxruntime
-    def _bound(self, targets: Mapping[str, tuple[ort.OrtValue, Memory]]) -> dict[str, ort.OrtValue]:
+    def _bound(self, targets: Targets) -> dict[str, ort.OrtValue]:
         """Return the values that new states are written to, by the names of the outputs."""
+        values = targets.values
         return {
-            state.output: targets[state.input][0]
+            state.output: values[state.input]
             for state in self._signature.states
-            if state.input in targets
+            if state.input in values
         }

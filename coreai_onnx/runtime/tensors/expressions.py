@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -109,6 +110,7 @@ def solve(expression: str, value: int) -> tuple[str, Fraction] | None:
     return name, Fraction(value - start, slope)
 
 
+@functools.lru_cache(1024)
 def _parsed(expression: str) -> ast.expr:
     if not _ARITHMETIC.fullmatch(expression):
         raise SyntaxError(f"not an arithmetic expression, or too long: {expression:.80}")

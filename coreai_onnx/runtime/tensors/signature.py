@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnxruntime as ort
@@ -162,7 +162,8 @@ class Signature:
         """
         there = set(names)
         missing = [info.name for info in self.inputs if info.name not in there]
-        missing += [name for name in self.state_inputs if name in self.required_states - there]
+        if states := self.required_states - there:
+            missing += [name for name in self.state_inputs if name in states]
         if missing:
             what = "input" if len(missing) == 1 else "inputs"
             raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
@@ -178,7 +179,7 @@ class Signature:
         return known or next((info for info in self.inputs if info.name == name), None)
 
     def check(
-        self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: frozenset[str]
+        self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: Collection[str]
     ) -> dict[str, int]:
         """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
 

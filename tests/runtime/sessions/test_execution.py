@@ -24,8 +24,8 @@ def x(rows: int = 2) -> dict[str, ort.OrtValue]:
 def test_a_result_in_given_memory(session: ort.InferenceSession) -> None:
     memory = np.zeros((2, 64), np.float32)
     target = ort.OrtValue.ortvalue_from_numpy(memory)
-    plain = execute(session, x(), {}, ort.RunOptions())["y"].numpy()
-    bound = execute(session, x(), {"y": target}, ort.RunOptions())["y"]
+    plain = execute(session, ["y"], x(), {}, ort.RunOptions())["y"].numpy()
+    bound = execute(session, ["y"], x(), {"y": target}, ort.RunOptions())["y"]
     assert bound.data_ptr() == target.data_ptr()
     np.testing.assert_array_equal(bound.numpy(), plain)
     assert plain.any()
@@ -34,4 +34,4 @@ def test_a_result_in_given_memory(session: ort.InferenceSession) -> None:
 def test_a_failure_is_typed(session: ort.InferenceSession) -> None:
     feeds = {"x": ort.OrtValue.ortvalue_from_numpy(np.ones((2, 9), np.float32))}
     with pytest.raises(SessionError, match="onnxruntime failed while running"):
-        execute(session, feeds, {}, ort.RunOptions())
+        execute(session, ["y"], feeds, {}, ort.RunOptions())
