@@ -17,12 +17,11 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.last_logits import count_logits
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of

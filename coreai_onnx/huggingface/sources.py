@@ -18,8 +18,7 @@ from safetensors import SafetensorError, safe_open
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
-from coreai_onnx.huggingface.folders import check_companions
-from coreai_onnx.huggingface.settings import setting_fault
+from coreai_onnx.huggingface.folders import check_companions, setting_fault
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.messages import begin_stage
 

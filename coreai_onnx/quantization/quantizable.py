@@ -15,8 +15,7 @@ from coreai_onnx.model.metadata import adopt
 
 if TYPE_CHECKING:
     from coreai_onnx.quantization.evaluation import MetricChange
-    from coreai_onnx.quantization.half.precision import DtypeOptions
-    from coreai_onnx.quantization.half.report import DtypeReport
+    from coreai_onnx.quantization.half.precision import DtypeOptions, DtypeReport
     from coreai_onnx.quantization.options import Metric, QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
 

@@ -23,8 +23,7 @@ from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.weights.convolutions import convolution_weights, rewrite_convolutions
 from coreai_onnx.quantization.weights.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.weights.products import MatrixWeight, Products
-from coreai_onnx.quantization.weights.quantized_models import refuse_few_bits, refuse_integers
-from coreai_onnx.quantization.weights.rewriting import Rewriting
+from coreai_onnx.quantization.weights.rewriting import Rewriting, refuse_few_bits, refuse_integers
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
 from coreai_onnx.quantization.weights.specialization import specialize
 

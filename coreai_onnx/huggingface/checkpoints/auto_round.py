@@ -8,8 +8,7 @@ from typing import Any
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import awq, gptq
 from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings, matches
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings, matches
 
 _LAYOUTS = {
     "auto_round": "gptq_v2",

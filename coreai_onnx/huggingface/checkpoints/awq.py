@@ -18,8 +18,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     of_codes,
     unpacked_rows,
 )
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)

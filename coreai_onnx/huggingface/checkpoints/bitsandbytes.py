@@ -21,8 +21,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     by_rows,
     of_stream,
 )
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _PALETTES = ("nf4", "fp4")
 _KNOWN = COMMON | frozenset(

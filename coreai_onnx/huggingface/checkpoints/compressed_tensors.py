@@ -34,8 +34,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     unpacked_rows,
 )
 from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings, matches
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings, matches
 
 FORMATS = (
     "pack-quantized",

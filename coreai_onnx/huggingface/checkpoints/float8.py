@@ -20,8 +20,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedMatrix,
     of_codes,
 )
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale", "qscale_weight")
 _OF_INPUTS = ("activation_scale", "input_scale", "input_scale_ub", "qscale_act")

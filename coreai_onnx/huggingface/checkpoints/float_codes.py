@@ -1,17 +1,20 @@
-"""Weights of floating-point numbers with 8 or 4 bits, as palettes of all their values.
-
-E4M3 is ``torch.float8_e4m3fn``. E2M1 and the exponents of scales are those of Open Compute Project,
-"OCP Microscaling Formats (MX) Specification", version 1.0, section 5.
-"""
+"""Codes of small floats: FP8, FP4, MXFP4."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix, of_codes, of_stream
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    LayerWeight,
+    PackedMatrix,
+    of_codes,
+    of_stream,
+)
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 FLOAT8 = torch.float8_e4m3fn
 FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -76,3 +79,39 @@ def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None)
             f"scales {list(counts)} do not divide the weight {list(shape)} into blocks"
         )
     return size
+
+
+_BYTES = 16
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a checkpoint.
+
+    Raises:
+        ModelSourceError: If one is unsupported.
+    """
+    check_settings("MXFP4", settings, COMMON)
+
+
+def read(
+    tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
+) -> LayerWeight | None:
+    """Return the weight of all experts of a layer; None if it is in floating point.
+
+    Raises:
+        ModelSourceError: If a tensor is missing, or has another shape.
+    """
+    del settings
+    codes = tensors.get(f"{path}_blocks")
+    if codes is None:
+        return None
+    exponents = tensors[f"{path}_scales"]
+    outputs, columns = shape
+    groups = (outputs, columns // (2 * _BYTES))
+    if tuple(codes.shape[1:]) != (*groups, _BYTES) or codes.shape[:-1] != exponents.shape:
+        raise ModelSourceError(
+            f"blocks {list(codes.shape)} and scales {list(exponents.shape)} are not those of "
+            f"weights {[outputs, columns]}"
+        )
+    palette = torch.tensor(FLOAT4)
+    return LayerWeight(PackedMatrix(codes, scale_values(exponents), 4, palette=palette))

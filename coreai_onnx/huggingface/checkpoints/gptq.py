@@ -20,8 +20,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     of_stream,
     unpacked_rows,
 )
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings, matches
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings, matches
 
 _FORMATS = ("gptq", "gptq_v2")
 _LAYER_SETTINGS = frozenset({"bits", "group_size", "sym", "desc_act"})

@@ -18,8 +18,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     by_rows,
     of_codes,
 )
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _SHIFTS = {
     8: (0,),

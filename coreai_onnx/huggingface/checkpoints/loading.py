@@ -22,8 +22,8 @@ from coreai_onnx.huggingface.checkpoints import (
     gptq,
     hqq,
     modelopt,
-    mxfp4,
 )
+from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.byte_linear import IntegerLinear, multiplies_integers
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts, stacked
 from coreai_onnx.huggingface.checkpoints.names import WeightNames
@@ -32,7 +32,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     LayerWeight,
     PackedLinear,
 )
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 
 Settings = Mapping[str, Any]
 

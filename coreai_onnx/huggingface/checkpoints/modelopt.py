@@ -19,8 +19,7 @@ from coreai_onnx.huggingface.checkpoints.float_codes import (
 )
 from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight
 from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
-from coreai_onnx.huggingface.checkpoints.settings import COMMON, check_settings
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _ALGORITHMS = ("FP8", "NVFP4")
 _KNOWN = COMMON | frozenset(

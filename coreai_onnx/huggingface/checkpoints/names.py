@@ -15,7 +15,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 
 _WEIGHT = ".weight"
 _STORED = re.compile(r"(.+?)\.(?:weight|qweight|W_q)(?:[._].*)?$")

@@ -32,8 +32,11 @@ from coreai_onnx.quantization.report import (
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.weights.packed_weights import decibels
 from coreai_onnx.quantization.weights.products import Product, Products, origin
-from coreai_onnx.quantization.weights.quantized_models import refuse_few_bits, refuse_integers
-from coreai_onnx.quantization.weights.rewriting import remove_makers
+from coreai_onnx.quantization.weights.rewriting import (
+    refuse_few_bits,
+    refuse_integers,
+    remove_makers,
+)
 from coreai_onnx.quantization.weights.scheme import Scheme
 
 LARGEST = 64

@@ -14,9 +14,8 @@ from coreai_onnx.model.standard.model_protos import subgraphs
 from coreai_onnx.model.standard.model_types import ModelTypes, Type
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS, RANDOM_OPS, schema_of
 from coreai_onnx.quantization.half.bodies import is_control_flow, matching, receivers
-from coreai_onnx.quantization.half.constants import fault
 from coreai_onnx.quantization.half.magnitudes import Label, module_function
-from coreai_onnx.quantization.half.values import Values, element
+from coreai_onnx.quantization.half.values import Values, element, fault
 from coreai_onnx.targets.contrib import computes_half, narrow_outputs
 from coreai_onnx.targets.legalize import compute_dtype
 

@@ -1,14 +1,16 @@
-"""Converts finished float32 models to float16 or bfloat16."""
+"""Programs in 16-bit floats, and the report of what stayed in float32."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError, failures_as
-from coreai_onnx.messages import begin_stage
+from coreai_onnx.messages import begin_stage, render, size_text
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import graphs, op_name, weights
 from coreai_onnx.model.metadata import adopt, read_complex, read_states
@@ -16,10 +18,9 @@ from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.quantization.calibration import Feed
 from coreai_onnx.quantization.half.bodies import bodies, matching
 from coreai_onnx.quantization.half.choices import Choices, Isolated
-from coreai_onnx.quantization.half.constants import DTYPES
 from coreai_onnx.quantization.half.magnitudes import Label, largest_magnitudes, module_function
-from coreai_onnx.quantization.half.report import DtypeReport, KeptNode
 from coreai_onnx.quantization.half.rewriting import HalfRewriting
+from coreai_onnx.quantization.half.values import DTYPES
 
 _OLDEST = 13
 _SUFFIX = ".float32"
@@ -210,3 +211,48 @@ def _wide(model: ir.Model, choices: Choices, *, keep_io: bool) -> set[str]:
         if {state.input, state.output} & flagged:
             wide |= {state.input, state.output}
     return wide
+
+
+@dataclass(frozen=True)
+class KeptNode:
+    """A node that keeps float32.
+
+    Attributes:
+        path: Module path, or else the name of the node.
+        op: Its op.
+        reason: Why it keeps float32.
+    """
+
+    path: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DtypeReport:
+    """What was converted; prints as text.
+
+    Attributes:
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        converted: Number of nodes that compute in this dtype.
+        kept: The nodes that keep float32, in the order of the model.
+        bytes_before: Size of all weights before.
+        bytes_after: Their size after.
+    """
+
+    dtype: str
+    converted: int
+    kept: tuple[KeptNode, ...]
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        """Return sizes, and how many nodes of each op keep float32 and why."""
+        sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
+        text = f"{self.dtype}: {self.converted} nodes, weights {sizes}"
+        if not self.kept:
+            return text
+        counts = Counter((kept.op, kept.reason) for kept in self.kept)
+        first = {(kept.op, kept.reason): kept.path for kept in reversed(self.kept)}
+        rows = [(count, op, why, first[op, why]) for (op, why), count in counts.most_common()]
+        return f"{text}\n\n{render(('nodes', 'op', 'keeps float32', 'first'), rows, indent='  ')}"

@@ -11,8 +11,7 @@ from coreai_onnx.model.inventory import graphs
 from coreai_onnx.model.standard.model_protos import subgraphs
 from coreai_onnx.quantization.half.bodies import results
 from coreai_onnx.quantization.half.choices import Choices
-from coreai_onnx.quantization.half.constants import LIMIT, narrowed
-from coreai_onnx.quantization.half.values import constants
+from coreai_onnx.quantization.half.values import LIMIT, constants, narrowed
 
 _SMALLEST = 64
 """Weights with fewer elements stay float32 where float32 reads them; a Cast costs more."""

@@ -1,4 +1,4 @@
-"""Quantizes one weight, some rows at a time, so that memory stays bounded."""
+"""Weights as codes, with scales that activations choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.packed_codes import pack_codes
-from coreai_onnx.quantization.weights.activation_scales import scaled_by_activations
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
 from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
 from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
@@ -203,3 +202,34 @@ def decibels(signal: float, noise: float) -> float:
         return float("inf")
     ratio = signal / noise
     return float(10 * np.log10(ratio)) if ratio > 0 else float("-inf")
+
+
+POWERS = 11
+"""The number of powers from 0 to 1 that are tried."""
+ROWS = 256
+"""The number of rows that the error is measured on."""
+
+
+def scaled_by_activations(weight: np.ndarray, moments: np.ndarray, scheme: Scheme) -> np.ndarray:
+    """Return the factors of the columns, float32 ``[K]``.
+
+    Args:
+        weight: float32 ``[rows, groups, size]``; at most `ROWS` of the rows are looked at.
+        moments: ``X^T X`` of the inputs, ``[K, K]``.
+        scheme: Bits and symmetry.
+    """
+    rows = weight[:: -(-len(weight) // ROWS)]
+    size = np.sqrt(np.maximum(np.diagonal(moments), 0)).astype(np.float64)
+    size = np.maximum(size / max(float(size.max()), 1e-30), 1e-4)
+    best, least = np.ones(len(size), np.float32), np.inf
+    for power in np.linspace(0, 1, POWERS):
+        factors = size**power
+        factors = (factors / np.sqrt(factors.max() * factors.min())).astype(np.float32)
+        grouped = factors.reshape(weight.shape[1:])
+        scaled = rows * grouped
+        rounded = half_quadratic_grid(scaled, scheme).rounded(scaled, scheme.levels)
+        error = (rows - rounded / grouped).reshape(len(rows), -1)
+        loss = float(((error @ moments) * error).sum(dtype=np.float64))
+        if loss < least:
+            best, least = factors, loss
+    return best

@@ -1,8 +1,11 @@
-"""One call of onnxruntime."""
+"""One run of a session, and its deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnxruntime as ort
 
@@ -57,3 +60,59 @@ def _run_bound(
     # get_outputs() would make a second value for each target, which costs 2 µs each.
     results = binding.get_outputs_as_ortvaluevector()
     return {name: ort.OrtValue(results[i]) for i, name in enumerate(allocated)} | dict(targets)
+
+
+@contextmanager
+def deadline(seconds: float | None) -> Iterator[ort.RunOptions]:
+    """Yield run options that end a run after a time.
+
+    onnxruntime checks them before each node, also in the body of a ``Loop``; a single operator is
+    not interrupted.
+
+    Args:
+        seconds: The time; None means no limit.
+
+    Raises:
+        SessionError: The run did not end in time.
+    """
+    options = ort.RunOptions()
+    if seconds is None:
+        yield options
+        return
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        options.terminate = True
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    except Exception as error:
+        if not over.is_set():
+            raise
+        raise SessionError(
+            f"the model did not finish within {seconds:g} s\n  raise the timeout if the model is "
+            "slow; a Loop may be endless"
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Return a maximum time of a run in seconds.
+
+    Raises:
+        SessionError: It is not a positive number.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_time(seconds):
+        raise SessionError(f"timeout={seconds!r}; give a number of seconds greater than 0, or None")
+    return seconds
+
+
+def _is_time(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 < seconds <= threading.TIMEOUT_MAX

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from coreai_onnx.composites.few_bits import dequantized
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.support.huggingface_folders import llama
 
 GROUP = 32

@@ -14,7 +14,7 @@ from coreai_onnx.huggingface.checkpoints import compressed_tensors as reader
 from coreai_onnx.huggingface.checkpoints.byte_linear import multiplies_integers
 from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.huggingface.checkpoints.formats import FORMATS, GROUP, compressed, read_back, values_of
 from tests.support.tolerances import assert_close
 

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from coreai_onnx import convert
-from coreai_onnx.huggingface.checkpoints import mxfp4
+from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.support.tolerances import assert_close
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import float8 as reader
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.huggingface.checkpoints.formats import FORMATS, fp8, read_back, values_of
 
 

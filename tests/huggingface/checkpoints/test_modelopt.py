@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import modelopt as reader
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.huggingface.checkpoints.formats import FORMATS, Written, float4, fp8, read_back
 
 

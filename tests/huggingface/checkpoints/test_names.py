@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import save_file
 
 from coreai_onnx.huggingface.checkpoints.names import WeightNames
-from coreai_onnx.huggingface.checkpoints.tensors import Checkpoint
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.support.huggingface_folders import llama
 
 MLP, EXPERTS = "model.layers.0.mlp", "model.layers.0.block_sparse_moe.experts"

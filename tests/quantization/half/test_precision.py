@@ -1,4 +1,4 @@
-"""Models in float16 and bfloat16: near torch in float32, and right where 16 bits overflow."""
+"""Tests of programs in 16-bit floats, and the report of what stayed in float32."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 import coreai_onnx
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.quantization.half.precision import DtypeReport, KeptNode
 from tests.support.tolerances import assert_close
 
 HALF = torch.float16
@@ -274,3 +275,12 @@ def test_inputs_and_outputs_alone_are_converted() -> None:
     program = coreai_onnx.convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (x,))
     program.convert_dtype("float16", keep_io=True).convert_dtype("float16")
     assert program.run(x.to(HALF))[0].dtype == np.float16
+
+
+def test_nodes_are_counted_by_op_and_reason() -> None:
+    kept = (KeptNode("a", "Pow", "why"), KeptNode("b", "Pow", "why"), KeptNode("c", "If", "other"))
+    lines = str(DtypeReport("float16", 3, kept, 2048, 1024)).splitlines()
+    assert lines[0] == "float16: 3 nodes, weights 2.0 KiB → 1.0 KiB"
+    assert lines[-2].split() == ["2", "Pow", "why", "a"]
+    assert lines[-1].split() == ["1", "If", "other", "c"]
+    assert str(DtypeReport("float16", 3, (), 2, 1)) == "float16: 3 nodes, weights 2 B → 1 B"

@@ -1,4 +1,4 @@
-"""Packed weights stand for the weight, in all bits and methods, however it is stored."""
+"""Tests of weights as codes, with scales that activations choose."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ import torch
 from coreai_onnx.composites.few_bits import dequantized
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.weights import packed_weights
-from coreai_onnx.quantization.weights.packed_weights import PackedWeight, decibels, pack_weight
+from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
+from coreai_onnx.quantization.weights.packed_weights import (
+    PackedWeight,
+    decibels,
+    pack_weight,
+    scaled_by_activations,
+)
 from coreai_onnx.quantization.weights.products import Products
 from coreai_onnx.quantization.weights.scheme import METHODS, Scheme
-from tests.quantization.example_weights import correlated_inputs, experts, heavy_tailed, weight_of
+from tests.quantization.example_weights import (
+    correlated_inputs,
+    experts,
+    grouped,
+    heavy_tailed,
+    weight_of,
+)
 
 LEAST = {8: 40.0, 4: 17.0, 3: 11.0, 2: 6.0}
 """Decibels that round-to-nearest reaches on Gaussian weights, about 6 per bit."""
@@ -156,3 +168,23 @@ def test_the_size_counts_all_parts() -> None:
     assert dataclasses.replace(packed, zeros=None).nbytes == packed.nbytes - 16
     assert decibels(0, 1) == -decibels(1, 0) == float("-inf")
     assert isinstance(ir.tensor(packed.codes), ir.Tensor)
+
+
+def test_columns_of_large_inputs_are_scaled_up() -> None:
+    weight, x, scheme = grouped(48, 4, 16), correlated_inputs(500, 64), Scheme(3, 16, "awq")
+    factors = scaled_by_activations(weight, x.T @ x, scheme)
+    assert factors.dtype == np.float32
+    assert np.corrcoef(factors, np.sqrt(np.square(x).mean(0)))[0, 1] > 0.8
+    grouped_factors = factors.reshape(4, 16)
+    errors = []
+    for f in (grouped_factors, np.ones_like(grouped_factors)):
+        scaled = weight * f
+        rounded = half_quadratic_grid(scaled, scheme).rounded(scaled, scheme.levels) / f
+        errors.append(np.square(x @ (weight - rounded).reshape(48, -1).T).sum())
+    assert errors[0] < 0.8 * errors[1]
+
+
+def test_equal_inputs_need_no_scales() -> None:
+    weight = grouped(8, 2, 16)
+    assert (scaled_by_activations(weight, np.eye(32), Scheme(4, 16, "awq")) == 1).all()
+    assert (scaled_by_activations(weight, np.zeros((32, 32)), Scheme(4, 16, "awq")) == 1).all()
