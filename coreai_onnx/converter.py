@@ -32,7 +32,7 @@ from coreai_onnx.export.recognize.blocks import Recognition
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering
 from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name

@@ -9,8 +9,8 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.aten.pointwise import activation
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 
 _GELU_SINCE = 20
 """The first opset with Gelu."""

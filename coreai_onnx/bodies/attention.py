@@ -14,8 +14,8 @@ import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, ir_dtype
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, ir_dtype
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 
 NATIVE_SINCE = 23

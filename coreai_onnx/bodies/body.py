@@ -12,9 +12,9 @@ import torch
 from coreai_onnx.bodies.trace import Example, TracedReference
 from coreai_onnx.composites import Attribute, Composite, domain_of
 from coreai_onnx.errors import UnsupportedOpsError
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import AttributeRef, Names, Scope
-from coreai_onnx.lower.build.values import Value, ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import AttributeRef, Names, Scope
+from coreai_onnx.lower.nodes.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.walker import Walker
 

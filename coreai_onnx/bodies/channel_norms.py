@@ -7,7 +7,7 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder
 from coreai_onnx.bodies.norms import EPS, eps, mixed, parameter, parameter_words
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.values import Value
 
 
 @writes("group_norm", words=parameter_words)

@@ -11,8 +11,8 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.few_bits import unpacked
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 
 _DEFAULT_BITS = 8  # the variant without a word
 _LAST = 2**31 - 1  # Slice stops at the end of the axis

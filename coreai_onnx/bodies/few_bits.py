@@ -10,8 +10,8 @@ from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.products import Matrices, grouped
 from coreai_onnx.bodies.writers import writes
 from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 
 _DEFAULT_BITS = 4  # the variant without a word
 _BYTE = 8

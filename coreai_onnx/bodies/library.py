@@ -13,8 +13,8 @@ from coreai_onnx.bodies.body import lower_body
 from coreai_onnx.bodies.trace import Example, trace_reference
 from coreai_onnx.bodies.writers import body_text, variant_words, write_body
 from coreai_onnx.composites.declaration import DTYPE_WORDS, Composite
-from coreai_onnx.lower.build.composite_calls import CompositeCall
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of
+from coreai_onnx.lower.nodes.composite_calls import CompositeCall
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of
 from coreai_onnx.model.checks.fixed_attributes import write_fixed
 
 

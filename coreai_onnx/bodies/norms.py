@@ -14,8 +14,8 @@ import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.scope import AttributeRef
-from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.nodes.scope import AttributeRef
+from coreai_onnx.lower.nodes.values import Value, dtype_of
 
 EPS = AttributeRef("eps", "float")
 _PARAMETERS = ("scale", "bias", "mean", "variance")

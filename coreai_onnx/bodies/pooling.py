@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.values import Value
 
 
 def _pool_words(variant: Variant) -> list[str]:

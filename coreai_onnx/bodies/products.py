@@ -14,9 +14,9 @@ import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import AttributeRef
-from coreai_onnx.lower.build.values import Value, ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import AttributeRef
+from coreai_onnx.lower.nodes.values import Value, ir_dtype, set_dims
 
 _AXIS = AttributeRef("num_batch_axes", "int")
 

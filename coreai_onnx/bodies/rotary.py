@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.nodes.values import Value, dtype_of
 
 NATIVE_SINCE = 23
 """The first opset with RotaryEmbedding."""

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from coreai_onnx.bodies.body import BodyBuilder, Variant
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.composites.declaration import Composite
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.model.checks.fixed_attributes import sign, write_fixed
 
 Examples = Sequence[Example | None]

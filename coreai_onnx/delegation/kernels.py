@@ -20,7 +20,7 @@ from coreai_onnx.delegation.backends import (
 from coreai_onnx.delegation.claims import claimed
 from coreai_onnx.delegation.lowered_nodes import lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
-from coreai_onnx.lower.build.values import dtype_of
+from coreai_onnx.lower.nodes.values import dtype_of
 from coreai_onnx.version import __version__
 
 KERNELS = "ai.coreai.kernels"

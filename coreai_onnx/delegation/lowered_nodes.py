@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.bodies.modules import ModuleCalls
 from coreai_onnx.delegation.methods import FORWARD
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.interface import IONames
 from coreai_onnx.lower.walk.program import ProgramLowering

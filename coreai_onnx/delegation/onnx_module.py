@@ -17,7 +17,7 @@ from coreai_onnx.debugging.reference.true_values import tensor_of
 from coreai_onnx.delegation.onnx_shapes import check_dtype, input_sizes, results
 from coreai_onnx.errors import DelegationError, InputError
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL, tag_of
-from coreai_onnx.lower.build.values import has_torch_dtype, torch_dtype
+from coreai_onnx.lower.nodes.values import has_torch_dtype, torch_dtype
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps

@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx.bodies.modules.onnx_bodies import OnnxBody
 from coreai_onnx.errors import InputError
-from coreai_onnx.lower.build.values import torch_dtype
+from coreai_onnx.lower.nodes.values import torch_dtype
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.runtime.tensors.expressions import evaluated
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coreai_onnx.bodies import composite_functions
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import set_dims
 from tests.lower.checking import run_model
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

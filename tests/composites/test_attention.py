@@ -14,7 +14,7 @@ from coreai_onnx.composites.attention import (
     position_mask,
     scaled_dot_product_attention,
 )
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 

@@ -19,7 +19,7 @@ from coreai_onnx.composites.compressed_weights import (
     streamed,
     tiled,
 )
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from coreai_onnx.model.packed_codes import STREAM_BITS
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx.composites.few_bits import embedding_nbits, gather_mm_nbits, linear_nbits
 from coreai_onnx.composites.products import gather_mm
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from coreai_onnx.model.packed_codes import pack_codes
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

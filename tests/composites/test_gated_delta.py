@@ -9,7 +9,7 @@ import transformers.models.qwen3_next.modeling_qwen3_next as qwen3_next
 from coreai_onnx import ExternalizeSpec, convert
 from coreai_onnx.composites import GatedDeltaUpdate
 from coreai_onnx.composites.gated_delta import gated_delta_update
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 

@@ -10,7 +10,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from coreai_onnx import ExternalizeSpec, convert
 from coreai_onnx.composites import GatherMM
 from coreai_onnx.composites.products import gather_mm, take, taken_shape
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 

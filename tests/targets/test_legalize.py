@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.nodes.values import set_dims
 from coreai_onnx.targets.legalize import compute_dtype, kernel_dtypes
 from tests.lower.building import Building
 

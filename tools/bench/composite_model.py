@@ -13,10 +13,10 @@ from onnx_ir.tensor_adapters import TorchTensor
 from coreai_onnx.bodies import composite_functions
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.lower import LoweredProgram
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import ir_dtype, set_dims
 
 
 def composite_model(

@@ -29,8 +29,8 @@ from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dtype_of, ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dtype_of, ir_dtype, set_dims
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.program import storage_key
 from coreai_onnx.lower.walk.walker import Walker

@@ -21,8 +21,8 @@ from onnx_ir.tensor_adapters import TorchTensor
 from coreai_onnx.bodies.body import forget_types
 from coreai_onnx.bodies.modules.functions import close_body, declarations, open_body
 from coreai_onnx.export.externalize.delegate_call import Delegate, delegate_of, is_number
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, ir_dtype, set_dims
 from coreai_onnx.lower.walk.context import Context
 from coreai_onnx.lower.walk.location import where_of
 from coreai_onnx.lower.walk.walker import Walker

@@ -13,10 +13,10 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.capture.symbols import symbol_names
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.lower.build.attributes import plain_value
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.attributes import plain_value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.context import Context
 
 

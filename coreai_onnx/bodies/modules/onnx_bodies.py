@@ -16,7 +16,7 @@ from coreai_onnx.bodies.body import forget_types
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import DOMAIN, ONNX_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, reason_of
-from coreai_onnx.lower.build.values import has_torch_dtype
+from coreai_onnx.lower.nodes.values import has_torch_dtype
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.targets.older_forms import obstacle
 from coreai_onnx.targets.opsets import OPSETS

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import DOMAIN, DTYPE_WORDS, ONNX_DOMAIN
 from coreai_onnx.export.externalize.onnx_call import callee_of
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.walker import Walker
 
 

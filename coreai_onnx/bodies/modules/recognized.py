@@ -17,10 +17,10 @@ from coreai_onnx.bodies.modules.probe import probe_difference
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.lower.build.attention_call import call_of_module
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
-from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.nodes.attention_call import call_of_module
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.values import Value, dtype_of
 
 
 class _Differs(Exception):  # noqa: N818 - control flow, not an error

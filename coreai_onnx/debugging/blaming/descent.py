@@ -25,8 +25,8 @@ from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.debugging.verdict.yardstick import judge
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.export.externalize.module_call import ModuleCall
-from coreai_onnx.lower.build.composite_calls import CompositeCall
-from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.nodes.composite_calls import CompositeCall
+from coreai_onnx.lower.nodes.values import set_dims
 from coreai_onnx.model.inventory import MODULE_DOMAIN, STANDARD_DOMAIN, attribute_graphs
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.model.provenance.source_lines import read_origins

@@ -19,10 +19,10 @@ from coreai_onnx.delegation.user_kernels.examples import ExampleCall, Shapes, Va
 from coreai_onnx.errors import KernelError, LoweringError
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.recognize.numeric_probe import RAISES, first_line
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import ir_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import ir_dtype, set_dims
 from coreai_onnx.lower.walk.program import LoweredProgram
 from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.interface import type_text

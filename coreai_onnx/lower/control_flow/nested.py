@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, complex_like, ir_dtype, real_part, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, complex_like, ir_dtype, real_part, set_dims
 from coreai_onnx.lower.walk.walker import Walker
 
 _SCALARS = {

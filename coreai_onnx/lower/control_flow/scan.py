@@ -11,7 +11,6 @@ from typing import Any
 import onnx_ir as ir
 from torch import fx
 
-from coreai_onnx.lower.build.values import Value, complex_like, ir_dtype_of
 from coreai_onnx.lower.control_flow.nested import (
     MADE_INSIDE,
     NestedGraph,
@@ -19,6 +18,7 @@ from coreai_onnx.lower.control_flow.nested import (
     examples_of,
     results_of,
 )
+from coreai_onnx.lower.nodes.values import Value, complex_like, ir_dtype_of
 from coreai_onnx.lower.walk.binding import resolve
 from coreai_onnx.lower.walk.registry import lowers_higher_order
 from coreai_onnx.lower.walk.walker import Walker

@@ -7,7 +7,6 @@ from typing import Any
 import onnx_ir as ir
 from torch import fx
 
-from coreai_onnx.lower.build.values import ir_dtype, real_part
 from coreai_onnx.lower.control_flow.nested import (
     MADE_INSIDE,
     NestedGraph,
@@ -17,6 +16,7 @@ from coreai_onnx.lower.control_flow.nested import (
     results_of,
     walk_graph,
 )
+from coreai_onnx.lower.nodes.values import ir_dtype, real_part
 from coreai_onnx.lower.walk.binding import resolve
 from coreai_onnx.lower.walk.registry import lowers_higher_order
 from coreai_onnx.lower.walk.walker import Walker

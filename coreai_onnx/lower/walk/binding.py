@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from coreai_onnx.export.compat.torch_names import OpOverload
-from coreai_onnx.lower.build.values import as_dim
+from coreai_onnx.lower.nodes.values import as_dim
 
 _DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
 

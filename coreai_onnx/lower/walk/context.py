@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from coreai_onnx.errors import UnsupportedOp, Where
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Dims,
     Value,

@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx.composites.attention import position_mask
 from coreai_onnx.export.compat.torch_names import core_aten_decompositions
-from coreai_onnx.lower.build.values import compute_dtype
+from coreai_onnx.lower.nodes.values import compute_dtype
 
 aten = torch.ops.aten
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - an op

@@ -15,7 +15,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.export.capture.io_names import output_names
 from coreai_onnx.export.compat.torch_names import pytree
-from coreai_onnx.lower.build.scope import Names
+from coreai_onnx.lower.nodes.scope import Names
 from coreai_onnx.model.metadata import ArgumentTree
 
 

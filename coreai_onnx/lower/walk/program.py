@@ -28,9 +28,9 @@ from coreai_onnx.errors import ConversionError, LoweringError, UnsupportedOpsErr
 from coreai_onnx.export.capture.relations import relations
 from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
 from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import (
     POWERS,
     Value,
     ir_dtype,

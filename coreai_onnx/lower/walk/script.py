@@ -17,8 +17,8 @@ import torch
 from onnxscript import evaluator
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, ir_dtype, promoted_dtype, real_part
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, ir_dtype, promoted_dtype, real_part
 from coreai_onnx.lower.walk.binding import bind_by_name
 from coreai_onnx.lower.walk.registry import Lowering
 from coreai_onnx.model.standard.op_schemas import schema_of

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import is_complex, promoted_dtype
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import is_complex, promoted_dtype
 from coreai_onnx.lower.walk.registry import Lowering
 
 

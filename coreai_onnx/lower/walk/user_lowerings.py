@@ -13,7 +13,7 @@ import torch
 
 from coreai_onnx.errors import LoweringError, RegistrationError, Where
 from coreai_onnx.export.compat.torch_names import OpOverload, OpOverloadPacket
-from coreai_onnx.lower.build.values import ir_dtype, real_part
+from coreai_onnx.lower.nodes.values import ir_dtype, real_part
 from coreai_onnx.lower.walk.registry import Lowering
 
 ADVICE = "correct the lowering that is registered for it"

@@ -14,9 +14,9 @@ from torch import fx
 from coreai_onnx.composites import TORCH_OPS
 from coreai_onnx.errors import ConversionError, CoreaiError, LoweringError, Where
 from coreai_onnx.export.compat.torch_names import HigherOrderOperator, OpOverload, pytree
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import TracedNode
-from coreai_onnx.lower.build.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import TracedNode
+from coreai_onnx.lower.nodes.values import POWERS, ir_dtype, is_complex, mark_powers, real_part
 from coreai_onnx.lower.walk import torchlib
 from coreai_onnx.lower.walk.binding import (
     bind_arguments,

@@ -12,8 +12,8 @@ from torch._higher_order_ops.out_dtype import out_dtype
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from tests.lower.checking import check, run_model
 from tests.lower.control_flow.test_cond import X
 from tests.support.tolerances import assert_close

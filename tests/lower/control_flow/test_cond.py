@@ -11,8 +11,8 @@ import torch
 from torch.export import Dim
 
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from tests.lower.checking import check, op_types, run_model
 from tests.support.tolerances import assert_close
 

@@ -17,9 +17,9 @@ from torch.export import Dim
 
 from coreai_onnx import convert
 from coreai_onnx.lower import Context
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import set_dims
 from coreai_onnx.lower.walk.walker import Walker
 from tests.lower.checking import check, lower_module, run_model
 from tests.lower.control_flow.test_cond import BATCH, OTHERS, Model, X, graphs_of

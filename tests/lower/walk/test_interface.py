@@ -9,7 +9,7 @@ import torch
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.lower.build.scope import Names
+from coreai_onnx.lower.nodes.scope import Names
 from coreai_onnx.lower.walk.interface import IONames, interface
 from tests.support.tolerances import assert_close
 

@@ -15,8 +15,8 @@ from onnxscript import opset18 as op18
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.walk.script import ScriptLowering, Tensor, as_lowering, unwrap, wrap
 from tests.lower.checking import run_model
 from tests.support.tolerances import assert_close

@@ -9,8 +9,8 @@ import torch
 
 from coreai_onnx.errors import LoweringError, UnsupportedOpsError
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from tests.lower.checking import check, lower_module
 
 X = torch.randn(3, 4)

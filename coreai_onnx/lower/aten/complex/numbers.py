@@ -20,8 +20,8 @@ from coreai_onnx.lower.aten.pointwise.complex_parts import (
 from coreai_onnx.lower.aten.pointwise.trigonometry import atan2
 from coreai_onnx.lower.aten.reduction import cumulative  # noqa: F401  # reused
 from coreai_onnx.lower.aten.reduction import sums as reduction  # noqa: F401  # reused
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
     dtype_of,

@@ -25,8 +25,8 @@ from coreai_onnx.lower.aten.shape import (  # noqa: F401  # their lowerings are 
 )
 from coreai_onnx.lower.aten.shape.indices import resolved
 from coreai_onnx.lower.aten.signal import fourier  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
 from coreai_onnx.lower.walk.registry import builtin_lowering, lowers
 
 along_axes(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import Dim, Dims, Value, dims_of, dtype_of, maybe_dims, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import Dim, Dims, Value, dims_of, dtype_of, maybe_dims, rank_of
 
 
 @dataclass(frozen=True)

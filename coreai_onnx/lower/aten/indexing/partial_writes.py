@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.indexing.selection import flattened, index_put
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import is_mask, read, resolve, write
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import as_value
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     dims_of,

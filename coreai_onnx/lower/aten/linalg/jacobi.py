@@ -12,8 +12,8 @@ import torch
 
 from coreai_onnx.lower.aten.linalg.matrix_steps import diagonal, identity, numbers, transposed
 from coreai_onnx.lower.aten.loops.counted_loop import repeat
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, set_dims
 
 SWEEPS = 16
 """Maximum number of sweeps; fewer suffice, since convergence is quadratic."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import as_value, promote
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import as_value, promote
+from coreai_onnx.lower.nodes.values import (
     Number,
     Value,
     dims_of,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, ir_dtype_of, maybe_dims, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, ir_dtype_of, maybe_dims, set_dims
 
 Step = Callable[[OpBuilder, list[Value]], Sequence[Value]]
 Test = Callable[[OpBuilder, list[Value]], Value]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.nn.normalization import wide
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     dims_of,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coreai_onnx.lower.build.attention_call import call_attention
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, rank_of
+from coreai_onnx.lower.nodes.attention_call import call_attention
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.nn.normalization import moments, wide
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, numel, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 

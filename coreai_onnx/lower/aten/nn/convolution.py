@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.lower.aten.nn.exact_convolution import exact_convolution, exact_transposed
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, dtype_of, is_static, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_static, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Sequence
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

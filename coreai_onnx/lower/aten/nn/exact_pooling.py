@@ -9,8 +9,8 @@ import sympy
 import torch
 
 from coreai_onnx.lower.aten.nn.exact_convolution import pad_sizes, window
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, dims_of, dtype_of, numel
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, dtype_of, numel
 
 
 def exact_maximum(

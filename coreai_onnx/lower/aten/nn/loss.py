@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     dims_of,

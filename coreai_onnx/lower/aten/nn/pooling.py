@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.lower.aten.nn.exact_pooling import exact_average, exact_maximum
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, numel, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _MAX_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8)

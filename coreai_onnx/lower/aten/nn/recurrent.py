@@ -11,8 +11,8 @@ import torch
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.export.compat.recurrent import NAMESPACE
 from coreai_onnx.lower.aten.linalg.matmul import linear
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, dims_of, dtype_of, rank_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, dtype_of, rank_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
 

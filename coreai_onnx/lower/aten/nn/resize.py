@@ -18,8 +18,8 @@ from coreai_onnx.lower.aten.nn.separable import (
     sources,
     taps,
 )
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of
 
 _SCALABLE = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.shape.indices import floor_div
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, as_dim, dims_of, dtype_of, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, as_dim, dims_of, dtype_of, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _PADDINGS = ("zeros", "border", "reflection")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, rank_of, set_dims
 
 LINEAR, CUBIC = 2, 4
 """The number of elements that a filter reads."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote_to_float
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, wrap
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote_to_float
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, rank_of, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 

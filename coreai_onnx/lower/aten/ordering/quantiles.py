@@ -6,8 +6,8 @@ import torch
 
 from coreai_onnx.lower.aten.ordering.sorting import ranked
 from coreai_onnx.lower.aten.shape.indices import flat, move_last
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 

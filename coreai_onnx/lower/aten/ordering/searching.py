@@ -8,9 +8,9 @@ import torch
 from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.creation import filled
 from coreai_onnx.lower.aten.shape.indices import flat
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,

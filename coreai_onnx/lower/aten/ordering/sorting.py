@@ -10,8 +10,8 @@ import torch
 from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
 from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.indices import flat, floor_div
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, is_float, rank_of, set_dims, wrap
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, is_float, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -8,9 +8,9 @@ from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.error_function import erf_of
 from coreai_onnx.lower.aten.pointwise.numerics import is_double, widen
 from coreai_onnx.lower.aten.pointwise.unary_math import expm1_of, log1p_of
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import (
     Number,
     Value,
     dtype_of,

@@ -11,8 +11,8 @@ from coreai_onnx.lower.aten.pointwise.quantization import (
     quantize_per_channel,
     quantize_per_tensor,
 )
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import as_value
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.values import (
     Value,
     is_complex,
     promoted_dtype,

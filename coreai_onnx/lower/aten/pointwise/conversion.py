@@ -6,8 +6,8 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.float_bits import bits_of, from_bits
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dtype_of, ir_dtype, is_float
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dtype_of, ir_dtype, is_float
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from coreai_onnx.lower.aten.pointwise.numerics import is_negative, with_sign_of
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import Value, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 INF, NAN = float("inf"), float("nan")

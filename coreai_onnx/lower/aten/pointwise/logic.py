@@ -9,10 +9,10 @@ import torch
 
 from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
 from coreai_onnx.lower.aten.pointwise.numerics import remainder_of_truncation
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import Number, Value, dims_of, dtype_of, is_bool
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import Number, Value, dims_of, dtype_of, is_bool
 from coreai_onnx.lower.walk.registry import lowers
 
 _BITWISE = {"and": ("And", "BitwiseAnd"), "or": ("Or", "BitwiseOr"), "xor": ("Xor", "BitwiseXor")}

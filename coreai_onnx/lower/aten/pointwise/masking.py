@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.promotion import as_value
-from coreai_onnx.lower.build.values import Dim, Number, Value, dims_of, dtype_of, numel, rank_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.values import Dim, Number, Value, dims_of, dtype_of, numel, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 

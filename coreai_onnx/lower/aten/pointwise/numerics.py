@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import Number, Value, dims_of, is_float, promoted_dtype
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import Number, Value, dims_of, is_float, promoted_dtype
 
 
 def widen(op: OpBuilder, *operands: Any) -> list[Value]:

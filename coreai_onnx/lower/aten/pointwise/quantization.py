@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote
-from coreai_onnx.lower.build.values import Dim, Number, Value, dims_of, dtype_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.values import Dim, Number, Value, dims_of, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _BYTES = (torch.int8, torch.uint8)

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.pointwise.numerics import in_double, truncated, widen
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import promote_to_float
-from coreai_onnx.lower.build.values import Value, is_bool, is_float, is_integer
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import promote_to_float
+from coreai_onnx.lower.nodes.values import Value, is_bool, is_float, is_integer
 from coreai_onnx.lower.walk.registry import lowers
 
 _FLOATING = {

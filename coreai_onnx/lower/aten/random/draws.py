@@ -16,9 +16,9 @@ import torch
 
 from coreai_onnx.lower.aten.reduction.sums import reduced
 from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,

@@ -8,8 +8,8 @@ import torch
 
 from coreai_onnx.lower.aten.loops.scanning import final_state
 from coreai_onnx.lower.aten.pointwise.float_bits import bits_of
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
     is_float,

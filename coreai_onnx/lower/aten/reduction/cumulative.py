@@ -10,8 +10,8 @@ from coreai_onnx.lower.aten.shape.combining import cat
 from coreai_onnx.lower.aten.shape.creation import filled
 from coreai_onnx.lower.aten.shape.indices import positions
 from coreai_onnx.lower.aten.shape.splitting import sliced
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     dims_of,

@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import Value, dims_of, dtype_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _BY_PRODUCT_IF_LARGE, _BY_PRODUCT = 0, 1

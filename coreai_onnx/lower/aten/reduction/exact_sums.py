@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.loops.scanning import final_state
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, numel, set_dims, wrap_all
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, numel, set_dims, wrap_all
 
 
 def exact_sum(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:

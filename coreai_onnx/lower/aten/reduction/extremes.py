@@ -6,8 +6,8 @@ import torch
 
 from coreai_onnx.lower.aten.reduction.sums import Axes, reduced
 from coreai_onnx.lower.aten.shape.indices import flat
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
     dtype_of,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dtype_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _EPS = torch.finfo(torch.float32).eps

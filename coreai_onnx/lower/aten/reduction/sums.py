@@ -11,8 +11,8 @@ import torch
 
 from coreai_onnx.lower.aten.pointwise.numerics import widen
 from coreai_onnx.lower.aten.reduction.exact_sums import exact_product, exact_sum
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     dims_of,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -9,8 +9,8 @@ import torch
 
 from coreai_onnx.export.compat.torch_names import PythonMod
 from coreai_onnx.lower.aten.shape.indices import flat, reversed_along
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

@@ -14,8 +14,8 @@ import sympy
 import torch
 
 from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,

@@ -8,8 +8,8 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.torch_names import FloorDiv
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, as_dim, dims_of, numel, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, numel, set_dims
 
 LARGEST_CONSTANT = 4096
 """Maximum number of elements of a known tensor that is stored instead of computed."""

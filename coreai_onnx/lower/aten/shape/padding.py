@@ -9,8 +9,8 @@ import torch
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.shape.indices import floor_div, positions
 from coreai_onnx.lower.aten.shape.splitting import sliced
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,

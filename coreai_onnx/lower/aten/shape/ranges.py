@@ -7,9 +7,9 @@ import torch
 
 from coreai_onnx.lower.aten.shape.creation import Scalar
 from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT, positions
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import as_value
-from coreai_onnx.lower.build.values import Dim, Number, Value, scalar_dtype, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.values import Dim, Number, Value, scalar_dtype, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coreai_onnx.lower.aten.shape.indices import INT_MAX, ceil_div, floor_div
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -16,8 +16,8 @@ from coreai_onnx.lower.aten.shape.indices import (
     move_last,
     positions,
 )
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

@@ -11,9 +11,9 @@ from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.shape.indices import reversed_along
 from coreai_onnx.lower.aten.shape.views import squeeze_dim, transpose
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.promotion import as_value
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

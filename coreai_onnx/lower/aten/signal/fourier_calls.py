@@ -8,8 +8,8 @@ import torch
 
 from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
 from coreai_onnx.lower.aten.signal.fourier import dft, half, mirrored, normalized, part
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

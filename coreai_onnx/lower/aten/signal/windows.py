@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers
 
 

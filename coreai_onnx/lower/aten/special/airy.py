@@ -6,8 +6,8 @@ import math
 
 from coreai_onnx.lower.aten.pointwise.numerics import in_double, power_series
 from coreai_onnx.lower.aten.special.bessel import scaled_k
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers
 
 

@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from coreai_onnx.lower.aten.pointwise.numerics import in_double, power_series, weighted_sum
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers
 
 _POINTS = 24

@@ -13,9 +13,9 @@ import torch
 
 from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
 from coreai_onnx.lower.aten.pointwise.numerics import horner, in_double, weighted_sum
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import Number, Value, dims_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import Number, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 
 _SHIFT = 10

@@ -14,9 +14,9 @@ import torch
 
 from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
 from coreai_onnx.lower.aten.pointwise.numerics import in_double
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import Number, Value, dims_of, promoted_dtype
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import Number, Value, dims_of, promoted_dtype
 from coreai_onnx.lower.walk.registry import lowers
 
 Next = Callable[[OpBuilder, Value, Value, Value, Value], Value]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.indexing.advanced_index import read, reduction_dtype, resolve
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import Value, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import Value, set_dims
 
 I64, BOOL = ir.DataType.INT64, ir.DataType.BOOL
 

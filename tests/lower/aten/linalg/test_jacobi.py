@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.linalg.jacobi import eigen, rotations
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import set_dims
 from tests.lower.checking import run_model
 from tests.support.tolerances import assert_close
 

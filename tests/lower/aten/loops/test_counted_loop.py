@@ -6,9 +6,9 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.loops.counted_loop import repeat
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import dims_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import dims_of
 from tests.lower.checking import run_model
 
 

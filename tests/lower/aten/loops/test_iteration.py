@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, dims_of
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, dims_of
 from tests.lower.aten.pointwise.test_numerics import compute
 from tests.support.tolerances import assert_close
 

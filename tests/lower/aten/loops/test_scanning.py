@@ -6,9 +6,9 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.aten.loops.scanning import final_state, scan, scan_with_outputs
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import Value, dims_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import Value, dims_of, set_dims
 from tests.lower.checking import run_model
 from tests.support.tolerances import assert_close
 

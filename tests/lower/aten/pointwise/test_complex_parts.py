@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coreai_onnx.lower.aten.pointwise.complex_parts import along_axes, join, parts_of, split
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import dims_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import dims_of, set_dims
 from tests.lower.checking import check, run_model
 from tests.support.tolerances import assert_close
 

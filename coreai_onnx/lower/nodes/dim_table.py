@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from coreai_onnx.export.compat.torch_names import FloorDiv
-from coreai_onnx.lower.build.values import Dim, Value
+from coreai_onnx.lower.nodes.values import Dim, Value
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DimTable:
     """The sources of symbols, and the values of the expressions computed so far.
 
     Expressions are computed as 1-D values of one element, which concatenate to shapes without
-    further nodes; 0-d values are derived from them on request (``lower/build/shapes.py``).
+    further nodes; 0-d values are derived from them on request (``lower/nodes/shapes.py``).
 
     Args:
         parent: Table of the enclosing graph, whose values are visible here.

@@ -14,11 +14,11 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composites import COMPOSITES, SDPA
-from coreai_onnx.lower.build.attention_call import call_of_module
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.scope import Names, Scope
-from coreai_onnx.lower.build.values import Value, maybe_dims, set_dims
+from coreai_onnx.lower.nodes.attention_call import call_of_module
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.values import Value, maybe_dims, set_dims
 from coreai_onnx.runtime import kernels_built
 from tests.lower.checking import Wrapped
 from tests.support.tolerances import assert_close

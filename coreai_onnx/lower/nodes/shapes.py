@@ -13,10 +13,10 @@ import onnx_ir as ir
 import sympy
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.lower.build.dim_table import Axis
-from coreai_onnx.lower.build.expressions import BINARY, UNARY
-from coreai_onnx.lower.build.node_builder import NodeBuilder
-from coreai_onnx.lower.build.values import Dim, Value, set_dims
+from coreai_onnx.lower.nodes.dim_table import Axis
+from coreai_onnx.lower.nodes.expressions import BINARY, UNARY
+from coreai_onnx.lower.nodes.node_builder import NodeBuilder
+from coreai_onnx.lower.nodes.values import Dim, Value, set_dims
 
 
 def vector(op: NodeBuilder, dims: Sequence[Dim | Value]) -> Value:

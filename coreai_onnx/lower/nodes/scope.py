@@ -11,8 +11,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.errors import Where
-from coreai_onnx.lower.build.dim_table import DimTable
-from coreai_onnx.lower.build.values import Value, set_dims
+from coreai_onnx.lower.nodes.dim_table import DimTable
+from coreai_onnx.lower.nodes.values import Value, set_dims
 from coreai_onnx.model.checks.violations import TORCH_OP, WHERE
 
 _DEDUPLICATED_BYTES = 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 from coreai_onnx.composites.declaration import Attribute, Composite
 from coreai_onnx.errors import LoweringError, Where
-from coreai_onnx.lower.build.values import Value, dtype_of, maybe_dims
+from coreai_onnx.lower.nodes.values import Value, dtype_of, maybe_dims
 
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "string": (str,)}
 _INDICES = ("int32", "int64")

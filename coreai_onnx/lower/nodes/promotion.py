@@ -8,8 +8,8 @@ import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.values import Value, promoted_dtype, real_part
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value, promoted_dtype, real_part
 
 _INTEGER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

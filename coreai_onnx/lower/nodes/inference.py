@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.build.values import Dim, Dims
+from coreai_onnx.lower.nodes.values import Dim, Dims
 
 Rule = Callable[[Sequence[ir.Value | None], Mapping[str, Any]], Dims | None]
 

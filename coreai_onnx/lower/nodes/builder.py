@@ -11,11 +11,11 @@ import torch
 
 from coreai_onnx.composites import COMPOSITES, Composite
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build import shapes
-from coreai_onnx.lower.build.composite_calls import CompositeCalls, is_covered
-from coreai_onnx.lower.build.node_builder import NodeBuilder, Operand
-from coreai_onnx.lower.build.scope import Scope
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes import shapes
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls, is_covered
+from coreai_onnx.lower.nodes.node_builder import NodeBuilder, Operand
+from coreai_onnx.lower.nodes.scope import Scope
+from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,

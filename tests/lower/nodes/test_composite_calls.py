@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from coreai_onnx.errors import DeclarationError, LoweringError
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_checks import CompositeCallError
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.values import dims_of, dtype_of, maybe_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
+from coreai_onnx.lower.nodes.values import dims_of, dtype_of, maybe_dims
 from tests.delegation.user_kernels.declared import SCALED
 from tests.lower.building import Building
 

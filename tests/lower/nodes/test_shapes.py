@@ -10,7 +10,7 @@ import torch
 from torch.export import Dim
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.lower.build import shapes
+from coreai_onnx.lower.nodes import shapes
 from tests.lower.building import Building
 from tests.lower.checking import check, lower_module
 

@@ -13,9 +13,9 @@ from coreai_onnx.composites import Composite, domain_of
 from coreai_onnx.composites.declaration import FLOAT_DTYPES, USER_DOMAIN
 from coreai_onnx.composites.user_composites import check_declaration
 from coreai_onnx.errors import DeclarationError
-from coreai_onnx.lower.build.composite_checks import checked
-from coreai_onnx.lower.build.node_builder import NodeBuilder
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.composite_checks import checked
+from coreai_onnx.lower.nodes.node_builder import NodeBuilder
+from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
     dtype_of,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 import sympy
 
-from coreai_onnx.lower.build.node_builder import NodeBuilder
-from coreai_onnx.lower.build.values import Value
+from coreai_onnx.lower.nodes.node_builder import NodeBuilder
+from coreai_onnx.lower.nodes.values import Value
 
 Unary = Callable[[NodeBuilder, Value, sympy.Basic], Value]
 Binary = Callable[[NodeBuilder, Value, Value, sympy.Basic], Value]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coreai_onnx.errors import ConversionError, Where
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.composite_calls import CompositeCalls
-from coreai_onnx.lower.build.composite_checks import AttributeTypeError, CompositeCallError
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.nodes.composite_checks import AttributeTypeError, CompositeCallError
 from tests.lower.building import Building
 
 F32, F16, I64 = torch.float32, torch.float16, torch.int64
@@ -54,12 +54,22 @@ WRONG: dict[str, tuple[str, tuple[Given, ...], dict[str, Any], str]] = {
     "odd_dims": ("rope", (f(2, 3, 5, 8),), {"dims": 3}, "must be even and positive, is 3"),
     "rope_rank": ("rope", (f(5, 8),), {}, "input must have rank 3 or 4, got 2"),
     "tables": ("rope", (f(2, 3, 5, 8), f(5, 8), f(5, 8)), {}, "cos has 8 numbers per position"),
-    "positions": ("rope", (f(2, 3, 5, 8), None, None, f(2, 5)), {}, "position_ids must be one of .* got float32"),
+    "positions": (
+        "rope",
+        (f(2, 3, 5, 8), None, None, f(2, 5)),
+        {},
+        "position_ids must be one of .* got float32",
+    ),
     "axes": ("rms_norm", (f(2, 8), f(8)), {"axes": (0,)}, "not the last ones"),
     "axis": ("log_softmax", (f(2, 8),), {"axis": -3}, "axis -3 is out of range"),
     "integers": ("gelu", ((I64, (2, 8)),), {}, "input must be one of .* got int64"),
     "unknown": ("silu", (f(2, 8),), {"beta": 1.0}, r"no attribute beta \(attributes: none\)"),
-    "pads": ("avg_pool_2d", (f(1, 2, 6, 6),), {"padding": (1, 1)}, "padding must have 4 numbers, got 2"),
+    "pads": (
+        "avg_pool_2d",
+        (f(1, 2, 6, 6),),
+        {"padding": (1, 1)},
+        "padding must have 4 numbers, got 2",
+    ),
 }
 
 

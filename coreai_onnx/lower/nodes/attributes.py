@@ -11,8 +11,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.errors import LoweringError, Where
-from coreai_onnx.lower.build.scope import AttributeRef
-from coreai_onnx.lower.build.values import ir_dtype
+from coreai_onnx.lower.nodes.scope import AttributeRef
+from coreai_onnx.lower.nodes.values import ir_dtype
 
 _READY = (AttributeRef, ir.Attr, ir.TensorProtocol)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 import torch
 
-from coreai_onnx.lower.build.dim_table import Axis, DimTable
+from coreai_onnx.lower.nodes.dim_table import Axis, DimTable
 from tests.lower.building import Building
 
 S, T = (sympy.Symbol(n, integer=True, positive=True) for n in "st")

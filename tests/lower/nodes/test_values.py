@@ -9,8 +9,8 @@ import pytest
 import sympy
 import torch
 
-from coreai_onnx.lower.build import values
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes import values
+from coreai_onnx.lower.nodes.values import (
     as_dim,
     dims_of,
     dtype_of,

@@ -6,7 +6,7 @@ import pytest
 import sympy
 import torch
 
-from coreai_onnx.lower.build.values import dims_of, set_dims
+from coreai_onnx.lower.nodes.values import dims_of, set_dims
 from tests.lower.building import Building
 
 S = sympy.Symbol("s", integer=True, positive=True)

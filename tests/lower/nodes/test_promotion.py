@@ -10,8 +10,8 @@ import sympy
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.lower.build.promotion import as_value, promote, promote_to_float
-from coreai_onnx.lower.build.values import dtype_of
+from coreai_onnx.lower.nodes.promotion import as_value, promote, promote_to_float
+from coreai_onnx.lower.nodes.values import dtype_of
 from tests.lower.building import Building
 from tests.lower.checking import check
 

@@ -9,8 +9,8 @@ import sympy
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build.node_builder import NodeBuilder
-from coreai_onnx.lower.build.values import dtype_of
+from coreai_onnx.lower.nodes.node_builder import NodeBuilder
+from coreai_onnx.lower.nodes.values import dtype_of
 from tests.lower.building import Building
 
 
@@ -58,7 +58,8 @@ def test_several_outputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op_type", "first"), [("Gelu", 20), ("Attention", 23)]  # Attention was revised in opset 24
+    ("op_type", "first"),
+    [("Gelu", 20), ("Attention", 23)],  # Attention was revised in opset 24
 )
 def test_the_schema_of_an_op_the_opset_lacks(op_type: str, first: int) -> None:
     assert Building(opset=first).op.schema(op_type).since_version == first

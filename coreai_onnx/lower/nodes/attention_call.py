@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coreai_onnx.composites import COMPOSITES, Composite
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import broadcast_dims
-from coreai_onnx.lower.build.values import Dims, Value, dims_of, dtype_of, numel, rank_of, set_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.values import Dims, Value, dims_of, dtype_of, numel, rank_of, set_dims
 
 
 def call_attention(

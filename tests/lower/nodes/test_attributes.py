@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from coreai_onnx.errors import LoweringError, Where
-from coreai_onnx.lower.build.attributes import onnx_attributes
+from coreai_onnx.lower.nodes.attributes import onnx_attributes
 
 
 class Kind(Enum):

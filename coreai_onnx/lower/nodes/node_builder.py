@@ -12,12 +12,10 @@ import sympy
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.build.attributes import onnx_attributes
-from coreai_onnx.lower.build.inference import infer_dims
-from coreai_onnx.model.standard.op_schemas import OpTypes, first_version, schema_of, types_of
-from coreai_onnx.targets.legalize import axes_from_the_front, compute_dtype
-from coreai_onnx.lower.build.scope import AttributeRef, Scope
-from coreai_onnx.lower.build.values import (
+from coreai_onnx.lower.nodes.attributes import onnx_attributes
+from coreai_onnx.lower.nodes.inference import infer_dims
+from coreai_onnx.lower.nodes.scope import AttributeRef, Scope
+from coreai_onnx.lower.nodes.values import (
     Number,
     Value,
     ir_dtype,
@@ -26,6 +24,8 @@ from coreai_onnx.lower.build.values import (
     set_dims,
     torch_dtype,
 )
+from coreai_onnx.model.standard.op_schemas import OpTypes, first_version, schema_of, types_of
+from coreai_onnx.targets.legalize import axes_from_the_front, compute_dtype
 
 Operand: TypeAlias = (
     Value | Number | AttributeRef | sympy.Basic | Sequence[Any] | np.ndarray | torch.Tensor | None
@@ -43,6 +43,7 @@ class NodeMaker(Protocol):
 
     @overload
     def __call__(self, *operands: Operand, **attributes: Any) -> Value: ...
+
 
 _NO_OPERATOR = 'op.node("Name", x, domain="my.domain") calls an operator of another domain'
 

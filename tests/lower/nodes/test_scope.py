@@ -7,8 +7,8 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.errors import Where
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.scope import AttributeRef, Names, Scope, location_metadata
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.scope import AttributeRef, Names, Scope, location_metadata
 
 
 def scope_of(*, constants_as_nodes: bool = False) -> Scope:

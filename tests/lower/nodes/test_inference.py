@@ -9,9 +9,9 @@ import pytest
 import sympy
 import torch
 
-from coreai_onnx.lower.build.builder import OpBuilder
-from coreai_onnx.lower.build.inference import RULES, broadcast_dims, infer_dims
-from coreai_onnx.lower.build.values import Value, maybe_dims
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.inference import RULES, broadcast_dims, infer_dims
+from coreai_onnx.lower.nodes.values import Value, maybe_dims
 from tests.lower.building import Building
 
 S = sympy.Symbol("s", integer=True, positive=True)
