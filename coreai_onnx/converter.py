@@ -48,6 +48,7 @@ from coreai_onnx.version import __version__
 if TYPE_CHECKING:
     from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
 
+# At import, before an export fails for a reason that the version explains.
 warn_if_untested(torch.__version__)
 Targets = Sequence[ExternalizeSpec | type | Literal["auto"]] | Literal["auto"] | None
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -305,7 +306,12 @@ class TorchConverter:
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
-            total=total, desc=f"lowering {name}", disable=None, delay=1.0, leave=False
+            # The delay keeps short conversions quiet.
+            total=total,
+            desc=f"lowering {name}",
+            disable=None,
+            delay=1.0,
+            leave=False,
         ) as bar:
             module_calls = ModuleCalls(staged.module_calls)
             composites = CompositeCalls()
@@ -317,6 +323,7 @@ class TorchConverter:
                 step=bar.update,
             )
             lowered = ProgramLowering(staged.program, context, staged.io_names).run()
+        # Only now are all calls known, those in the bodies of externalized modules included.
         functions = composite_functions(composites.calls, opset)
         functions += module_calls.functions(functions) + context.functions
         model = lowered.model(functions, name)
@@ -365,6 +372,7 @@ _DEBUG_INFO: dict[TorchConverter.Mode | None, DebugInfo] = {
 
 def _as_lowering(function: Any) -> Lowering:
     """Return a function as a lowering; an onnxscript function takes no builder."""
+    # By name, since isinstance would import onnxscript for every registration.
     if type(function).__module__.partition(".")[0] != "onnxscript":
         check_form(function)
         return function  # type: ignore[no-any-return]  # the user guarantees it

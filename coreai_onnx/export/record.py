@@ -59,7 +59,7 @@ class ExportRecord:
         """Read a record.
 
         Raises:
-            LoadError: If the file is missing or is no file of ``torch.export.save``.
+            LoadError: If the file is missing, or was not written by ``torch.export.save``.
         """
         with failures_as(LoadError, f"{path}: is not a record"):
             if fault := file_fault(Path(path)):

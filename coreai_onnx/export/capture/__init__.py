@@ -1,1 +1,1 @@
-"""From what a user gives to an exported program."""
+"""Exports modules and functions as functional programs."""

@@ -90,7 +90,7 @@ def refuse_derivatives(program: ExportedProgram) -> None:
     """Reject a program of ``torch.func.grad``: it has a tensor of the trace as a constant.
 
     Raises:
-        ExportError: If it has some.
+        ExportError: If it contains such a constant.
     """
     if any(is_functorch_wrapped(x) for x in program.constants.values()):
         raise ExportError(DERIVATIVES)

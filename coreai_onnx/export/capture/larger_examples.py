@@ -65,7 +65,7 @@ def _limit(condition: sympy.Basic, symbol: sympy.Symbol, env: ShapeEnv) -> int |
 
 
 def _last(holds: Callable[[int], bool], low: int, most: int) -> int | None:
-    """Return the last size before one for which a condition does not hold; None if there is none.
+    """Return the last size before the first one that violates a condition, or None.
 
     Args:
         holds: The condition.

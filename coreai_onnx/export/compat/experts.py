@@ -168,7 +168,7 @@ def _switch(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
 
 
 def _switch_router(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the forward of a router that converts no weights in vain: torch.export refuses it."""
+    """Return a forward that skips conversions to the same dtype, which torch.export rejects."""
 
     def wrap(convert: Callable[..., Any]) -> Callable[..., Any]:
         return lambda layer, dtype: layer if layer.weight.dtype == dtype else convert(layer, dtype)

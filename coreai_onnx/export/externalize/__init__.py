@@ -1,1 +1,1 @@
-"""Modules that stay whole."""
+"""Modules that are exported as single ops."""

@@ -1,1 +1,1 @@
-"""Blocks of models that are composites."""
+"""Recognition of building blocks that composites can replace."""

@@ -63,6 +63,7 @@ def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
             kwargs.pop(f"_{name}_alias", None)
             if index is not None:
                 positions.append(index)
+    # What remains describes a view of a base by its sizes, strides and offset.
     if any(k.startswith("_") for k in kwargs) or len(positions) != len(set(positions)):
         raise LoweringError(
             f"{op}: it mutates a view of a tensor",
@@ -71,6 +72,7 @@ def auto_functionalized_v2(walker: Walker, node: fx.Node) -> Any:
         )
     expected = list(node.meta["val"])
     count = len(op._schema.returns)  # type: ignore[union-attr]  # an op overload
+    # An op without results has None in their place.
     first = max(count, 1)
     expected = expected[:count] + [expected[first + i] for i in positions]
     results = _call(walker, op, (), kwargs, expected)
@@ -114,6 +116,8 @@ def _call(
         expected: Fake results.
         wide: Dtype to which tensors are cast first.
     """
+    # Another walk then treats the op as any other: registered lowerings, composites,
+    # decompositions.
     graph = fx.Graph()
     given: dict[fx.Node, fx.Node] = {}
     values: list[Any] = []

@@ -37,6 +37,7 @@ def cond(walker: Walker, node: fx.Node) -> Any:
             branch.add_output(result, example)
         branches.append(branch.graph)
     then_graph, else_graph = branches
+    # If has at least one output in ONNX; without results, the branches can only contain checks.
     if not then_graph.outputs:
         return []
     outputs = append(

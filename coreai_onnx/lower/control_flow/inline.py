@@ -50,6 +50,7 @@ def with_autocast(walker: Walker, node: fx.Node) -> Any:
     examples = [_example(a) for a in node.args[5:]]
 
     def call(*values: Any) -> Any:
+        # Without the cache, which would keep casts of fake tensors beyond this trace.
         with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
             return graph(*values)
 

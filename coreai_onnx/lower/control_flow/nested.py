@@ -65,6 +65,7 @@ class NestedGraph:
         if dtype is not None:
             value = self.op.cast(value, dtype)
         producer = value.producer()
+        # ONNX allows as output of a graph only what a node in it produces, and each value once.
         if producer is None or producer.graph is not self.graph or value in self.graph.outputs:
             value = self.op.copy(value)
         self.graph.outputs.append(value)

@@ -51,6 +51,7 @@ def _scan(
     examples = [*carried, *examples_of(node)[len(init) :]]
     for result, example in zip(results, examples, strict=True):
         body.add_output(result, example)
+    # Scan requires the dtype of a carried value to be the same outside and inside.
     first = [
         walker.op.cast(x, ir_dtype_of(v)) for x, v in zip(init, body.graph.inputs, strict=False)
     ]
@@ -83,8 +84,10 @@ def associative_scan(walker: Walker, node: fx.Node) -> Any:
     current = body.graph.inputs[1 + count :]
     examples = [p.meta["val"] for p in placeholders[:count]]
     chosen = [_choose(body, is_first, x, r) for x, r in zip(current, results, strict=True)]
+    # Once as what the next iteration carries, and once as what is stacked.
     for y, example in zip(chosen * 2, examples * 2, strict=True):
         body.add_output(y, example)
+    # The flag hides these values; they only need the right shape and dtype.
     start = [_first_slice(walker, x) for x in xs]
     outputs = append(
         op,

@@ -45,6 +45,7 @@ def while_loop(walker: Walker, node: fx.Node) -> Any:
     for result, example in zip(results, examples, strict=True):
         body.add_output(result, example)
 
+    # Without a trip count, only the condition ends the loop.
     inputs = [None, predicate(walker.op, first), *initial]
     outputs = append(walker.op, "Loop", inputs, body.graph.outputs[1:], body=body.graph)
     return results_of(walker, node, outputs)

@@ -1,1 +1,1 @@
-"""Build."""
+"""Builders of ONNX nodes, and the dtypes and dims of their values."""

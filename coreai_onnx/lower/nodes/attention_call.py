@@ -95,6 +95,7 @@ def _broadcast(shapes: Iterable[Dims]) -> Dims:
 def _merged(op: OpBuilder, x: Value, lead: Dims) -> Value:
     """Return ``x`` broadcast to these leading dims, with all dims before the heads merged."""
     dims = dims_of(x)
+    # Only heads: a batch axis of 1 needs no Reshape, and so no sizes at run time.
     if len(lead) == 1:
         x = op.unsqueeze(x, list(range(4 - len(dims))))
         return op.expand(x, (1, *lead, *dims[-2:]))
@@ -107,6 +108,7 @@ def _merged_mask(op: OpBuilder, mask: Value, lead: Dims) -> Value:
     dims = dims_of(mask)
     if len(dims) < 4:
         return mask if lead else op.unsqueeze(mask, list(range(4 - len(dims))))
+    # To merge it like the inputs would repeat the mask for every batch.
     if all(dim == 1 for dim in dims[:-3]):
         return op.reshape(mask, (1, *dims[-3:]))
     return mask if len(lead) < 2 else _merged(op, mask, (*lead, dims[-3]))
@@ -119,5 +121,6 @@ def _scaled(op: OpBuilder, query: Value, scale: float | None) -> tuple[Value, fl
         return query, scale
     if isinstance(head_dim, int):
         return query, float(head_dim) ** -0.5
+    # An attribute cannot hold a number that is known only at run time.
     root = op.Sqrt(op.cast(op.dim(head_dim), dtype_of(query)))
     return op.Div(query, root), 1.0

@@ -56,12 +56,14 @@ def plain_value(value: Any) -> int | float | str | list[Any] | None:
         value = value.value
     if isinstance(value, np.generic):
         value = value.item()
+    # Before the test for int, of which bool is a subclass; ONNX has no Boolean attributes.
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
     if isinstance(value, int | float | str):
         return value
+    # An empty list does not show whether it is of integers, floats or strings.
     if not isinstance(value, list | tuple) or not value:
         return None
     value = [v.item() if isinstance(v, np.generic) else v for v in value]
@@ -69,6 +71,7 @@ def plain_value(value: Any) -> int | float | str | list[Any] | None:
         return list(value)
     if not all(isinstance(v, int | float) for v in value):
         return None
+    # A list in ONNX has one type, so one float makes all numbers floats.
     return [int(v) if all(isinstance(w, int) for w in value) else float(v) for v in value]
 
 

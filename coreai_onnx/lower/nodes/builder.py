@@ -86,6 +86,7 @@ class OpBuilder(NodeBuilder):
         """Return the target with little arithmetic: 0 copies a leading dim, one -1 is inferred."""
         unknown = [i for i, d in enumerate(dims) if not isinstance(d, int)]
         source = x.meta.get("dims")
+        # With a size of 0, reshape sets allowzero, and a 0 no longer copies a dim.
         if source is None or not unknown or 0 in dims:
             return self.shape(dims)
         spare: list[Dim | Value] = list(dims)
@@ -93,6 +94,7 @@ class OpBuilder(NodeBuilder):
             if i < len(source) and not isinstance(dims[i], ir.Value) and source[i] == dims[i]:
                 spare[i] = 0
         left = [i for i, d in enumerate(spare) if not isinstance(d, int)]
+        # ONNX infers one -1 at most, and none for an empty tensor, which every size would fit.
         if len(left) > 1 or 0 in source:
             return self.shape(dims) if len(left) > 1 else self.shape(spare)
         if left and not isinstance(spare[left[0]], ir.Value) and _never_empty(dims, left[0]):
@@ -114,6 +116,7 @@ class OpBuilder(NodeBuilder):
         dims = x.meta.get("dims")
         if dims is not None and isinstance(start, int) and isinstance(end, int):
             size = dims[axis]
+            # Bounds are clamped to the size, so the length for a symbolic size is not known.
             if not isinstance(size, int):
                 return result
             length = len(range(size)[start:end:step])

@@ -84,6 +84,7 @@ class CompositeCalls:
         if domain == USER_DOMAIN:
             check_declaration(composite)
             names = (call.composite for call in self.calls if call.composite.name == composite.name)
+            # A model has one function for a domain and a name.
             if any(other is not composite for other in names):
                 raise DeclarationError(
                     f"the model calls two composites called {composite.name}; rename one of them"
@@ -109,5 +110,6 @@ def _used(composite: Composite, inputs: Sequence[Value | None]) -> list[Value | 
     """Return the inputs, with None for an input without effect."""
     names = [declared.name for declared in composite.inputs[: len(inputs)]]
     passed = {name for name, x in zip(names, inputs, strict=True) if x is not None}
+    # Otherwise the nodes that compute it could not be removed.
     unused = composite.unused(passed)
     return [None if name in unused else x for name, x in zip(names, inputs, strict=True)]

@@ -52,6 +52,7 @@ def checked(
         raise CompositeCallError(f"{composite.name}: {error}", where) from None
     if wrong := composite.size_fault(dims):
         raise CompositeCallError(f"{composite.name}: {wrong}", where)
+    # A declared check may read the rank of every input.
     if all(x is None or maybe_dims(x) is not None for x in inputs):
         wrong = composite.check(dims, written)
         if wrong:

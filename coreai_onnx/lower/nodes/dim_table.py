@@ -52,6 +52,8 @@ class DimTable:
         for axis, dim in enumerate(dims):
             if isinstance(dim, sympy.Symbol):
                 self.bind_axis(dim, value, axis)
+        # Symbols come first: to solve an expression is slow, and needless if another axis is the
+        # symbol.
         for axis, dim in enumerate(dims):
             self._bind_derived(dim, value, axis)
 
@@ -65,12 +67,15 @@ class DimTable:
         size = sympy.Symbol(f"{value.name}.axis{axis}", integer=True, nonnegative=True)
         try:
             solutions = sympy.solve(sympy.Eq(dim, size), symbol)
+        # sympy cannot solve every expression, for example not remainders.
         except NotImplementedError:
             return
+        # Several solutions would leave open which one is the size.
         if len(solutions) == 1:
             self._sources[size] = Axis(value, axis)
             numerator, denominator = sympy.fraction(sympy.together(solutions[0]))
             self._derived[symbol] = (
+                # The division is exact; FloorDiv keeps it in integers.
                 FloorDiv(numerator, denominator) if denominator != 1 else numerator
             )
 

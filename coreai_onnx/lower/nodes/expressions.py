@@ -18,6 +18,7 @@ def _joined(op: NodeBuilder, a: Value, b: Value) -> tuple[Value, Value]:
     """Cast integer and float operands to a common dtype."""
     if a.dtype == b.dtype:
         return a, b
+    # Python's floats are double precision, and ONNX takes operands of one dtype only.
     return op.cast(a, ir.DataType.DOUBLE), op.cast(b, ir.DataType.DOUBLE)
 
 
@@ -30,6 +31,7 @@ def _simple(op_type: str) -> Binary:
 
 def _floor_div(op: NodeBuilder, a: Value, b: Value, x: sympy.Basic) -> Value:
     """Python's //: integer Div truncates, so the remainder is subtracted first."""
+    # Truncation and floor agree, so one node suffices.
     if x.args[0].is_nonnegative and x.args[1].is_positive:
         return op.Div(a, b)
     result = op.Div(op.Sub(a, op.Mod(a, b)), b)
@@ -49,6 +51,7 @@ def _not_equal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
 
 
 def _shift_left(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Value:
+    # BitShift takes only unsigned integers.
     return op.Mul(a, op.Pow(op.const([2]), b))
 
 
@@ -68,6 +71,7 @@ def _round_decimal(op: NodeBuilder, a: Value, b: Value, _x: sympy.Basic) -> Valu
 def _to_int(op_type: str) -> Unary:
     def rule(op: NodeBuilder, a: Value, _x: sympy.Basic) -> Value:
         wide = op.cast(a, ir.DataType.DOUBLE)
+        # Without an operator, the cast to int64 itself truncates.
         rounded = op.node(op_type, wide) if op_type else wide
         return op.cast(rounded, ir.DataType.INT64)
 

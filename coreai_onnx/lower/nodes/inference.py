@@ -50,6 +50,7 @@ def _broadcast_dim(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1 or a == b:
         return a
+    # torch found both sizes equal; the one that is a number says more.
     return b if isinstance(b, int) else a
 
 
@@ -96,6 +97,7 @@ def _reduced(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dim
     dims, axes = _first(inputs, attrs), _axes(inputs, attrs)
     if dims is None or axes is None:
         return None
+    # ONNX reduces all axes by default (noop_with_empty_axes=0).
     axes = {a % len(dims) for a in axes} if axes else set(range(len(dims)))
     if attrs.get("keepdims", 1):
         return tuple(1 if i in axes else d for i, d in enumerate(dims))
@@ -104,6 +106,7 @@ def _reduced(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dim
 
 def _squeeze(inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any]) -> Dims | None:
     dims, axes = _first(inputs, attrs), _axes(inputs, attrs)
+    # Without axes, Squeeze removes every size of 1, which a symbol may be.
     if dims is None or not axes:
         return None
     gone = {a % len(dims) for a in axes}

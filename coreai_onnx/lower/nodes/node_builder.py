@@ -30,6 +30,7 @@ from coreai_onnx.targets.legalize import axes_from_the_front, compute_dtype
 Operand: TypeAlias = (
     Value | Number | AttributeRef | sympy.Basic | Sequence[Any] | np.ndarray | torch.Tensor | None
 )
+# Their output dtype is an attribute, so the dtype of an operand must not be widened for it.
 _UNTYPED = {"Constant", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform", "Cast"}
 
 
@@ -69,6 +70,7 @@ class NodeBuilder:
 
         With ``_outputs``, the function returns a tuple of that many values.
         """
+        # Keeps a misspelled method an AttributeError; copy and pickle look up such names as well.
         if not op_type[0].isupper():
             raise AttributeError(op_type)
 
@@ -92,6 +94,7 @@ class NodeBuilder:
             return self.scope.constant(ir.tensor(value), name)
         as_torch = torch_dtype(_as_ir(dtype)) if dtype is not None else None
         tensor = torch.tensor(value, dtype=as_torch)
+        # torch makes float32 of an empty list; in a lowering it is a list of axes or sizes.
         if dtype is None and isinstance(value, list | tuple) and not value:
             tensor = tensor.to(torch.int64)
         return self.scope.constant(ir.tensor(tensor), name)
@@ -252,6 +255,7 @@ class NodeBuilder:
         count: int,
     ) -> tuple[Value, ...]:
         """Append a node of the standard domain and return all its outputs."""
+        # For its error, which names the opset that has the operator.
         self.schema(op_type)
         schema = types_of(op_type, self.opset)
         operands, attributes = axes_from_the_front(op_type, operands, attributes)
@@ -269,6 +273,7 @@ class NodeBuilder:
         node = self.scope.append(op_type, _trim(inputs), plain, count)
         results = []
         for i, value in enumerate(node.outputs):
+            # The last output may be variadic.
             variable = schema.outputs[min(i, len(schema.outputs) - 1)]
             self._set_output(value, op_type, variable, schema, bound, attributes)
             if i == 0 and (dims := infer_dims(op_type, inputs, plain)) is not None:

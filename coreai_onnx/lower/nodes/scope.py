@@ -85,6 +85,7 @@ class Names:
     def unique(self, name: str) -> str:
         """Return ``name``, with the lowest unused number appended if it is in use."""
         candidate = name
+        # To start at the last number keeps many equal names linear in time.
         count = self._taken.get(name, 0)
         while candidate in self._taken:
             count += 1
@@ -150,6 +151,7 @@ class Scope:
         )
         for i, value in enumerate(node.outputs):
             value.name = self.names.unique(f"{name}.{i}" if outputs > 1 else name)
+            # The walker renames the results of an op to their names in the exported program.
             value.meta["unnamed"] = True
         if self.where is not None:
             node.metadata_props.update(location_metadata(self.where))
@@ -161,11 +163,13 @@ class Scope:
 
     def constant(self, tensor: ir.TensorProtocol, name: str | None = None) -> Value:
         """Return the value of a constant; equal small constants share one value."""
+        # Nested graphs see the values of the root, so a constant is stored once for all of them.
         if self.root is not self:
             return self.root.constant(tensor, name)
         small = tensor.nbytes <= _DEDUPLICATED_BYTES and name is None
         key = None
         if small:
+            # The table would otherwise hold a second copy of every constant.
             digest = hashlib.sha256(tensor.tobytes()).digest()
             key = (tensor.dtype, tuple(tensor.shape.numpy()), digest)
             if key in self._constants:

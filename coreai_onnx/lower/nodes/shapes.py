@@ -25,6 +25,7 @@ def vector(op: NodeBuilder, dims: Sequence[Dim | Value]) -> Value:
     if len(fixed) == len(dims):
         return op.const(fixed, ir.DataType.INT64)
     parts: list[Value] = []
+    # Sizes that are known and adjacent become one constant, which leaves Concat fewer inputs.
     known: list[int] = []
     for d in dims:
         if isinstance(d, int):
@@ -37,6 +38,7 @@ def vector(op: NodeBuilder, dims: Sequence[Dim | Value]) -> Value:
     if known:
         parts.append(op.const(known, ir.DataType.INT64))
     result = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+    # A single part is the shared value of its expression, which holds more than this shape.
     if len(parts) > 1 and not any(isinstance(d, ir.Value) for d in dims):
         result.meta["holds"] = tuple(dims)
     return set_dims(result, (len(dims),))
@@ -81,6 +83,7 @@ def _compute(op: NodeBuilder, x: sympy.Basic) -> Value:
         return _read(op, x)
     if x.is_number or x in (sympy.true, sympy.false):
         return op.const([_number(x)])
+    # sympy writes a difference as a + (-1) * b; this saves a constant.
     if isinstance(x, sympy.Mul) and x.args[0] == -1 and len(x.args) == 2:
         return op.Neg(element(op, x.args[1]))
     name = type(x).__name__

@@ -44,6 +44,7 @@ _TORCH_TO_IR: dict[torch.dtype, ir.DataType] = {
     torch.float8_e5m2: ir.DataType.FLOAT8E5M2,
     torch.float8_e5m2fnuz: ir.DataType.FLOAT8E5M2FNUZ,
 }
+# Not in the table: onnxruntime lacks E8M0, so values are float32 with a mark.
 POWERS = torch.float8_e8m0fnu
 _IR_TO_TORCH = {ir_dtype: torch_dtype for torch_dtype, ir_dtype in _TORCH_TO_IR.items()}
 _REAL_PART = {
@@ -176,6 +177,7 @@ def is_integer(x: Value) -> bool:
 def set_dims(x: Value, dims: Sequence[Dim]) -> Value:
     """Record the dims of a value, symbolic ones included, and return it."""
     x.meta["dims"] = tuple(dims)
+    # ONNX stores symbolic dims as text; meta keeps the expressions.
     x.shape = ir.Shape([d if isinstance(d, int) else str(d) for d in dims])
     return x
 

@@ -1,1 +1,1 @@
-"""Walk."""
+"""The walk over an exported program, and the registry of lowerings."""

@@ -16,6 +16,7 @@ from torch import fx
 from coreai_onnx.export.compat.torch_names import OpOverload
 from coreai_onnx.lower.nodes.values import as_dim
 
+# Numbers of c10::ScalarType that schemas of aten have as defaults of dtypes.
 _DTYPE_NUMBERS = {4: torch.int64, 6: torch.float32, 24: torch.float8_e4m3fn}
 
 
@@ -74,6 +75,7 @@ def declared_arguments(
     by_name = False
     for name, is_keyword in parameters:
         is_present = schema_name(name) in arguments
+        # After a parameter that is skipped, a position would mean another parameter.
         by_name = by_name or is_keyword or not is_present
         if is_present and by_name:
             keywords[name] = arguments[schema_name(name)]
@@ -102,6 +104,7 @@ def _default(parameter: Any) -> Any:
     if not parameter.has_default_value():
         return None
     value = parameter.default_value
+    # Only for dtypes: 4 and 6 are also defaults of ordinary integers.
     return _DTYPE_NUMBERS.get(value, value) if parameter.name.endswith("dtype") else value
 
 
@@ -117,6 +120,7 @@ def bind_by_name(
     arguments = dict(zip(parameters, args, strict=False)) | {
         k: v for k, v in kwargs.items() if k in parameters
     }
+    # torch passes None for an absent argument, where the function may have another default.
     has_default = {k: p.default is not inspect.Parameter.empty for k, p in parameters.items()}
     return {k: v for k, v in arguments.items() if v is not None or not has_default[k]}
 
@@ -138,6 +142,7 @@ def only_first_used(node: fx.Node) -> bool:
     """Whether only the first of several results is used."""
     if isinstance(node.meta.get("val"), torch.Tensor):
         return True
+    # Exported graphs keep the getitem nodes of results that nothing reads.
     read = (u for u in node.users if u.users or u.target is not operator.getitem)
     return all(u.target is operator.getitem and u.args[1] == 0 for u in read)
 
@@ -162,9 +167,11 @@ def is_number_for_tensor(target: OpOverload, args: Sequence[Any]) -> bool:
 def signature_of(leaf: Any) -> Any:
     """Return the properties of one argument on which a decomposition depends."""
     if not isinstance(leaf, fx.Node):
+        # With the type, since 1, 1.0 and True are equal and may decompose differently.
         return (type(leaf).__name__, str(leaf))
     value = leaf.meta.get("val")
     if isinstance(value, torch.Tensor):
+        # Rules branch on the memory format. Sizes are text: `==` of two SymInts would add a guard.
         strides = tuple(str(s) for s in value.stride()) if value.layout == torch.strided else ()
         return (value.dtype, tuple(str(d) for d in value.shape), strides)
     return ("symbol", str(value))

@@ -105,6 +105,7 @@ class Context:
             origin: The op of the user's program whose decomposition uses it; empty if the user's
                 program calls it directly.
         """
+        # By the op that the user's program calls: that is what the user can change.
         key = (origin, name) if origin else (name, "")
         self._missing.setdefault(key, []).append(where)
 
@@ -117,7 +118,8 @@ class Context:
         ]
 
     def share(self, outer: Context) -> None:
-        """Share missing ops and decompositions with another conversion's context."""
+        """Share missing ops and functions with another conversion's context."""
+        # Decompositions are traced with the symbols and the fake mode of one program.
         self._missing, self._decomposed = outer._missing, {}
         self.functions = outer.functions
 

@@ -36,6 +36,7 @@ def flash_attention_for_cpu(
     )
     wide = compute_dtype(query.dtype)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
+    # Keys may have fewer heads than queries, each for a group of them.
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query.to(wide) @ keys.to(wide).transpose(-2, -1) * factor
     if attn_mask is not None:

@@ -57,6 +57,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
         filled = [next(remaining) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, spec)
         result = rule(*args, **kwargs)
+        # make_fx would take NotImplemented for the result of the graph.
         if result is NotImplemented:
             raise NotImplementedError(str(target))
         return result
@@ -65,6 +66,7 @@ def decompose(node: fx.Node) -> fx.GraphModule | None:
         graph_module = trace(call, inputs, like=results)
     except NotImplementedError:
         return None
+    # A rule that calls its own op would be inlined without end.
     if any(n.target is target for n in graph_module.graph.nodes):
         return None
     return graph_module
@@ -84,11 +86,13 @@ def trace(
         like: Results, which provide the fake mode if no argument is a tensor.
     """
     fakes = (e for e in (*examples, *like) if isinstance(e, FakeTensor))
+    # torch refuses to mix fake tensors of two modes, so the mode of the program is entered.
     mode = next((f.fake_mode for f in fakes), None)
     with torch.no_grad(), _entered(mode), size_oblivious():
         traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)
         if not any(map(mutates, traced.graph.nodes)):
             return traced
+        # torch.func.functionalize needs a second trace; a rewrite of this one is cheaper.
         plain = without_in_place_inside(traced)
         if plain is not None and not any(map(mutates, plain.graph.nodes)):
             return plain

@@ -70,6 +70,7 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Program
     states = list(given.states or [])
     new_states = [f"{state}_out" for state in states]
     _check_names([*states, *(given.inputs or []), *(given.outputs or []), *new_states])
+    # Before any default name is made: a clash gives that one a number, not the user's name.
     for name in (*states, *(given.inputs or []), *(given.outputs or []), *new_states):
         names.unique(name)
 
@@ -99,6 +100,7 @@ def _carried(
         names: The names of the states from the user.
     """
     buffers = {key: name for key, name in mutated.items() if key not in inputs}
+    # A string has a length as well; _check_count rejects it below.
     if not names or (len(names) == len(buffers) and not isinstance(names, str)):
         return buffers
     _check_count("stateful inputs", len(mutated), names)
@@ -167,6 +169,7 @@ def arguments_entry(program: ExportedProgram, names: ProgramInterface) -> str:
     """
     tree = program.call_spec.in_spec
     specs = [s for s in program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    # Graph passes may change the inputs of a program without its call spec.
     if tree is None or tree.num_leaves != len(specs):
         return ""
     leaves = iter(specs)
@@ -177,6 +180,7 @@ def arguments_entry(program: ExportedProgram, names: ProgramInterface) -> str:
     except TypeError:
         return ""
     pairs = [*map(list, places)], [*map(list, zip(keyword.context, named, strict=True))]
+    # For plain tensors, the names of the inputs say everything.
     if all(isinstance(tree, str) for entries in pairs for _, tree in entries):
         return ""
     entry = {key: one for key, one in zip(("positional", "keyword"), pairs, strict=True) if one}
@@ -209,6 +213,7 @@ def _argument(
             pairs = zip(context, children, strict=True)
             return {"items": [[key, visit(child, f"{path}_{key}")] for key, child in pairs]}
         if dataclasses.is_dataclass(kind) and len(context) == 2:
+            # torch.export.register_dataclass omits the fields that are None from the leaves.
             filled, absent = context
             pairs = zip(filled, children, strict=True)
             fields = {key: visit(child, f"{path}_{key}") for key, child in pairs}
@@ -217,6 +222,7 @@ def _argument(
 
     found = visit(tree, "")
     placeholder, path = used[0] if used else ("", "")
+    # torch makes names of placeholders in the same way from parameters and keys.
     suffix = re.sub("[^a-z0-9_]", "_", path.lower())
     return placeholder.removesuffix(suffix) if placeholder.endswith(suffix) else "", found
 

@@ -13,7 +13,9 @@ from coreai_onnx.export.versions import is_torch, is_users, relative_path
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'
 )
+# Dynamo's names of the root module; exports without strict name it by an empty path.
 _ROOT = re.compile(r"^(L\['self'\]|L__self__+)\.?")
+# torch appends @1, @2, ... to the path of a module that forward calls again.
 _INDEX = re.compile(r"\['?([^'\]]+)'?\]|@\d+$")
 
 
@@ -33,6 +35,7 @@ def _innermost_module(node: fx.Node) -> tuple[str, str]:
     return _clean_path(str(path)), name.rsplit(".", 1)[-1]
 
 
+# The nodes of a layer share a few paths and traces, which are long texts to parse.
 @functools.lru_cache(maxsize=4096)
 def _clean_path(path: str) -> str:
     """Return ``layers.0.mlp`` for ``L['self'].layers['0'].mlp@1`` and the like."""
@@ -42,6 +45,7 @@ def _clean_path(path: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _last_user_frame(trace: str) -> tuple[str, str]:
     found = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
+    # Nodes of a replacement have only frames of this package, which are better than none.
     frames = [m for m in found if is_users(m["file"])] or found
     if not frames:
         return "", ""

@@ -27,6 +27,8 @@ def value_origins(
     for node, result in lowered.items():
         for origin, value in _results(node.name, result):
             if value.name and _is_computed(graph, value):
+                # Nodes that return their argument share its value: the node that named it comes
+                # first.
                 same = value.name == origin
                 found[value.name] = origin if same else found.get(value.name, origin)
     return dict(returned) | found

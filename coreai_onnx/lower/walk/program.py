@@ -49,6 +49,8 @@ from coreai_onnx.model.checks.violations import WHERE
 from coreai_onnx.model.metadata import ARGUMENTS, COMPLEX, MUTATED_INPUTS, STATES, Relation
 from coreai_onnx.model.provenance.source_lines import CODE, VALUES, code_entry, values_entry
 
+# The first version with metadata_props of nodes (ONNX 1.16). onnxruntime rejects versions that it
+# does not know, so a later one would exclude older releases.
 IR_VERSION = 10
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
@@ -78,6 +80,7 @@ class LoweredProgram:
             metadata_props={"coreai.entrypoint": entrypoint},
         )
         for function in functions:
+            # onnxruntime looks up the version of a call's domain in the imports of the model.
             graph.opset_imports.setdefault(function.domain, 1)
             for domain, version in function.opset_imports.items():
                 graph.opset_imports.setdefault(domain, version)
@@ -142,6 +145,7 @@ class ProgramLowering:
         walker = Walker(self.context, self.op, self.program.graph_module, weights)
         results = walker.walk(self.program.graph_module.graph, inputs, self.context.step)
         self.scope.where = None
+        # Only after the walk, so that one error lists all missing ops.
         if self.context.missing:
             raise UnsupportedOpsError(self.context.missing)
         self._make_outputs(list(results))
@@ -172,6 +176,7 @@ class ProgramLowering:
             self._make_input(spec, node.meta.get("val"), fixed.get(spec.arg.name))
             for spec, node in zip(specs, placeholders, strict=True)
         ]
+        # After all inputs: a symbol that is itself an input is read there, not from an axis.
         for value in [v for v in values if isinstance(v, ir.Value)]:
             self.scope.dims.bind_axes(value, value.meta["dims"])
         return values
@@ -212,6 +217,7 @@ class ProgramLowering:
         target = str(spec.target)
         tensor = self._tensor_of(spec)
         key = storage_key(tensor)
+        # A state is never tied to a weight: its value changes, the weight's does not.
         if state_name is None and key in self._weights:
             self.weights_by_path[target] = self._weights[key]
             return self._weights[key]
@@ -228,6 +234,7 @@ class ProgramLowering:
             mark_powers(value)
         self.scope.graph.register_initializer(value)
         self.weights_by_path[target] = value
+        # In ONNX, an initializer of an input's name is its default: the first call needs no state.
         if state_name is not None:
             self.scope.graph.inputs.append(value)
         elif key is not None:
@@ -280,6 +287,8 @@ class ProgramLowering:
             producer = x.producer()
             where = None if producer is None else producer.meta.get(WHERE)
             raise LoweringError(forbidden.reason, where, forbidden.advice)
+        # ONNX allows a value only once among the outputs, and inputs and constants keep their
+        # names.
         if x.producer() is None or x.is_graph_output() or x.const_value is not None:
             x = self.op.copy(x)
         x.name = name
@@ -307,6 +316,7 @@ class ProgramLowering:
 
 def storage_key(tensor: torch.Tensor) -> Any:
     """Return a key that is equal for equal views of one storage: tied weights are stored once."""
+    # All such tensors have the address 0, and would count as one weight.
     if tensor.device.type == "meta" or tensor.numel() == 0:
         return None
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())

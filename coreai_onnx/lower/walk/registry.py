@@ -64,6 +64,7 @@ def _registers(
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
+            # Otherwise the order of imports would decide which lowering is used.
             if name in table:
                 raise RegistrationError(
                     f"{name} already has a lowering: {table[name].__qualname__} "

@@ -78,6 +78,7 @@ class Tensor:
 
     def __mod__(self, other: Any) -> Any:
         """Remainder: the sign of the dividend for floats, of the divisor for integers."""
+        # ONNX allows fmod=0 for integers only.
         floating = self.value.dtype is not None and self.value.dtype.is_floating_point()
         return self._binary("Mod", self, other, fmod=1 if floating else 0)
 
@@ -96,6 +97,7 @@ class Tensor:
 
     def __hash__(self) -> int:
         """Hash by identity."""
+        # `==` appends a node, so sets and dictionaries need another equality.
         return id(self)
 
 
@@ -152,6 +154,7 @@ class Recorder(evaluator.Evaluator):
             return Tensor(self.op, self._constant(kwargs))
         schema = self.op.schema(op.name)
         operands, attributes = list(args), dict(kwargs)
+        # onnxscript code may pass inputs by keyword; a node has them by position.
         for i, parameter in enumerate(schema.inputs):
             if parameter.name in attributes:
                 operands += [None] * (i + 1 - len(operands))
@@ -180,6 +183,7 @@ class Recorder(evaluator.Evaluator):
         by_type: dict[str, list[int]] = {}
         for i, x in enumerate(operands):
             formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+            # Heterogeneous variadic inputs, as those of Loop, keep their own dtypes.
             if isinstance(x, ir.Value) and x.dtype is not None and formal.is_homogeneous:
                 by_type.setdefault(formal.type_str, []).append(i)
         for places in by_type.values():
@@ -268,6 +272,7 @@ class ScriptLowering:
 
 def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
     """Return the function with the model's opset, at which its ops must have the same meaning."""
+    # A model has one opset for its graph and its functions.
     function = ir.serde.deserialize_function(proto)
     written = function.opset_imports.get("", opset)
     for node in function.all_nodes():
@@ -283,6 +288,7 @@ def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
 
 def _form(op_type: str, opset: int) -> tuple[list[str], set[str]] | None:
     """Return the inputs of an operator at an opset and its attributes."""
+    # Not the version of the schema: most new versions only add dtypes.
     schema = schema_of(op_type, opset)
     return None if schema is None else ([p.name for p in schema.inputs], set(schema.attributes))
 
@@ -298,6 +304,7 @@ def as_lowering(function: Any) -> Lowering:
     return inlined(function)
 
 
+# Unlike None, this is never the value of an argument.
 _ABSENT = object()
 
 
@@ -309,6 +316,7 @@ def wrap(op: OpBuilder, x: Any) -> Any:
         return Tensor(op, op.dim(x))
     if isinstance(x, torch.dtype):
         return int(ir_dtype(real_part(x)))
+    # They have no meaning in ONNX, and the functions of torchlib have defaults for them.
     if isinstance(x, torch.device | torch.layout | torch.memory_format | torch.Generator):
         return _ABSENT
     if isinstance(x, list | tuple):
@@ -355,6 +363,7 @@ def _output_count(
     schema: onnx.defs.OpSchema, operands: Sequence[Any], attributes: Mapping[str, Any]
 ) -> int:
     """Return the number of outputs of a call, optional ones included."""
+    # The schema has one variadic output, which does not show how many a call has.
     if schema.name == "Split":
         if "num_outputs" in attributes:
             return int(attributes["num_outputs"])
@@ -363,7 +372,7 @@ def _output_count(
             sizes = sizes.meta["holds"] if sizes.const_value is None else sizes.const_value.numpy()
         return len(sizes)
     if schema.name == "BatchNormalization":
-        return 3 if attributes.get("training_mode") else 1
+        return 3 if attributes.get("training_mode") else 1  # with the running mean and variance
     return len(schema.outputs)
 
 

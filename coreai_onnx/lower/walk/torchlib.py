@@ -24,6 +24,7 @@ def lowering(target: OpOverload) -> Lowering | None:
         return None
 
     def lower(op: OpBuilder, *args: Any, **kwargs: Any) -> Any:
+        # Not at the top: script imports onnxscript, which few conversions need.
         from coreai_onnx.lower.walk.script import inlined
 
         tensors = pytree.tree_leaves((args, kwargs))

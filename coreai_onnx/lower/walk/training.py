@@ -73,6 +73,7 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
     target: Any = node.target
     names = {argument.name for argument in target._schema.arguments}
     if not names.isdisjoint(_FLAGS):
+        # Such an op draws random numbers only in training, so it needs no second warning.
         trains = UPDATES_STATISTICS in node.meta or _trains(target, _arguments(node))
         return TrainingModeWarning if trains else None
     if "dropout_p" in names:
@@ -86,6 +87,7 @@ def _trains(target: OpOverload, given: Mapping[str, Any]) -> bool:
     if "_norm" in target._schema.name:  # without running statistics it always uses batch statistics
         return bool(flag) and given.get("running_mean") is not None
     rate = next((given[name] for name in _RATES if name in given), None)
+    # native_dropout takes None for True.
     return flag is not False and rate != 0
 
 

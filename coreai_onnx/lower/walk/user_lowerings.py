@@ -49,6 +49,7 @@ def _overloads(space: str, op: str) -> list[str]:
     """Return the overloads of an op; an op that is not defined yet has none."""
     packet = getattr(getattr(torch.ops, space), op, None)
     names = packet.overloads() if isinstance(packet, OpOverloadPacket) else []
+    # Exported programs have no calls of overloads with out.
     return [name for name in names if not name.endswith("out")]
 
 
@@ -120,12 +121,14 @@ def call_lowering(
 def _check_one(
     name: str, label: str, value: Any, wanted: torch.Tensor, where: Where | None
 ) -> None:
+    # The walker turns numbers into 0-d values.
     if isinstance(value, bool | int | float | sympy.Basic) and not wanted.dim():
         return
     if not isinstance(value, ir.Value):
         more = ": op.const(...) makes a value" if isinstance(value, _CONSTANTS) else ""
         _refuse(name, f"a {_kind(value)} for {label}{more}", where)
     dtype = ir_dtype(real_part(wanted.dtype))
+    # A node of another domain may leave the dtype open; the walker then sets the expected one.
     if value.dtype not in (None, dtype):
         _refuse(name, f"{value.dtype} for {label}, which is {dtype}: use op.Cast", where)
 

@@ -194,10 +194,10 @@ class Walker:
         try:
             result = self._call(node, name)
         except CoreaiError:
-            if self.context.missing:
+            if self.context.missing:  # then what follows computes with stand-ins
                 return self._settle(node, _MISSING)
             raise
-        except Exception as error:
+        except Exception as error:  # a lowering may be any code, the user's included
             if self.context.missing:  # may be a consequence; missing ops are reported at the end
                 return self._settle(node, _MISSING)
             raise LoweringError(
@@ -287,7 +287,7 @@ class Walker:
         return lowering(self.op, *arguments, **keywords)
 
     def _advice(self, name: str) -> str:
-        """Return who can correct an op's lowering."""
+        """Return the advice for a defect of an op's lowering."""
         if name in self.context.user_lowerings:
             return CORRECT_IT
         return "this is a defect of its lowering: please report it with these lines"
@@ -384,7 +384,7 @@ _MISSING = _Missing()
 
 def _rename(op: OpBuilder, x: ir.Value, name: str) -> None:
     """Rename a new value to its name in the exported program."""
-    if x.meta.pop("unnamed", False):
+    if x.meta.pop("unnamed", False):  # inputs, weights and shared values keep theirs
         x.name = op.scope.names.unique(name)
 
 
