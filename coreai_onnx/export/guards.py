@@ -103,6 +103,7 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
         where = place_of(env.replacements_slocs.get(symbol))
         text = source_name(sources[0])
         size = _SIZE.match(text)
+        # A size of the model's own state, which no example or Dim can change.
         if "L['self']" in text:
             continue
         source, axis = (size["input"], int(size["axis"])) if size else (text, None)
@@ -116,6 +117,7 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
 def source_name(source: object) -> str:
     """Return torch's name of the source of a symbol, ``L['x'].size()[0]``."""
     name = getattr(source, "name", "")
+    # A method in some releases of torch, a property in others.
     return str(name() if callable(name) else name)
 
 

@@ -86,6 +86,7 @@ class _DetachedData(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
+        # Not `is`: each access to the property makes a new wrapper of its getter.
         if func == _READS_DATA:
             return args[0].detach()
         return func(*args, **(kwargs or {}))
@@ -127,5 +128,6 @@ def _named(spec: Any, dims: dict[str, Any]) -> Any:
         return {key: _named(value, dims) for key, value in spec.items()}
     if isinstance(spec, list | tuple):
         values = [_named(value, dims) for value in spec]
+        # Named tuples take their fields one by one.
         return type(spec)(*values) if hasattr(spec, "_fields") else type(spec)(values)
     return spec

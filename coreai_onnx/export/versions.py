@@ -23,6 +23,7 @@ def warn_if_untested(version: str) -> None:
     Args:
         version: ``torch.__version__``, ``"2.13.0+cpu"``.
     """
+    # With the dot, because 2.1 is also the beginning of 2.12.
     if not version.startswith(tuple(f"{minor}." for minor in TESTED)):
         warnings.warn(
             f"coreai_onnx is tested with torch {_tested()}, this is torch {version}; "
@@ -75,6 +76,7 @@ def is_users(file: str) -> bool:
 def relative_path(file: str) -> str:
     """Return a path without the part that is specific to this machine."""
     folders = [*site.getsitepackages(), sysconfig.get_paths()["purelib"], str(Path.cwd())]
+    # The longest first, since an environment may lie in the working directory.
     for folder in sorted(set(folders), key=len, reverse=True):
         if file.startswith(folder + os.sep):
             return file[len(folder) + 1 :]

@@ -31,6 +31,7 @@ def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[s
                 "  if a parameter takes a dict, pass args as a tuple: (mapping,)"
             )
         return (), _by_name(args)
+    # A tensor is iterable: each of its rows would become an argument.
     if isinstance(args, str | torch.Tensor) or not isinstance(args, Iterable):
         return (args,), given
     if hasattr(args, "__array__"):
@@ -89,6 +90,7 @@ def dense_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 def _registries(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
     for module in model.modules():
+        # A traced module keeps its tensors in C++ and has no such dictionaries.
         yield vars(module).get("_buffers", {})
         yield vars(module).get("_parameters", {})
 

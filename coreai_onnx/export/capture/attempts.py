@@ -84,20 +84,24 @@ def _attempt(
 
 def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
     """Yield the exports that may avoid an error."""
+    # Only another reading of tensor.data avoids this error, whatever the sizes are.
     if _FAKE_CONSTANT in str(error):
         yield replace(export, detached=True)
         return
     if not _is_over_sizes(error.__cause__):
         return
     if _IS_BOOLEAN.search(str(error.__cause__)):
+        # The exact way first: AssumesFinite differs from the model where values are not finite.
         yield replace(export, finite=Repairs)
         yield replace(export, finite=AssumesFinite)
     fixed_by_example = _FIXED_BY_EXAMPLE.search(str(error.__cause__)) is not None
+    # One option at a time first, as each changes what the program checks.
     yield replace(export, deferred=not fixed_by_example, oblivious=fixed_by_example)
     yield replace(export, deferred=True, oblivious=True)
     narrowed = _narrowed(export, error)
     if narrowed is not None:
         yield narrowed
+    # The last resort: Dynamo compiles the code of forward, and supports only a part of Python.
     if not export.strict:
         yield replace(export, strict=True, deferred=True, oblivious=True)
 

@@ -118,12 +118,14 @@ def outside() -> int:
 
 
 def _is_ours(module: str) -> bool:
+    # A context manager used as a decorator adds frames of contextlib between ours.
     return module.partition(".")[0] in (_PACKAGE, "contextlib")
 
 
 @contextmanager
 def _zero_or_one(explanation: Explanation) -> Iterator[None]:
     """Collect the sizes 0 and 1 of examples that torch specializes, which it only logs."""
+    # The logger is shared by all threads, which may export models of their own.
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
@@ -135,7 +137,7 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
         why = "because the example has that size"
         fixed = FixedDim(source, axis, "", int(found["value"]), None, why)
         explanation.zero_or_one.append(fixed)
-        return False
+        return False  # SpecializationWarning reports it
 
     logger = logging.getLogger(EXPORT_LOGGER)
     logger.addFilter(collect)
@@ -162,6 +164,7 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     """Return torch's reasons, each with the line of the model, and torch's suggested fixes."""
     text, _, _ = message.partition(_FIXES)
     lines = ["dynamic_shapes asks for more than the model allows"]
+    # torch makes a new environment for each trace; the latest is the one that failed.
     env = environments[-1] if environments else None
     unrolled = next((g for g in env.guards if _is_unrolled(g)), None) if env else None
     if unrolled is not None:

@@ -62,6 +62,7 @@ def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:
     if len(given) != len(inputs):
         return
     for (x, first), (y, second) in itertools.combinations(zip(given, inputs, strict=True), 2):
+        # If both are read, torch kept them apart; if neither is, nothing is lost.
         if x is y and isinstance(x, torch.Tensor) and bool(first.users) != bool(second.users):
             used, unused = (first, second) if first.users else (second, first)
             yield used.name, unused.name

@@ -63,8 +63,10 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     frames = traceback.extract_tb(error.__traceback__)
     if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
         return ExportError(DERIVATIVES)
+    # That function only runs what torch compiled for a cond or a loop inside a recording.
     if any(f.filename.endswith("compat/attribute_access.py") and f.name == "call" for f in frames):
         return ExportError(_IN_EXTERNALIZED)
+    # Not an error of the model: advice on it would mislead the user.
     if after_export or _is_by_us(frames):
         place = next((f for f in reversed(frames) if is_ours(f.filename)), frames[-1])
         return InternalError(

@@ -48,6 +48,7 @@ def _paths(
     leaves = [getattr(spec.arg, "value", values.get(spec.arg.name)) for spec in specs]
     modes = (x.fake_mode for x in leaves if isinstance(x, FakeTensor))
     try:
+        # The constructor of an output class may compute with its tensors, which are fake.
         with next(modes, nullcontext()):
             found = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
     except Exception:  # noqa: BLE001 - containers of other libraries may raise anything

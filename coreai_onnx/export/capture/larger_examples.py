@@ -9,7 +9,9 @@ import sympy
 from coreai_onnx.export.compat.torch_names import ShapeEnv, ShapeGuardPythonPrinter
 from coreai_onnx.export.guards import readable, source_name
 
+# Bounds the search where a dim has no maximum; the search doubles the size in each step.
 _LARGEST = 2**20
+# Bounds the sizes tried on either side of a limit: each substitutes into a sympy expression.
 _SAMPLES = 64
 
 
@@ -58,6 +60,7 @@ def _limit(condition: sympy.Basic, symbol: sympy.Symbol, env: ShapeEnv) -> int |
     example, most = int(env.backed_var_to_val[symbol]), env.var_to_range[symbol].upper
     largest = int(most) if most.is_Integer else _LARGEST
     limit = _last(holds, example, min(largest, _LARGEST))
+    # From 2 on, since torch assumes that no dynamic size is 0 or 1.
     if limit is None or not all(map(holds, range(2, min(limit, _SAMPLES)))):
         return None
     above = range(limit + 1, min(limit + _SAMPLES, largest + 1))

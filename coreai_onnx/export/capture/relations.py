@@ -24,7 +24,9 @@ from coreai_onnx.model.metadata import Relation
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 _ARITHMETIC = (sympy.Add, sympy.Mul, Max, Min, sympy.Symbol)
+# Begins the message of an assertion that torch made of a condition which an operator tests.
 _BRANCH = "evaluate_expr"
+# A lower bound up to this only excludes the sizes 0 and 1.
 _SMALL = 2
 
 
@@ -47,6 +49,7 @@ def relations(
     known = {symbol for symbols in _input_sizes(program) for symbol in symbols}
     found: dict[str, Relation] = {}
     for condition in _conditions(env):
+        # torch may have found two sizes equal after it added the guard.
         expression = env.replace(condition.expression)
         if not (expression.free_symbols and expression.free_symbols <= known):
             continue

@@ -78,7 +78,9 @@ def capture(
 def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs: Any) -> Captured:
     """Export with known blocks as composites, and again without the blocks that are refused."""
     found = Automatic(model, [spec.target_class for spec in specs])
+    # Ends, because each round refuses at least one more block.
     while True:
+        # A new one for each attempt, without the calls of the program that was discarded.
         externalization = Externalization(model, specs)
         with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
             program = _export(model, export_fn, found.trusts)
@@ -114,6 +116,7 @@ def _attempt(
             exported = export_fn(model)
             check_program(exported)
             program = functional(exported, attributes.names)
+    # Errors of this package already name the cause and the advice.
     except CoreaiError:
         raise
     except Exception as error:

@@ -88,6 +88,7 @@ def _as_module(subject: Any) -> torch.nn.Module:
     original = getattr(subject, "_orig_mod", None)  # set by torch.compile
     if isinstance(original, torch.nn.Module):
         return original
+    # Its class has no forward in Python, whose signature torch.export reads.
     if isinstance(subject, TracedModule):
         return FunctionModule(subject)
     if isinstance(subject, torch.nn.Module):
@@ -155,6 +156,7 @@ def _modules_of(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     elif isinstance(function, types.MethodType):
         yield from _modules_of_object(function.__self__)
     elif isinstance(function, types.FunctionType):
+        # The wrapper that a decorator returns does not refer to the modules itself.
         variables = inspect.getclosurevars(inspect.unwrap(function))
         yield from _modules_in({**variables.globals, **variables.nonlocals})
     elif not isinstance(function, types.BuiltinFunctionType):

@@ -94,6 +94,7 @@ def _assumed_least(expression: sympy.Expr, given: Collection[sympy.Symbol]) -> f
     """Return the lower bound that torch assumes for a size by default."""
     if expression.free_symbols <= set(given):
         return 0
+    # The bound of an expression follows from those of its symbols.
     return _NEITHER_ZERO_NOR_ONE if expression.is_Symbol else float("inf")
 
 

@@ -44,6 +44,7 @@ def access_reported(report: ReportAccess, unseen: Callable[[], None]) -> Iterato
     def wrap_compile(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_function(function: Any = None, *args: Any, **kwargs: Any) -> Any:
             compiled = original(function, *args, **kwargs)
+            # torch.cond and the loops compile functions; a module is compiled by the user.
             if not inspect.isfunction(function):
                 return compiled
 

@@ -56,6 +56,7 @@ def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
     Yields:
         Whether transformers is loaded and has a registry of experts.
     """
+    # Not imported here: a model of transformers has imported it, and others do not need it.
     home = sys.modules.get("transformers.integrations.moe")
     registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
     if not hasattr(registered, _LOOKS_UP):
@@ -91,6 +92,7 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
         top_k_index: torch.Tensor,
         top_k_weights: torch.Tensor,
     ) -> torch.Tensor:
+        # Each device holds only some of the matrices, which gather_mm would need in one tensor.
         if self._is_expert_parallel:
             spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)
             return spread
@@ -140,6 +142,7 @@ def _dbrx(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         x = hidden_states.reshape(-1, 1, 1, self.hidden_size)
         inner = self.mlp.activation_fn(_product(x, gate, indices))
         inner = inner * _product(x, up, indices)
+        # w2 is stored as [ffn, hidden] like the others, so it is not transposed here.
         outputs = _product(inner, down, indices, transposed=False).squeeze(2)
         return (outputs * scores.unsqueeze(-1)).sum(dim=1).view_as(hidden_states)
 

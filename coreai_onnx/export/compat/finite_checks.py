@@ -140,6 +140,7 @@ class Repairs(_FiniteChecks):
     def replaced(self, func: Any, args: tuple[Any, ...], result: Any) -> Any:
         """Return a ``where`` for the repair that belongs to the branch that was entered."""
         pending = self._pending
+        # The bounds of a clamp may read these between the branch and the repair.
         is_property = getattr(func, "__name__", "") == "__get__"  # x.dtype, x.device
         if pending is None or is_property:
             return result
@@ -180,6 +181,7 @@ def _tree(code: CodeType) -> ast.Module:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError, tokenize.TokenError):
         return ast.Module([], [])
+    # Frames count the lines of the file, the tree those of the function.
     ast.increment_lineno(tree, first - 1)
     return tree
 

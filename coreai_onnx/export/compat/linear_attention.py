@@ -73,6 +73,8 @@ def gated_delta_rule(
         ``[batch, heads, D, Dv]`` in float32. Everything is computed in float32.
     """
     tensors = [x.transpose(1, 2) for x in (query, key, value, g, beta)]
+    # The composite's own zeros have the dtype of the query, and the state of transformers is
+    # float32.
     if initial_state is None and query.dtype != torch.float32:
         shape = (key.shape[0], value.shape[2], key.shape[3], value.shape[3])
         initial_state = torch.zeros(shape, dtype=torch.float32, device=query.device)
@@ -90,6 +92,7 @@ def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        # Packed sequences, and decays per channel, are not part of the composite.
         if kwargs.get("cu_seqlens") is not None or given["g"].dim() > given["beta"].dim():
             found: tuple[torch.Tensor, torch.Tensor | None] = original(*args, **kwargs)
             return found

@@ -71,6 +71,7 @@ def _known(cls: type, args: tuple[Any, ...]) -> sympy.Expr | None:
     if cls not in (Min, Max) or len(args) != 2:
         return None
     (a, x), (b, y) = (sympy.sympify(term).as_coeff_Mul() for term in args)
+    # For a negative size, the larger factor gives the smaller product.
     if x != y or not x.is_nonnegative or x.is_number:
         return None
     chosen: sympy.Expr = (min(a, b) if cls is Min else max(a, b)) * x

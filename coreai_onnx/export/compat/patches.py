@@ -49,7 +49,7 @@ def patched(owner: Any, name: str, wrap: Wrap) -> Iterator[None]:
             patch.replacements.append(wrap(outer[-1] if outer else patch.original))
             yield
         finally:
-            patch.replacements[:] = outer
+            patch.replacements[:] = outer  # in place: the stand-in reads this list
             if not outer:
                 patch.remove()
 
@@ -99,6 +99,7 @@ def exchanged(registry: dict[str, Any], name: str, value: Any) -> Iterator[None]
     try:
         yield
     finally:
+        # Another library may have put its own value there since, which stays.
         if registry.get(name) is value:
             _put(registry, name, before)
 
@@ -161,6 +162,7 @@ def _inherited(owner: type, name: str) -> Callable[..., Any]:
     """Return a method that calls the inherited method of the next class in the MRO."""
 
     def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Looked up at each call, because a base class may be patched meanwhile.
         return getattr(super(owner, self), name)(*args, **kwargs)
 
     return inherited

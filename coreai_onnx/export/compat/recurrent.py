@@ -60,6 +60,7 @@ def _replacement(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def call(*args: Any) -> Any:
+        # For packed sequences, argument 3 is the list of weights, which here is argument 2.
         packed = len(args) != 9 or isinstance(args[3], torch.Tensor | list | tuple)
         if packed or (name == "lstm" and _has_projections(args)):
             return original(*args)

@@ -239,6 +239,7 @@ def _linear_recurrence(original: Callable[..., Any]) -> Callable[..., Any]:
         def update(state: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:
             x, gate = token
             state = gate * state + x
+            # A scan of torch refuses a body that returns one tensor twice.
             return state, state.clone()
 
         last, states = scan_tokens(update, state, (x.transpose(0, 1), gate.transpose(0, 1)))
@@ -277,6 +278,7 @@ def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
         k = key.float().transpose(0, 1)
         zeros = torch.zeros_like(k[0])
         first = (zeros, zeros, zeros - _NEVER) if state is None else state
+        # A scan of torch refuses carried values that share memory or change their strides.
         first = tuple(x.clone(memory_format=torch.contiguous_format) for x in first)
         last, outputs = scan_tokens(update, first, (k, value.float().transpose(0, 1)))
         found = list(last) if return_state or state is not None else None

@@ -31,6 +31,7 @@ def ignored(message: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # filterwarnings moves an equal filter to the front; that one is another's and stays.
         if added not in before and added in warnings.filters:
             warnings.filters.remove(added)  # type: ignore[attr-defined]
 

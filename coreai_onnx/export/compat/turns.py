@@ -30,6 +30,7 @@ _turn = _Turn()
 @contextmanager
 def turn() -> Iterator[None]:
     """Wait until no other thread converts; also a decorator, ``@turn()``."""
+    # After a fork, the global may be another lock than the one that is held here.
     taken = _turn
     with taken.lock:
         taken.thread = threading.get_ident()

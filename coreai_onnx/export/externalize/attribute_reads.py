@@ -58,6 +58,7 @@ class AttributeReads:
         """
         tree = self._tree
         path = None if tree is None else tree.paths.get(id(own))
+        # Only the first read counts: later ones may see what the forward itself has assigned.
         if tree is None or path is None or name in _STRUCTURE or (path, name) in self._found:
             return
         if name == _DICT:
@@ -133,6 +134,7 @@ def recording(
     active = _active()
     active.append(reads)
     try:
+        # The outermost recording installs the patch, which reports to all of them.
         with contextlib.nullcontext() if len(active) > 1 else access_reported(_note, _note_all):
             yield reads
     finally:

@@ -116,7 +116,9 @@ def example_inputs(node: fx.Node) -> tuple[tuple[Any, ...], Any]:
 
 def _example(sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
+        # torch draws no random numbers in float8.
         return torch.randn(sizes, dtype=torch.float32).to(dtype)
+    # Integers may be indices: 0 is valid in every table.
     return torch.zeros(sizes, dtype=dtype)
 
 

@@ -130,7 +130,9 @@ class Delegate:
 
 _ASSUMED_LEAST = 2
 _counter: Iterator[int] = itertools.count()
+# Weak, so that a delegate is freed with its programs, which hold it (see `_own`).
 _DELEGATES: WeakValueDictionary[str, Delegate] = WeakValueDictionary()
+# A fragment, because module_call.py defines the namespace.
 _library = torch.library.Library("coreai_onnx", "FRAGMENT")
 _library.define("delegate(Tensor[] tensors, SymInt[] numbers, str tag) -> Tensor[]")
 DELEGATE = torch.ops.coreai_onnx.delegate.default
@@ -159,6 +161,7 @@ def is_number(node: fx.Node) -> bool:
 def _symbols(sizes: Sequence[tuple[fx.Node, Any, Any, Any]]) -> dict[sympy.Symbol, Any]:
     """Return the values of the symbols of a part, from the sizes that it is called with."""
     known: dict[sympy.Symbol, Any] = {}
+    # A symbol that is itself a size is read there; expressions are solved only for the others.
     derived = []
     for _, _, wanted, size in sizes:
         expression = _expression(wanted)

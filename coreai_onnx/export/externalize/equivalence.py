@@ -14,6 +14,7 @@ from coreai_onnx.export.compat.torch_names import disable_current_modes
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque)
 _MAPPINGS = (dict, OrderedDict)
+# Ends the recursion for containers that hold themselves; what lies deeper is compared by identity.
 _DEPTH = 16
 EQUIVALENCE_KEY = "coreai_equivalence_key"
 """Attribute with the equivalence key of a function; set on functions that replace others."""
@@ -119,6 +120,7 @@ def equivalence_key(value: Any, tree: ModuleTree | None = None, depth: int = 0) 
         return SameObject(value)
     inner = functools.partial(equivalence_key, tree=tree, depth=depth + 1)
     kind = type(value)
+    # As text, so that 0.0 and -0.0 differ and NaN equals itself. Subclasses may have more state.
     if kind in _PLAIN:
         return (kind, repr(value))
     if isinstance(value, torch.Tensor):
@@ -162,8 +164,10 @@ def _equal_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if (a.dtype, a.shape, a.layout, a.device) != (b.dtype, b.shape, b.layout, b.device):
         return False
+    # Operators may return other strides for other strides, so a trace can distinguish them.
     if a.layout != torch.strided or a.device.type == "meta" or a.stride() != b.stride():
         return False
     with disable_current_modes(), torch.no_grad():  # an export may be under way
+        # As bytes, NaN equals itself, and 0.0 differs from -0.0.
         bits = [x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (a, b)]
         return torch.equal(*bits)

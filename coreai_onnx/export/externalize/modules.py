@@ -115,11 +115,14 @@ class Externalization:
         """
         found: dict[str, ModuleCall] = {}
         for node, call in show(self._calls_in(program)):
+            # The function of its composite is made from the declaration, not from this module.
             if call.is_reference:
                 found[call.tag] = call
                 continue
             if call.leader.body is None:
                 self._export_body(call.leader, node, prepare)
+            # The export of the body may read attributes that the run of the calling program did
+            # not.
             if call.leader is not call and not self._shares(call.leader, call.module):
                 call.leader, call.changed = call, call.leader.changed
                 self._export_body(call, node, prepare)
@@ -245,11 +248,13 @@ class Externalization:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return as_one_node([module.get_buffer(path) for path in buffers], args, kwargs)
+            # Libraries may hold this function after the restore, and a body calls its own forward.
             if not self._patches or (self._inside and self._inside[-1] is module):
                 return original(*args, **kwargs)
             return run(buffers_of(module), args, kwargs)
 
         vars(forward)[EQUIVALENCE_KEY] = alike
+        # Set by functools.wraps: inspect.unwrap would lead past this replacement.
         vars(forward).pop("__wrapped__", None)
         vars(forward)["__signature__"] = signature
         return forward
@@ -259,6 +264,7 @@ class Externalization:
         _touch_attributes(new)
         known = self._known.setdefault(new.kind, [])
         for call in known:
+            # A call that has not returned yet, or failed, has nothing to share.
             if call.reads is None or call.out_tree is None or call.tree != new.tree:
                 continue
             if not call.reads.hold_for(new.module):

@@ -58,6 +58,7 @@ class ExternalizeSpec:
         name = self.composite_op_name
         if name is not None and not isinstance(name, str):
             raise TypeError(f"composite_op_name must be a name, not {name!r}")
+        # Names of operators and functions are C identifiers in ONNX.
         if name is not None and not (name.isascii() and name.isidentifier()):
             raise ValueError(
                 f"composite_op_name {name!r} is not a name: use letters, digits and _ "
@@ -82,6 +83,7 @@ class ExternalizeSpec:
 
 def _is_mixin(base: type) -> bool:
     """Whether a module class has a base class among its own."""
+    # Called on type, since a metaclass has the method unbound.
     subclasses: list[type] = list(type.__subclasses__(base)) if base is not object else []
     return any(issubclass(each, torch.nn.Module) or _is_mixin(each) for each in subclasses)
 

@@ -92,6 +92,7 @@ class Attributes:
                 old: Any = holder.before.get(key)
                 new: Any = now.get(key)
                 if _is_tensor(old) and _is_tensor(new) and new is not old and _fits(new, old):
+                    # torch exports a write in place as a mutation, and drops an assignment.
                     holder.items[key] = old.copy_(new)
                 elif _is_dropped(old, new) and not (marks and old is None and new is True):
                     self.dropped.append(holder.at(key))
@@ -247,6 +248,7 @@ def _inside(path: str, value: Any, seen: set[int], depth: int) -> Iterator[Holde
     if id(value) in seen or depth > _DEEPEST or isinstance(value, torch.Tensor):
         return
     is_object = not isinstance(value, dict | list)
+    # The module at depth 0 is opened; modules in its attributes are visited by their own path.
     if is_object and depth and (isinstance(value, _OPAQUE) or _is_librarys(value)):
         return
     seen.add(id(value))

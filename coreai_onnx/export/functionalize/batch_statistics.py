@@ -53,6 +53,7 @@ class TrainingNorm:
         wide = self._call(aten.to.dtype, x, mean.meta["val"].dtype)
         axes = list(range(2, x.meta["val"].dim()))
         new_mean = self._call(aten.mean.dim, wide, [0, *axes])
+        # torch normalizes by the biased variance, and stores the unbiased one.
         new_var = self._call(aten.mean.dim, self._call(aten.var.dim, wide, axes), [0])
         return (
             result,

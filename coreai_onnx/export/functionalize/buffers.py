@@ -108,6 +108,7 @@ class Substituted:
             for name, tensor in registry.items():
                 if tensor is not None:
                     self._places.append((registry, name, own[id(tensor)][1]))
+        # The module may write to its buffers, and an op must not change its inputs.
         self._given = [x.clone() for x in given]
         self._after: dict[int, Any] = {}
         self._writes = _Writes(self._given)
@@ -162,6 +163,7 @@ class _Writes(TorchDispatchMode):
         watched: The tensors; no other tensors share their memory.
     """
 
+    # Without it, torch.cond and loops raise an error while the mode is active.
     supports_higher_order_operators = True
 
     def __init__(self, watched: Sequence[torch.Tensor]) -> None:
@@ -186,6 +188,7 @@ class _Writes(TorchDispatchMode):
         return result
 
     def __enter__(self) -> Any:
+        # A mode costs time for every op, and without buffers there is nothing to find.
         return super().__enter__() if self._watched else self
 
     def __exit__(self, *exception: object) -> None:

@@ -45,6 +45,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     if not _needs_work(program):
         return program
     made: ExportedProgram | None = without_in_place(program, names or {})
+    # What remains, such as the marks of vmap, only a retrace by torch resolves.
     if made is not None and not _needs_work(made):
         return made
     mutations = [node for node in program.graph.nodes if mutates(node)]

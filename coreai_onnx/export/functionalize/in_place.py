@@ -187,6 +187,7 @@ class _Rebuild:
             self._parents[node] = parent
 
     def _version(self, node: fx.Node) -> int:
+        # A list of views may have several memories; the sum changes with each of them.
         return sum(self._versions.get(key, 0) for key in self._groups[node])
 
     def _settle(self, node: fx.Node, made: fx.Node) -> None:
@@ -274,6 +275,7 @@ class _Rebuild:
         values: list[tuple[fx.Node, fx.Node | None]] = [(changed, new)]
         view, value = changed, new
         while (parent := self._parents[view]) is not None:
+            # The new value of a tensor that nothing reads needs no nodes.
             if not self._is_read_later(node, changed, parent, group):
                 values.append((parent, None))
                 break
@@ -288,6 +290,7 @@ class _Rebuild:
                 raise _CannotError(view)
             values.append((parent, result))
             view, value = parent, result
+        # Before the tensors below are settled, which belong to the new version.
         self._versions[group] = self._versions.get(group, 0) + 1
         for tensor, present in values:
             if present is None:
@@ -332,7 +335,7 @@ class _Rebuild:
         return any(x.target is not aten.copy.default or given in x.args[1:] for x in given.users)
 
 
-_LOST = -1
+_LOST = -1  # never equal to a version
 
 
 def _memory(node: fx.Node, value: Any) -> list[StorageWeakRef]:

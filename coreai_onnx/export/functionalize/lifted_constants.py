@@ -57,6 +57,7 @@ def lifted_constants(
             continue
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             continue
+        # All empty tensors have the address 0, and share nothing.
         others = seen.setdefault(_address(tensor), []) if tensor.numel() else []
         if spec.kind is InputKind.CONSTANT_TENSOR:
             tensors[name] = tensor
@@ -69,6 +70,7 @@ def lifted_constants(
     taken = {str(spec.target) for spec in program.graph_signature.input_specs}
     called = {name: (names or {}).get(id(x), "") for name, x in tensors.items()}
     for name, wanted in called.items():
+        # torch puts this prefix before the name of every lifted constant.
         called[name] = name.removeprefix("c_") if not wanted or wanted in taken else wanted
         taken.add(called[name])
     return LiftedConstants(tensors, twins, overlaps, called)

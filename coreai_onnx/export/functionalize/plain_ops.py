@@ -33,6 +33,7 @@ def plain_form(target: Any) -> OpOverload | None:
     if changed.is_out:
         plain, wanted = name, ""
     else:
+        # __iand__ is the in-place form of __and__, and add_ that of add.
         same_name = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
         plain, wanted = _NAMES.get(name, (same_name, overload or "default"))
     packet = getattr(aten, plain, None)
@@ -58,6 +59,7 @@ def keeps_the_dtype(node: fx.Node) -> bool:
         return False
     values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
     target, *others = values
+    # Integers times a float are floats in a new tensor, and stay integers in place.
     tensors = (x for x in others if isinstance(x, torch.Tensor))
     numbers = (x for x in others if isinstance(x, float | torch.SymFloat | complex))
     return all(x.dtype == target.dtype for x in tensors) and not any(numbers)

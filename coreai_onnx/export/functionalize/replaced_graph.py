@@ -38,6 +38,8 @@ def copy_of(module: fx.GraphModule) -> fx.GraphModule:
     """
     graph = copy.deepcopy(module.graph)
     for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
+        # The copy renames nodes called like a builtin (input), to which the signature refers by
+        # name.
         node.name = given.name
     made = fx.GraphModule(module, graph)
     for name, child in module.named_children():

@@ -58,6 +58,8 @@ def undone(write: Write) -> fx.Node | None:
     if rule is not None:
         return rule(write)
     before, after = write.tensor.meta["val"], view.meta["val"]
+    # Others of _KEEP_ORDER may repeat elements (expand): only those that kept the shape can be
+    # undone.
     if name in _SAME_ELEMENTS or tuple(map(str, before.shape)) == tuple(map(str, after.shape)):
         return _as_shaped(write) if name in _KEEP_ORDER else None
     return None
@@ -98,6 +100,7 @@ def _select(write: Write) -> fx.Node:
 
 def _narrow(write: Write) -> fx.Node | None:
     start, length = write.given["start"], write.given["length"]
+    # For a negative start, start + length may be 0, which is not the end that it stands for.
     if not (isinstance(start, int) and isinstance(length, int) and start >= 0):
         return None
     place = (write.given["dim"], start, start + length)

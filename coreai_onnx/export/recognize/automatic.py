@@ -56,6 +56,8 @@ class Automatic:
     def __post_init__(self) -> None:
         """Find the blocks, and test their replacements on random inputs."""
         for path, module in self.model.named_modules():
+            # A forward on the instance is another library's or the user's; the class does not
+            # define it.
             if not isinstance(module, tuple(self.skip)) and "forward" not in vars(module):
                 self._keep(norm_block(path, module), vars(module), "forward", module.forward)
         for home in _homes(self.model):
@@ -87,11 +89,13 @@ class Automatic:
         """
         before = len(self.report.refused)
         for block in self.report.blocks:
+            # Calls are counted per run; a refused block keeps those of the run that refused it.
             block.calls = block.calls if block.reason else 0
         if program.example_inputs is None:
             for place in self._places:
                 place.block.refuse("the exported program has no example inputs to check it on")
             return len(self.report.refused) > before
+        # The run may write to its arguments, such as a cache.
         args, kwargs = copy.deepcopy(program.example_inputs)
         with contextlib.ExitStack() as places, torch.no_grad():
             for place in self._places:
@@ -151,6 +155,7 @@ def _replaced(place: _Place) -> Callable[..., Any]:
                 block.refuse(f"the replacement does not take its arguments ({first_line(error)})")
         return original(*args, **kwargs)
 
+    # Equal layers share one exported body only if their replacements count as equal.
     vars(stand_in)[EQUIVALENCE_KEY] = (
         "recognized",
         block.composite,

@@ -60,6 +60,7 @@ def norm_block(place: str, module: torch.nn.Module) -> Block | None:
 
 
 def _looks_like_a_norm(module: torch.nn.Module) -> _Norm | None:
+    # A buffer may hold running statistics, as in batch norms, whose results depend on it.
     if any(True for _ in module.children()) or any(True for _ in module.buffers(recurse=False)):
         return None
     own = dict(module.named_parameters(recurse=False))
@@ -96,6 +97,7 @@ def _forms(norm: _Norm) -> Iterator[tuple[str, _Form]]:
     if norm.bias:
         yield "layer_norm", _layer_norm(norm)
         return
+    # The first form that agrees is used, so the one with the fewest further operators comes first.
     scales = [_as_it_is, _in_float32, _one_plus] if norm.weight else [_none]
     for scale in scales:
         if norm.arguments == 1:
@@ -176,6 +178,7 @@ def _random_cases(module: torch.nn.Module, norm: _Norm) -> Iterator[dict[str, An
     like = next(iter(own.values()), None)
     width = 16 if like is None else like.shape[0]
     dtype = torch.float32 if like is None else like.dtype
+    # Inputs of several ranks reveal a norm over other axes than the last.
     for magnitude, lead in zip(MAGNITUDES, ((2, 3), (4,), (2, 2, 3)), strict=True):
         size = max(magnitude, 1.0)
         weights = {

@@ -10,6 +10,7 @@ import torch
 
 from coreai_onnx.export.compat.torch_names import pytree
 
+# Fixed, so that every conversion of a model recognizes the same blocks.
 SEED = 20260101
 MAGNITUDES = (1.0, 1e-3, 8.0)
 """Magnitudes: ordinary inputs; small ones that reveal eps; large ones that reveal a cap."""
@@ -46,6 +47,7 @@ def probe(
 
 def relative_tolerance(dtype: torch.dtype) -> float:
     """Return the largest relative distance of two results that count as equal."""
+    # One rounding to bfloat16 changes a number by up to 2**-8, which is 0.4 %.
     return 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
 
 
@@ -76,6 +78,7 @@ def difference(given: Any, wanted: Any) -> tuple[str, float]:
         scale = b.double().abs().max().item()
         distance = (a.double() - b.double()).abs().max().item() / (scale or 1.0)
         worst = max(worst, distance) if not math.isnan(distance) else float("inf")
+        # Not `>`, which would accept NaN.
         if not distance <= relative_tolerance(b.dtype):
             return f"the result differs by {distance:.2g}", worst
     return "", worst

@@ -87,7 +87,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, axis: int, interleaved: int) ->
         heads_first,
         cos.unsqueeze(1),
         sin.unsqueeze(1),
-        dims=rotated if rotated < x.shape[-1] else 0,
+        dims=rotated if rotated < x.shape[-1] else 0,  # 0 means all lanes
         interleaved=interleaved,
     )
     return turned if axis == 1 else turned.transpose(1, 2)
@@ -98,6 +98,7 @@ def _random_arguments(function: Callable[..., Any], widen: _Halves) -> dict[str,
     angles = widen(torch.randn(2, 5, 4, generator=generator))
     names = inspect.signature(function).parameters
     tensors = {
+        # Queries and keys have different numbers of heads, as in grouped attention.
         name: torch.randn(2, 3 + i, 5, 8, generator=generator)
         for i, name in enumerate(n for n in _TENSORS if n in names)
     }
