@@ -230,6 +230,7 @@ class TorchConverter:
                 function has the form of coreai-torch's lowerings, ``(values_map, node, loc)``.
         """
         key = registered_name(qualified_name)
+        # Composites that are ops of this package have no lowering in the registry.
         taken = key in self._lowerings or builtin_lowering(key) or key in TORCH_OPS
         if taken and not allow_override:
             raise RegistrationError(
@@ -288,6 +289,7 @@ class TorchConverter:
         program.records = {name: self._staged[name].record() for name in names}
         program.pass_verifier = pass_verifier
         if minimum_onnxruntime is not None:
+            # In the file, since another process may optimize it.
             for model in program.models.values():
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime
         reports = [r for name in names if (r := self._staged[name].recognized) is not None]
@@ -303,6 +305,7 @@ class TorchConverter:
         begin_stage("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
+        # The walk reports a step for every other node.
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
@@ -333,6 +336,7 @@ class TorchConverter:
 
     def _check(self, model: ir.Model) -> None:
         """Raise for a model that no runtime would load, while the lowered op of a node is known."""
+        # onnxruntime would report the node without the op or the line of the user's model.
         found = violations(model)
         if not found:
             return

@@ -107,6 +107,7 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
         if "L['self']" in text:
             continue
         source, axis = (size["input"], int(size["axis"])) if size else (text, None)
+        # Some exports refer to an input by its place among the flattened arguments.
         by_number = _NUMBERED.match(source)
         if by_number and int(by_number[1]) < len(inputs):
             source = inputs[int(by_number[1])]

@@ -184,6 +184,7 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     fixes = suggested_fixes(message)
     if fixes:
         lines.append("  torch suggests: " + ", ".join(fixes))
+    # torch may word its reasons in another way in the next release.
     if len(lines) == 1:
         lines.append(f"  {message}")
     return "\n".join(lines)

@@ -55,6 +55,7 @@ def _refuse_data_writes(program: ExportedProgram) -> None:
 
 def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:
     """Yield pairs of inputs that were one tensor; the program reads only the first."""
+    # Graph passes and files may leave them out; then nothing shows what was one tensor.
     if program.example_inputs is None:
         return
     given = pytree.tree_leaves(program.example_inputs)

@@ -61,6 +61,7 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     if isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
         return ExportError(_on_data(error))
     frames = traceback.extract_tb(error.__traceback__)
+    # torch.func raises errors of many types, which only share the file that raises them.
     if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
         return ExportError(DERIVATIVES)
     # That function only runs what torch compiled for a cond or a loop inside a recording.

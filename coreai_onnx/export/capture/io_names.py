@@ -68,6 +68,7 @@ def _speaks(path: str) -> bool:
 def _path_name(path: tuple[object, ...]) -> str:
     parts = []
     for entry in path:
+        # Of pytree's MappingKey, GetAttrKey and SequenceKey.
         for attribute in ("key", "name", "idx"):
             if hasattr(entry, attribute):
                 parts.append(str(getattr(entry, attribute)))

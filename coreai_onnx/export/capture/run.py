@@ -68,6 +68,8 @@ def capture(
     if automatic:
         return _with_known_blocks(model, export_fn, specs)
     externalization = Externalization(model, specs)
+    # Bodies are exported while the model is patched, so that nested modules are single ops there
+    # too.
     with externalization.patched():
         with table_of_the_user() as decompositions:
             program = _export(model, export_fn, trust)

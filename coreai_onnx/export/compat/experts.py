@@ -121,6 +121,7 @@ def weighted_experts(
     """
     first = "gate_up_proj" if experts.has_gate else "up_proj"
     x = product(first, hidden_states[:, None, None, :], top_k_index)
+    # The activations of transformers take one axis of tokens.
     flat = x.flatten(0, 2)
     flat = experts._apply_gate(flat) if experts.has_gate else experts.act_fn(flat)  # noqa: SLF001
     x = flat.reshape(*x.shape[:3], flat.shape[-1])

@@ -132,6 +132,7 @@ class Repairs(_FiniteChecks):
     def answered(self, check: _Check) -> bool:
         """Return what the check is for other values, so that the branch is traced."""
         branch = _branch_at(_frame_of_the_model())
+        # A repair must follow its branch at once: a second branch means that it did not.
         if self._pending or branch is None or not _is_repair(branch, when=not check.when_finite):
             raise NotARepairError
         self._pending = check
@@ -203,6 +204,7 @@ def _is_repair(branch: ast.If, *, when: bool) -> bool:
     if not isinstance(value, ast.Call) or _attribute(value.func) not in _REPAIR_NAMES:
         return False
     used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    # A name that the repair does not use may be read later, with a value of the branch.
     return name in used and all(one is not None and one[0] in used for one in before)
 
 

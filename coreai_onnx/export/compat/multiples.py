@@ -30,6 +30,7 @@ def multiples_compared() -> Iterator[None]:
         exported = torch.export.export(model, args, dynamic_shapes=dims)
     ```
     """
+    # From torch 2.13 on, torch simplifies these itself.
     if hasattr(MinMaxBase, _TORCHS_OWN):
         yield
         return

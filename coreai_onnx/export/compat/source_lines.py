@@ -36,6 +36,7 @@ def user_lines() -> Iterator[list[ShapeEnv]]:
             if all(env is not self for env in seen):
                 seen.append(self)
             sloc = original(self, framework_loc)
+            # The caller has named the location, and torch looks for no frame.
             if framework_loc is not None:
                 return sloc
             line = sloc.maybe_user_loc or _line_of_the_model()
@@ -71,6 +72,7 @@ def _line_of_the_model() -> str | None:
     frame = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
+        # Frames further out called the export: they are not part of the model.
         if file.endswith("torch/export/_trace.py"):
             return None
         if not (is_torch(file) or file.startswith(_OURS)):

@@ -132,6 +132,7 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         given = bound.arguments
         if any(given["kwargs"].get(name) is not None for name in _PACKED):
             return original(*args, **kwargs)
+        # The op has float32 states only, whatever the dtype of the model is.
         x, step = given["hidden_states"].float(), _step(given).float()
         before = given["initial_states"]
         outputs, last = scan(
@@ -173,6 +174,7 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
     """
 
     def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
+        # The function of transformers does not receive the state of the layer.
         state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
         with patched(home, SELECTIVE, functools.partial(_selective_scan, state)):
             return original(self, *args, cache_params=cache_params, **options)
@@ -268,6 +270,7 @@ def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def update(before: Any, token: Any) -> tuple[Any, torch.Tensor]:
             (n, d, m), (k, v) = before, token
+            # No exponential of a difference to the largest exponent overflows.
             largest = torch.maximum(m, k + time_first)
             old, new = torch.exp(m - largest), torch.exp(k + time_first - largest)
             output = (old * n + new * v) / (old * d + new)

@@ -77,7 +77,7 @@ _ENVIRONMENT = (
 )
 _REGISTRIES = ("_buffers", "_modules", "_non_persistent_buffers_set", "_parameters")
 _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (ShapeEnv(), _ENVIRONMENT),
+    (ShapeEnv(), _ENVIRONMENT),  # instances: __init__ sets most of these
     (torch.nn.Module(), _REGISTRIES),
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
     (torch.UntypedStorage(), ("_cdata",)),
@@ -100,6 +100,7 @@ def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -
                 raise lacks(f"{type(example).__name__}.{name}")
 
 
+# At import: a missing attribute would otherwise fail in the middle of a conversion.
 require()
 
 __all__ = [

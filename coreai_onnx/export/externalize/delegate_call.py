@@ -202,6 +202,7 @@ def _run_delegate(
 ) -> list[torch.Tensor]:
     """Run the part of a tag."""
     found = delegate_of(tag)
+    # Only an exported program may outlive the module that holds the delegate.
     if torch.compiler.is_exporting():
         _own(found, tensors)
     rest = iter(tensors), iter(numbers)

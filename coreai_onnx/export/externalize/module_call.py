@@ -140,6 +140,7 @@ def _run(
 ) -> list[torch.Tensor]:
     places = Substituted(call.module, buffers)
     with places.active(), attributes_restored(call.module):
+        # The reads of the first run are what later calls are compared by.
         if leader.reads is None:
             leader.reads = AttributeReads()
             with recording(call.module, leader.reads):
@@ -196,7 +197,7 @@ def _keep_inside(call: ModuleCall, mode: Any, outputs: Sequence[torch.Tensor]) -
             "a tensor, which cannot be an output of a function",
             advice="return the tensor, or leave the module out of externalize_modules",
         )
-    fresh[:] = [symbol for symbol in fresh if symbol in sizes]
+    fresh[:] = [symbol for symbol in fresh if symbol in sizes]  # in place: the list is torch's
 
 
 def _signature(
@@ -204,6 +205,7 @@ def _signature(
 ) -> tuple[tuple[Any, ...], Any]:
     """Return a key of the results' shapes, and the fake mode; None unless all tensors are fake."""
     fake = [t for t in (*tensors, *buffers) if isinstance(t, FakeTensor)]
+    # With real tensors, the values matter as well, not only the layouts.
     if not fake or len(fake) != len(tensors) + len(buffers):
         return (), None
     if any(t.layout != torch.strided for t in fake):
@@ -239,6 +241,7 @@ def _remember(
     if any(_is_unbacked(n) for n in call.out_numbers):
         return
     layouts = tuple((t.size(), t.stride(), t.dtype, t.device) for t in outputs)
+    # Weak, since the mode holds all symbols and guards of its export.
     call.results.append(_Result(ref(mode), inputs, layouts))
 
 
@@ -274,7 +277,7 @@ def classify(flat: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any], list[Any]
                 advice="pass it as a tensor, or leave the module out of externalize_modules",
             )
         else:
-            leaves.append((leaf,))
+            leaves.append((leaf,))  # a constant may be the string "tensor" itself
     return tuple(leaves), tensors, numbers
 
 
@@ -286,6 +289,7 @@ def fill(leaves: Sequence[Any], tensors: Sequence[Any], numbers: Sequence[Any]) 
 
 def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Call a function with arguments bound by name, variadic ones included."""
+    # Filled by name: *args is a single entry here, which a call would have to unpack.
     bound = inspect.signature(function).bind_partial()
     bound.arguments.update(arguments)
     return function(*bound.args, **bound.kwargs)

@@ -226,6 +226,7 @@ class Externalization:
         code = original.__func__ if isinstance(original, MethodType) else original
         own = ModuleTree(module)
         alike = (SameObject(spec), equivalence_key(original, own))
+        # Rules out most calls before attributes are compared one by one.
         kind = (type(module), *alike, structure(module))
         buffers = buffer_paths(module)
 
@@ -313,6 +314,7 @@ def _result(leader: ModuleCall, module: torch.nn.Module, outputs: Sequence[torch
     count = len(outputs) - len(changed)
     places = dict(module.named_buffers()) if changed else {}
     for path, new in zip(changed, outputs[count:], strict=True):
+        # torch exports the write as a mutation of the buffer.
         places[path].copy_(new)
     filled = fill(leader.out_leaves, outputs[:count], leader.out_numbers)
     return pytree.tree_unflatten(filled, leader.out_tree)

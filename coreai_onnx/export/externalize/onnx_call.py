@@ -49,6 +49,7 @@ _counter: Iterator[int] = itertools.count()
 _CALLEES: dict[str, OnnxCallee] = {}
 """By tag. Exported programs outlive the modules that they were exported from, so a model stays; it
 has no weights."""
+# A fragment, because module_call.py defines the namespace.
 _library = torch.library.Library("coreai_onnx", "FRAGMENT")
 _library.define("onnx_call(Tensor[] tensors, Tensor[] weights, str tag) -> Tensor[]")
 ONNX_CALL = torch.ops.coreai_onnx.onnx_call.default

@@ -94,6 +94,7 @@ class Attributes:
                 if _is_tensor(old) and _is_tensor(new) and new is not old and _fits(new, old):
                     # torch exports a write in place as a mutation, and drops an assignment.
                     holder.items[key] = old.copy_(new)
+                # Such a mark goes with the hooks that it stands for, and is not state.
                 elif _is_dropped(old, new) and not (marks and old is None and new is True):
                     self.dropped.append(holder.at(key))
             holder.restore()
@@ -150,6 +151,7 @@ def attributes_kept(model: torch.nn.Module) -> Iterator[Attributes]:
         if not torch.compiler.is_dynamo_compiling():  # dynamo changes no attribute and reports it
             attributes.settle()
 
+    # Before the attributes are recorded, so that their restoration keeps this hook.
     hook = model.register_forward_hook(leave)
     attributes = Attributes(model)
     try:

@@ -48,6 +48,7 @@ class TrainingNorm:
     ) -> tuple[fx.Node, fx.Node, fx.Node]:
         """Update the statistics with the mean of those of the instances, as torch does."""
         momentum, eps = rest
+        # Without running statistics, the op has nothing to write to.
         arguments = (x, weight, bias, None, None, True, momentum, eps, False)
         result = self._call(aten.instance_norm.default, *arguments)
         wide = self._call(aten.to.dtype, x, mean.meta["val"].dtype)

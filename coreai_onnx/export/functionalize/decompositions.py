@@ -132,6 +132,7 @@ def _without_gradients(weights: Iterable[torch.Tensor]) -> Iterator[None]:
     transformers loads parameters that require them. torch replaces such a subclass by parameters
     that require them as well, which tensors of integers cannot.
     """
+    # Plain parameters keep theirs: only what is restored below may change.
     changed = [x for x in weights if x.requires_grad and is_traceable_wrapper_subclass(x)]
     for weight in changed:
         weight.requires_grad = False

@@ -57,6 +57,7 @@ def undone(write: Write) -> fx.Node | None:
     rule = _INVERSES.get(name)
     if rule is not None:
         return rule(write)
+    # Sizes are compared as text: `==` of two SymInts would add a guard.
     before, after = write.tensor.meta["val"], view.meta["val"]
     # Others of _KEEP_ORDER may repeat elements (expand): only those that kept the shape can be
     # undone.
@@ -78,6 +79,7 @@ def _sizes(graph: fx.Graph, tensor: fx.Node) -> list[Any]:
     sizes: list[Any] = []
     for axis, size in enumerate(tensor.meta["val"].shape):
         if isinstance(size, torch.SymInt):
+            # Arguments in a graph are nodes or constants, never a SymInt.
             node = graph.call_function(aten.sym_size.int, (tensor, axis))
             node.meta["val"] = size
             sizes.append(node)
@@ -119,6 +121,7 @@ def _transpose(write: Write) -> fx.Node:
 
 
 def _turn(write: Write) -> fx.Node:
+    # t() of a vector or a scalar returns it unchanged.
     rank = write.tensor.meta["val"].dim()
     return write.call(aten.transpose.int, write.new, 0, 1) if rank == 2 else write.new
 
@@ -151,6 +154,7 @@ def _piece(write: Write) -> fx.Node | None:
     if name == "unbind":
         return write.call(aten.select_scatter.default, write.tensor, write.new, dim, index)
     lengths: Sequence[Any] = [piece.shape[dim] for piece in pieces[: index + 1]]  # type: ignore[operator]  # an integer
+    # Symbolic bounds would need nodes that add sizes; torch's retrace makes these.
     if not all(isinstance(length, int) for length in lengths):
         return None
     place = (dim, sum(lengths[:-1]), sum(lengths))

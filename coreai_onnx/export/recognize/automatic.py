@@ -188,11 +188,13 @@ def _kept_state(model: torch.nn.Module) -> Iterator[None]:
     registries: list[dict[str, Any]] = [vars(module)["_buffers"] for module in model.modules()]
     before = [(registry, dict(registry)) for registry in registries]
     values = [(b, b.clone()) for b in model.buffers()]
+    # Of the CPU only: to fork the generators of GPUs would initialize CUDA.
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
             for registry, own in before:
+                # A forward may replace a buffer, or write to it, which the loop below undoes.
                 registry.update(own)
             for buffer, value in values:
                 buffer.copy_(value)
@@ -208,6 +210,7 @@ def _observed_experts(model: torch.nn.Module, report: Recognition) -> Iterator[N
     def exchange(_: str | None, original: Callable[..., Any]) -> Callable[..., Any]:
         def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
+            # One row of the report per module, with all of its calls.
             if id(self) not in blocks:
                 replacement = experts.experts_forward(original)
                 place = paths.get(id(self), "")

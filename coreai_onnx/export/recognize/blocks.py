@@ -71,6 +71,7 @@ class Recognition:
     @property
     def recognized(self) -> list[Block]:
         """The blocks that became composites, confirmed on the example inputs."""
+        # A block that the example does not call is not in the program.
         return [b for b in self.blocks if not b.reason and b.calls]
 
     @property

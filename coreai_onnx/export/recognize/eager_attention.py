@@ -19,6 +19,7 @@ def is_eager_attention(name: str, function: Any) -> bool:
     """Whether a function has the name and parameters of the eager attention of transformers."""
     if name != NAME or not callable(function):
         return False
+    # The parameters after these differ from model to model.
     return list(inspect.signature(function).parameters)[:5] == _PARAMETERS
 
 
@@ -59,6 +60,7 @@ def _replacement(function: Callable[..., Any]) -> Callable[..., Any]:
             scale=float(scale),
             softcap=float(given.get("softcap") or 0.0),
         )
+        # The layout of the functions of transformers, on which a view in the caller relies.
         return output.transpose(1, 2).contiguous(), None
 
     return replacement

@@ -198,6 +198,7 @@ def _with_weights(module: torch.nn.Module, forward: Callable[..., Any]) -> Calla
 
     def call_forward(inputs: Sequence[Tensor], weights: dict[str, Tensor]) -> Any:
         before = dict(registry)
+        # torch.func.functional_call would call the module, and with it the hooks.
         registry.update(weights)
         try:
             return forward(module, *inputs)

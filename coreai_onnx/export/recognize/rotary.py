@@ -23,6 +23,7 @@ def is_rotary(name: str, function: Any) -> bool:
         return False
     try:
         names = list(inspect.signature(function).parameters)
+    # Functions written in C may have no signature.
     except (TypeError, ValueError):
         return False
     return "cos" in names and "sin" in names and any(n in names for n in _TENSORS)

@@ -16,6 +16,7 @@ from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value, complex_like, ir_dtype, real_part, set_dims
 from coreai_onnx.lower.walk.walker import Walker
 
+# Python's numbers have 64 bits, and torch computes symbolic ones in the same way.
 _SCALARS = {
     torch.SymInt: ir.DataType.INT64,
     int: ir.DataType.INT64,
@@ -115,8 +116,10 @@ def walk_graph(
         ]
         inside = walker.inside(op, submodule)
         results = inside.walk(submodule.graph, inputs)
+    # The values of a graph that is inlined belong to the graph around it.
     if nested is not None:
         walker.context.nested.append((submodule, nested.graph, inside.values))
+    # The walk leaves the location of its last node.
     op.scope.where = where
     return list(results) if isinstance(results, list | tuple) else [results]
 
@@ -172,6 +175,7 @@ def as_value(op: OpBuilder, x: Any, example: Any) -> Value:
 def predicate(op: OpBuilder, x: Any) -> Value:
     """Return a condition as a 0-d boolean value."""
     value = op.cast(as_value(op, x, None), ir.DataType.BOOL)
+    # torch accepts one element of any rank; Loop takes a scalar.
     return value if value.meta.get("dims") == () else op.reshape(value, [])
 
 
@@ -221,6 +225,7 @@ def _equal(example: Any, argument: Any) -> dict[Any, Any]:
     dims = argument.meta.get("dims") if isinstance(argument, ir.Value) else None
     if not isinstance(example, torch.Tensor) or dims is None:
         return {}
+    # The value of a complex tensor has one more axis.
     sizes: Any = zip(example.shape, dims, strict=False)
     return {s.node.expr: d for s, d in sizes if _is_symbol(s)}
 
@@ -237,6 +242,7 @@ def _symbols_of(graph: fx.Graph) -> list[sympy.Symbol]:
             parts = value.shape if isinstance(value, torch.Tensor) else (value,)
             for part in parts:
                 if isinstance(part, torch.SymInt | torch.SymFloat | torch.SymBool):
+                    # A set has no fixed order, and the names in a file must be reproducible.
                     symbols = sorted(part.node.expr.free_symbols, key=str)
                     found.update(dict.fromkeys(symbols))
     return list(found)

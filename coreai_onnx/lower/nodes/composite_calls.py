@@ -72,6 +72,7 @@ class CompositeCalls:
         written = checked(composite, inputs, attributes, op.scope.where)
         inputs = _used(composite, inputs)
         outputs = op.call(domain, composite.name, inputs, written, outputs=len(composite.outputs))
+        # The body is made after the program is lowered, from the dims of the values of this node.
         node = outputs[0].producer()
         assert node is not None
         self._describe(composite, inputs, outputs)

@@ -9,6 +9,7 @@ from coreai_onnx.composites.declaration import Attribute, Composite
 from coreai_onnx.errors import LoweringError, Where
 from coreai_onnx.lower.nodes.values import Value, dtype_of, maybe_dims
 
+# As in Python, an int is a valid float, and a bool a valid int.
 _SCALARS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "string": (str,)}
 _INDICES = ("int32", "int64")
 
@@ -46,6 +47,7 @@ def checked(
         written = _typed(composite, attributes)
         dims = _known_dims(composite, inputs)
         _check_dtypes(composite, inputs)
+    # The checks below raise plain errors; only here are the composite and the place known.
     except TypeError as error:
         raise AttributeTypeError(f"{composite.name}: {error}", where) from None
     except ValueError as error:

@@ -86,6 +86,7 @@ class NodeBuilder:
     ) -> Value:
         """Return a constant; ``dtype`` defaults to torch's dtype for the Python value."""
         if isinstance(value, torch.Tensor):
+            # onnx_ir reads the memory of the tensor, in the order in which it lies there.
             array = ir.tensor(value.detach().contiguous().cpu())
             if dtype is not None and array.dtype != _as_ir(dtype):
                 array = ir.tensor(value.detach().to(torch_dtype(_as_ir(dtype))).contiguous())
@@ -213,6 +214,7 @@ class NodeBuilder:
                 self.scope.where,
                 "pass outputs= and dtypes= for each output of the node",
             )
+        # Nested graphs have no imports of their own in ONNX.
         imports = self.scope.root.graph.opset_imports
         if imports.setdefault(domain, version) != version:
             raise LoweringError(
@@ -357,6 +359,7 @@ def _bind_types(schema: OpTypes, operands: Sequence[Operand]) -> dict[str, ir.Da
 
 
 def _as_ir(dtype: torch.dtype | ir.DataType) -> ir.DataType:
+    # A complex tensor is stored as the dtype of its parts.
     return dtype if isinstance(dtype, ir.DataType) else ir_dtype(real_part(dtype))
 
 

@@ -29,6 +29,7 @@ def promote(op: OpBuilder, *operands: Any, dtype: torch.dtype | None = None) -> 
 def promote_to_float(op: OpBuilder, *operands: Any) -> list[Value]:
     """Like :func:`promote`; integers and booleans become the default floating dtype."""
     target = promoted_dtype(*operands)
+    # As in torch, where a true division of integers has the default dtype.
     if not (target.is_floating_point or target.is_complex):
         target = torch.get_default_dtype()
     return promote(op, *operands, dtype=target)

@@ -116,6 +116,7 @@ def dtype_of(x: Value) -> torch.dtype:
     """Return the torch dtype of a value, complex for a complex value."""
     dtype = torch_dtype(ir_dtype_of(x))
     if is_complex(x):
+        # torch has no complex dtype of bfloat16 parts.
         return _COMPLEX.get(dtype, torch.complex64)
     return dtype
 
@@ -226,6 +227,7 @@ def as_dim(x: object) -> Dim:
         x = x.node.expr
     if isinstance(x, sympy.Expr):
         return int(x) if x.is_Integer else x
+    # int() also makes a number of a bool, which is an instance of int.
     if isinstance(x, int):
         return int(x)
     raise TypeError(f"not a dim: {x!r}")
@@ -279,6 +281,7 @@ def promoted_dtype(*operands: object) -> torch.dtype:
     for x in operands:
         if isinstance(x, ir.Value):
             dims = maybe_dims(x)
+            # A value of unknown rank counts as a tensor with axes.
             levels[1 if dims == () else 0].append(dtype_of(x))
         elif x is not None:
             levels[2].append(scalar_dtype(x))
@@ -301,5 +304,6 @@ def promoted_dtype(*operands: object) -> torch.dtype:
 def _raise_category(winner: torch.dtype, higher: torch.dtype) -> torch.dtype:
     """Return the result of a tensor dtype and a lower-priority operand of a higher category."""
     if higher.is_complex and winner.is_floating_point:
+        # As in torch, the result has the precision of the tensor, not that of the complex number.
         return torch.complex128 if winner == torch.float64 else torch.complex64
     return higher

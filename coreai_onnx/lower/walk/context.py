@@ -142,6 +142,7 @@ class Context:
         if key in self._decomposed:
             return self._decomposed[key]
         body = trace()
+        # Also the absence of a rule is kept: to look for one is not free.
         if body is None or not any("unbacked_bindings" in n.meta for n in body.graph.nodes):
             self._decomposed[key] = body
         return body

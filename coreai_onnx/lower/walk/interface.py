@@ -75,6 +75,7 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Program
         names.unique(name)
 
     inputs = list(given.inputs or (names.unique(name) for name in live))
+    # After the inputs, so that a clash leaves the names of the parameters of forward alone.
     states = states or [names.unique(name) for name in carried.values()]
     outputs = list(given.outputs or map(names.unique, output_names(program, count)))
     new_states = new_states or [names.unique(f"{state}_out") for state in states]

@@ -127,6 +127,7 @@ class Walker:
         Raises:
             ConversionError: If the program has no such weight.
         """
+        # By storage if the weight is tied to one that the program has under another path.
         for key in (path, storage):
             if key is not None and key in self.weights:
                 return self.weights[key]
@@ -159,12 +160,7 @@ class Walker:
     def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
         """Return a walker for a graph that a node of this walker's graph calls."""
         return Walker(
-            self.context,
-            op,
-            modules,
-            self.weights,
-            inherited=self._inherited,
-            origin=self._origin,
+            self.context, op, modules, self.weights, inherited=self._inherited, origin=self._origin
         )
 
     # ------------------------------------------------------------------ one node
@@ -184,6 +180,7 @@ class Walker:
             return self._layout(node)
         if isinstance(value, _SYMBOLIC):
             return self._symbolic(node, value)
+        # Arithmetic of Python on sizes whose result torch knows.
         if isinstance(value, int | float | bool) and not _is_op(node.target):
             return value
         name = str(node.target)
@@ -216,6 +213,7 @@ class Walker:
         found = self.context.expression(value)
         if str(node.target) in _READS_ELEMENT and isinstance(found, sympy.Basic):
             (symbol,) = found.free_symbols or (None,)
+            # The first read binds the symbol; others of the same element are the same number.
             if symbol is not None and not self.op.scope.dims.knows(symbol):
                 element = self.op.reshape(self.value_of(node.args[0]), [])  # type: ignore[arg-type]
                 wide = (
@@ -240,6 +238,7 @@ class Walker:
             args[0] = self.op.const(args[0])
         lowering = self._lowering(node, name, (args, kwargs))
         self.op.only_first_used = only_first_used(node)
+        # Before the lowering, so that passes and kernels find the op whole.
         result = self._composite(name, lowering, args, kwargs)
         if result is NotImplemented and lowering is not None:
             result = self._lowered(node, name, lowering, args, kwargs)
@@ -271,12 +270,7 @@ class Walker:
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _lowered(
-        self,
-        node: fx.Node,
-        name: str,
-        lowering: Lowering,
-        args: list[Any],
-        kwargs: dict[str, Any],
+        self, node: fx.Node, name: str, lowering: Lowering, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         """Return what a lowering returns; NotImplemented if it leaves an op to torch."""
         self.context.keep_functions(lowering)
@@ -298,6 +292,7 @@ class Walker:
         if user is not None:
             return user
         outputs = pytree.tree_leaves(node.meta.get("val"))
+        # Operands may be real and results complex, or the reverse, as in FFTs.
         complex_ = any(is_complex(x) for x in pytree.tree_leaves(arguments)) or any(
             isinstance(x, torch.Tensor) and x.is_complex() for x in outputs
         )
@@ -332,6 +327,7 @@ class Walker:
             return self._settle_one(node.name, expected, result)
         if isinstance(expected, list | tuple):
             results = list(result) if isinstance(result, list | tuple) else [result]
+            # A lowering may omit results at the end that nothing reads.
             if len(results) < len(expected):
                 results += [None] * (len(expected) - len(results))
             return [
