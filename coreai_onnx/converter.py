@@ -309,11 +309,10 @@ class TorchConverter:
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
         with tqdm(
-            # The delay keeps short conversions quiet.
             total=total,
             desc=f"lowering {name}",
             disable=None,
-            delay=1.0,
+            delay=1.0,  # no bar for a conversion that is over before it could be read
             leave=False,
         ) as bar:
             module_calls = ModuleCalls(staged.module_calls)

@@ -31,6 +31,7 @@ def data_writes_refused() -> Iterator[None]:
             if name == "data":
                 writer = sys._getframe(_WRITER)  # noqa: SLF001 - only the frame shows the line
                 file = writer.f_code.co_filename
+                # torch itself assigns to data, for example where it loads or moves parameters.
                 if is_users(file):
                     raise ExportError(_message(file, writer.f_lineno))
             original(self, name, value)

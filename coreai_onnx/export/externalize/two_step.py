@@ -114,6 +114,7 @@ def restore_externalization(model: torch.nn.Module) -> None:
 
 
 def _quiet_bar(calls: Sequence[ModuleCall]) -> Any:
+    # Exports of a few modules end before a bar could be read.
     return tqdm(calls, desc="exporting modules", disable=None, delay=1.0, leave=False)
 
 

@@ -136,6 +136,7 @@ class Substituted:
         found: dict[str, torch.Tensor] = {}
         for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
             now = self._after[i]
+            # Written in place or assigned: either makes a new value.
             if now is given and _address(given) not in self._writes.found:
                 continue
             if not isinstance(now, torch.Tensor) or (now.dtype, now.shape) != (

@@ -61,6 +61,8 @@ def lifted_constants(
         others = seen.setdefault(_address(tensor), []) if tensor.numel() else []
         if spec.kind is InputKind.CONSTANT_TENSOR:
             tensors[name] = tensor
+            # Another layout of the same memory must see its writes as well, but is not the same
+            # tensor.
             same = [other for other, x in others if _lies_like(x, tensor)]
             if same:
                 twins[name] = same[0]

@@ -59,8 +59,8 @@ def keeps_the_dtype(node: fx.Node) -> bool:
         return False
     values: Any = fx.map_arg(node.args, lambda n: n.meta.get("val"))
     target, *others = values
-    # Integers times a float are floats in a new tensor, and stay integers in place.
     tensors = (x for x in others if isinstance(x, torch.Tensor))
+    # Integers times a float are floats in a new tensor, and stay integers in place.
     numbers = (x for x in others if isinstance(x, float | torch.SymFloat | complex))
     return all(x.dtype == target.dtype for x in tensors) and not any(numbers)
 

@@ -34,6 +34,7 @@ def flex_attention(walker: Walker, node: fx.Node) -> Any:
         args, kwargs = pytree.tree_unflatten(filled, spec)
         return math_attention(*args, **kwargs)
 
+    # The maps are vmaps of Python functions, which only a trace turns into ops.
     traced = trace(call, [n.meta["val"] for n in nodes])
     return walk_graph(walker, walker.op, traced, resolve(nodes, walker.value_of))
 

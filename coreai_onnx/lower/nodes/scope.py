@@ -166,6 +166,7 @@ class Scope:
         # Nested graphs see the values of the root, so a constant is stored once for all of them.
         if self.root is not self:
             return self.root.constant(tensor, name)
+        # A constant with a name of its own is to be found by it, even if another has equal values.
         small = tensor.nbytes <= _DEDUPLICATED_BYTES and name is None
         key = None
         if small:
@@ -190,6 +191,7 @@ class Scope:
             tensor.name = name
             value = ir.Value(name=name, const_value=tensor)
             self.graph.register_initializer(value)
+        # onnx_ir does not infer it from the tensor.
         value.dtype = tensor.dtype
         return set_dims(value, tuple(tensor.shape.numpy()))
 

@@ -38,7 +38,7 @@ def vector(op: NodeBuilder, dims: Sequence[Dim | Value]) -> Value:
     if known:
         parts.append(op.const(known, ir.DataType.INT64))
     result = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
-    # A single part is the shared value of its expression, which holds more than this shape.
+    # A single part is shared by all uses of its expression, also those that are not shapes.
     if len(parts) > 1 and not any(isinstance(d, ir.Value) for d in dims):
         result.meta["holds"] = tuple(dims)
     return set_dims(result, (len(dims),))

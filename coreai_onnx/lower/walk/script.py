@@ -272,7 +272,6 @@ class ScriptLowering:
 
 def _at_opset(proto: onnx.FunctionProto, opset: int) -> ir.Function:
     """Return the function with the model's opset, at which its ops must have the same meaning."""
-    # A model has one opset for its graph and its functions.
     function = ir.serde.deserialize_function(proto)
     written = function.opset_imports.get("", opset)
     for node in function.all_nodes():
