@@ -16,6 +16,7 @@ from coreai_onnx.targets.releases import (
     text_of,
 )
 
+# Mean and inverse standard deviation, whose type in the schemas of the ops is always float.
 _STATISTICS = frozenset({1, 2})
 _FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
     **dict.fromkeys(
@@ -52,6 +53,7 @@ def is_faster(op_type: str, release: Release | None) -> bool:
         op_type: An op of ``com.microsoft``.
         release: The oldest release that must run it; None for the newest.
     """
+    # Without a bound, the newest release may run the file, which is where these ops are slow.
     slow = CONTRIB_SLOW_SINCE.get(op_type)
     return slow is None or (release is not None and release < slow)
 
