@@ -74,7 +74,7 @@ def rearrange(node: gs.Node, arrays: Arrays) -> Array:
 
 def _applied(node: gs.Node, arrays: Arrays) -> Array:
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # an infinity or a NaN is a result
             return RULES[node.op](node, arrays)
     except (IndexError, ValueError, TypeError, AttributeError) as error:
         raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
@@ -99,7 +99,7 @@ def _size(node: gs.Node, arrays: Arrays) -> int:
             return _product(np.broadcast_shapes(*shapes))
     except (IndexError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
-    return sum(_product(shape) for shape in shapes)
+    return sum(_product(shape) for shape in shapes)  # other ops return no more than they read
 
 
 def _product(dims: Iterable[int]) -> int:
@@ -316,7 +316,7 @@ def _bitwise(function: Callable[..., Array]) -> Rule:
 
 def _shift(node: gs.Node, arrays: Arrays) -> Array:
     numbers, by = arrays
-    if np.any(by >= 8 * numbers.dtype.itemsize):
+    if np.any(by >= 8 * numbers.dtype.itemsize):  # undefined in C++, as which runtimes compute it
         raise CannotEvaluateError("runtimes disagree on shifts by all bits")
     is_left = node.attrs["direction"] == "LEFT"
     return (np.left_shift if is_left else np.right_shift)(numbers, by)

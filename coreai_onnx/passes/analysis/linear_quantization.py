@@ -51,6 +51,7 @@ def dequantized(tensor: gs.Tensor) -> Dequantized | None:
     if dtype_of(node.inputs[0]) not in BYTES or form is None or len(form) > 1:
         return None
     one = form in {(), (1,)}
+    # A vector of one scale stands for one number, whatever the axis says.
     axis = None if one else attribute_of(node, "axis", 1)
     return Dequantized(node.inputs[0], node.inputs[1], input_of(node, 2), axis)
 
@@ -98,6 +99,7 @@ def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
     """Return int8 integers plus 128, as uint8; ``node`` is their first reader."""
     known = constant_of(part)
     if known is not None:
+        # An int8 plus 128 does not fit into int8, here and in the nodes below.
         codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
         return edit.constant(f"{part.name}_u8", codes)
     wide = edit.node("Cast", node, [part], to=onnx.TensorProto.INT32).outputs[0]
