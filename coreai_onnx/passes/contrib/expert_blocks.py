@@ -165,6 +165,7 @@ def softmax_routing(block: ExpertBlock) -> tuple[gs.Tensor, bool] | None:
     axes = attribute_of(softmax, "axis", -1), attribute_of(top, "axis", -1)
     if not set(axes) <= {-1, 1} or attribute_of(top, "largest", 1) != 1:
         return None
+    # MoE has the number of experts of a token as an attribute.
     if ints_of(top.inputs[1]) is None:
         return None
     apart = behind_views(weights)

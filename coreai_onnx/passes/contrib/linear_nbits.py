@@ -109,6 +109,7 @@ def _write(edit: Edit, call: _FewBitsCall) -> None:
 
 BLOCKS = (256, 128, 64, 32, 16)
 """The block sizes that onnxruntime supports."""
+# The place of the bias, after g_idx, which reorders columns and is absent here.
 _BIAS = 5
 
 

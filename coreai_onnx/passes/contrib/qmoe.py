@@ -156,6 +156,7 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
         return "the sizes are not known"
     if not found.is_laid_out(lanes, hidden):
         return "the products are not of one matrix per token and expert"
+    # The tables have one place for each expert, and TopK never selects an expert twice.
     top = maker(found.experts)
     if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:
         return "the experts of a token may be equal"
@@ -188,6 +189,7 @@ def _write(edit: Edit, block: _FewBitsBlock) -> None:
         domain=CONTRIB_DOMAIN,
         k=found.chosen,
         activation_type="swiglu",
+        # 1: gate and up are one product with interleaved rows.
         swiglu_fusion=1,
         normalize_routing_weights=int(is_normalized),
         expert_weight_bits=block.up.bits,

@@ -49,6 +49,7 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
             epsilon=node.attrs["eps"],
         )
         if len(outputs) > 1:
+            # Between them are the statistics, which only training reads.
             places = [outputs[0], gs.Variable.empty(), gs.Variable.empty(), outputs[1]]
             list.clear(node.outputs)
             for tensor in places:

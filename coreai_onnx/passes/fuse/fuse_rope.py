@@ -102,10 +102,12 @@ class _Halves:
             return node.inputs[0] if twice and on_last else None
         if is_standard(node, *_UNARY):
             return self._again(node, [self.of(node.inputs[0])])
+        # transformers multiplies the tables by `attention_scaling`.
         if is_standard(node, *_SCALED) and scalar_of(node.inputs[1]) is not None:
             return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
         if is_standard(node, "Unsqueeze"):
             axes, rank = axes_of(node), rank_of(tensor)
+            # The last axis must stay that of the lanes, which are halved.
             if axes is None or rank is None or any(a in (-1, rank - 1) for a in axes):
                 return None
             return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
@@ -190,6 +192,8 @@ def _rotation(total: Computation) -> _Rotation | None:
     for plain, turned in ((left, right), (right, left)):
         for index in (0, 1):
             x = _rotated_half(turned.inputs[index])
+            # All orders of factors and terms: exporters and later passes swap operands of
+            # commutative ops.
             for position in (0, 1):
                 if x is not None and plain.inputs[position] is x:
                     return _Rotation(x, plain.inputs[1 - position], turned.inputs[1 - index])
@@ -237,6 +241,7 @@ def _lanes(tensor: gs.Tensor) -> tuple[gs.Tensor, int, int] | None:
     if node.op == "Split":
         if attribute_of(node, "axis", 0) not in (-1, len(shape) - 1) or len(node.outputs) != 2:
             return None
+        # Two parts: the second one ends where the axis ends.
         start = 0 if node.outputs[0] is tensor else size - length
         return source, start, start + length
     starts, axes, steps = ints_of(node.inputs[1]), axes_of(node, 3), [1]
