@@ -287,8 +287,7 @@ class _Run:
             self._check(one, root)
         elif not _is_ours(one):  # a user's pass may not report what it changes
             adopt_objects(root.graph)
-        # A pass of a user is never skipped without a word: `_check_result` reports its invalid
-        # nodes.
+        # A pass of a user is never skipped silently: `_check_result` reports its invalid nodes.
         if count and _is_ours(one) and too_new(root.graph, root.opset, self.oldest):
             raise _TooNewError(one)
         self.steps += 1

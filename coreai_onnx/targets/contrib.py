@@ -29,7 +29,7 @@ _FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
 }
 """The outputs that are float32 for inputs of any dtype. All float inputs have the same dtype."""
 _SCALES = {"GroupQueryAttention": 12}
-"""The first of the inputs, scales of 8-bit caches, that are float32 in any case."""
+"""The index from which inputs are float32 for any dtype of the others: scales of 8-bit caches."""
 
 
 def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:
@@ -61,7 +61,7 @@ def is_faster(op_type: str, release: Release | None) -> bool:
 def contrib_needs(model: ir.Model) -> str:
     """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
 
-    Empty without such ops.
+    Returns an empty string if the model has no such ops.
     """
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     releases = [

@@ -1,4 +1,4 @@
-"""Whether a node of a newer opset has the same meaning in an older one, or another form there."""
+"""Nodes of a newer opset in an older one: whether they mean the same, and their other forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of onnxruntime: what each is the first to have.
+"""Releases of onnxruntime, and what each of them introduced.
 
 This is the only file of the package with such numbers (`tests/rules/test_releases.py`).
 """

@@ -266,7 +266,7 @@ def _and(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     constraints: dict[AffineTensor, None] = {}
     for one in known:
         if isinstance(one, AffineTensor):
-            # A mask that is false somewhere is no constraint of this form.
+            # A mask that is false somewhere cannot be written as a constraint of this form.
             if one.splat != 1:
                 return None
             continue
@@ -307,4 +307,4 @@ RULES: dict[str, tuple[Rule, int | None]] = {
 }
 """The rule of each op, and the number of inputs that it reads; None for all."""
 PARTIAL = ("Range",)
-"""Ops whose rules accept inputs of which nothing is known: the dims of the result are declared."""
+"""Ops whose rules also accept unknown inputs, since the dims of their results are declared."""

@@ -367,7 +367,7 @@ RULES: dict[str, Rule] = {
     "BitwiseNot": _plain(np.bitwise_not),
     "Floor": _plain(np.floor),
     "Ceil": _plain(np.ceil),
-    "Sqrt": _plain(np.sqrt),
+    "Sqrt": _plain(np.sqrt),  # IEEE 754 requires the correctly rounded result
     "Reciprocal": lambda node, a: np.divide(np.ones((), a[0].dtype), a[0]),
     "Cast": _cast,
     "CastLike": lambda node, a: _cast_to(a[0], a[1].dtype),
@@ -390,7 +390,7 @@ RULES: dict[str, Rule] = {
     "Size": lambda node, a: np.array(a[0].size, dtype=np.int64),
     "ReduceSum": _reduce(np.sum, ints_only=True),
     "ReduceProd": _reduce(np.prod, ints_only=True),
-    "ReduceMax": _reduce(np.max, ints_only=False),
+    "ReduceMax": _reduce(np.max, ints_only=False),  # exact in any order
     "ReduceMin": _reduce(np.min, ints_only=False),
     "CumSum": _cumsum,
     "Trilu": _trilu,

@@ -22,7 +22,7 @@ from coreai_onnx.passes.engine.match import (
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 HALF_RANGE = 128
-"""Between the integers of int8 and those of uint8 that stand for the same values."""
+"""The difference between a uint8 and the int8 that represents the same value."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def _keeps(source: np.dtype | None, target: np.dtype | None) -> bool:
     """Whether a cast is one of those by which torch hands over scales and zero points of bytes."""
     if source is None or target is None:
         return False
+    # torch's choose_qparams returns scales in float64 and zero points in int64.
     if source in _FLOATS:
         return target in _FLOATS
     return source.kind in "iu" and target.kind in "iu"

@@ -40,7 +40,7 @@ class Steps:
         rank: Their rank; None if it is unknown.
         axis: The axis of the scales; None for one scale.
         block: The number of neighbors along the axis that share a scale; 0 for one per index.
-        is_weight: Whether no node computes them: a constant, or an argument of a function.
+        is_weight: Whether they are a constant or an argument of a function.
     """
 
     dtype: np.dtype | None

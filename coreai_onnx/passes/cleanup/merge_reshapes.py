@@ -122,6 +122,7 @@ def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[in
             target.append(0)
         else:
             target.append(-1)
+    # Arithmetic on sizes may give a negative dim, which is left for the runtime to report.
     if min(target, default=0) < -1 or target.count(-1) > 1:
         return None
     return None if -1 in target and 0 in target and -1 not in wanted else target

@@ -46,6 +46,7 @@ def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
         if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
             why("it is not only added to tensors of its shape", node)
             continue
+        # After all other conditions, since this loads the table.
         values = constant_of(table, at_most=_LARGEST)
         if values is None or edit.is_output(node.outputs[0]):
             why("the table is large, or the rows are an output", node)

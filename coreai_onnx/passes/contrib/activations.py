@@ -36,6 +36,7 @@ def contrib_activations(graph: gs.Graph, why: Why) -> int:
             why("the dtype is not float32", node)
             continue
         if is_silu:
+            # QuickGelu is x * sigmoid(alpha * x), by default with an alpha of 1.702.
             edit.become(node, "QuickGelu", [x], domain=CONTRIB_DOMAIN, alpha=1.0)
         elif attribute_of(node, "approximate", "none") == "tanh":
             edit.become(node, "FastGelu", [x], domain=CONTRIB_DOMAIN)

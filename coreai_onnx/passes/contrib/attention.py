@@ -179,6 +179,7 @@ class _AttentionWriter:
         rows = [side_by_side(edit, tensor, node) for tensor in sources]
         empty, domain = gs.Variable.empty(), CONTRIB_DOMAIN
         attrs: dict[str, Any] = {"num_heads": shapes.heads}
+        # Also without groups if there are rotations, which only this op applies itself.
         if shapes.heads != shapes.key_heads or tables is not None:
             op = "GroupQueryAttention"
             inputs = [*rows, empty, empty, *self._sizes(node, shapes)]

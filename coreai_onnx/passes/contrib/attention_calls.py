@@ -140,6 +140,8 @@ class _CachedAttentionWriter:
         attrs = {"q_num_heads": heads, "kv_num_heads": keys.new.shape[1], "is_causal": 1}
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
+        # The op returns the joined keys and values, which may be outputs of the model: the next
+        # cache.
         for joined in (keys, values):
             edit.remove(joined.concat)
         edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)

@@ -56,6 +56,7 @@ def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: s
         return zeros
     # onnxruntime has no MatMul of uint8 on a CPU.
     wide = edit.node("Cast", call, [zeros], to=int(ir.DataType.INT32)).outputs[0]
+    # Each row begins at a whole byte, so the last byte of the one before is filled with zeros.
     if groups % per:
         ends = edit.constant("ends", np.array([0, 0, 0, -groups % per], np.int64))
         wide = edit.node("Pad", call, [wide, ends]).outputs[0]

@@ -56,6 +56,7 @@ class PassReport:
 
     def near_miss_table(self) -> str:
         """Return the near misses as a text table."""
+        # Reasons and names may come from the file, so they are cut and freed of control characters.
         rows = [
             (
                 m.pass_name,

@@ -91,6 +91,8 @@ def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.T
         return None
     add = made_by(places, "Add")
     for steps, start in (add.inputs, add.inputs[::-1]) if add is not None else ():
+        # A first position that is an input of the model is unknown to the analysis, but added to a
+        # range.
         if _counts_from(steps, positions) == AffineExpr(0) and _is_one(start):
             return start
     # A single token is at consecutive positions wherever it is.

@@ -163,6 +163,7 @@ class _Writer:
         if len(windows.size) == 1:
             self._edit.become(self._node, "Transpose", [product], perm=[0, 2, 1])
             return
+        # Images and volumes: the places are split into their axes again.
         turned = [windows.batch, windows.filters, places]
         columns = self._made("Transpose", [product], turned, perm=[0, 2, 1])
         shape = self._ints([0, windows.filters, *windows.steps])
@@ -190,6 +191,7 @@ class _Writer:
         apart_size = [windows.channels, *inner]
         shape = [windows.batch, *apart_size]
         apart = self._made("Reshape", [x, self._ints([0, *apart_size])], shape)
+        # Places first, then channels and the positions in a window, in the order of ONNX's weight.
         perm = [0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2)]
         turned = self._made("Transpose", [apart], [shape[i] for i in perm], perm=perm)
         flat = [math.prod(windows.steps), windows.channels * math.prod(windows.kernel)]

@@ -89,9 +89,11 @@ class _Halves:
 
     def _halved(self, tensor: gs.Tensor) -> gs.Tensor | None:
         values = constant_of(tensor)
+        # A model may store the tables of all positions as buffers.
         if values is not None:
             return self._first(tensor.name, values)
         node, shape = maker(tensor), shape_of(tensor)
+        # A node of an outer graph cannot be repeated here.
         if node is None or not self._edit.holds(node):
             return None
         if shape is None or not shape or not isinstance(shape[-1], int):

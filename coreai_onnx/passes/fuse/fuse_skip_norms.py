@@ -58,6 +58,8 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
 def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> str | None:
     """Return the op type of the sum followed by the body of the norm, which the model has."""
+    # The writer of bodies decides between Add and Sum: onnxruntime fuses an Add with the norm,
+    # which is slower since 1.30 (docs/internals/performance_log.md, Norms).
     body = bodies.body(f"{name.partition('.')[0]}/sum", dtype)
     function = bodies.function(norm)
     if body is None or function is None or not append_body(body, function):

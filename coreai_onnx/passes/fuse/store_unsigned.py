@@ -129,6 +129,7 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
         tensor = moved.inputs[0]
     reader = made_by(tensor, "DequantizeLinear")
     held = None if reader is None else steps_of(reader)
+    # onnxruntime selects no integer product for weights with a scale per block.
     if reader is None or held is None or held.dtype != _INT8 or held.block:
         return None
     return reader, 0, 2

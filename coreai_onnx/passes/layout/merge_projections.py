@@ -122,6 +122,7 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
     known = [bias for bias in biases if bias is not None]
     present = [bias is not None for bias in biases]
 
+    # One Add serves all layers, so a layer without a bias gets zeros.
     def join(*parts: np.ndarray) -> np.ndarray:
         rest = iter(parts)
         return np.concatenate(
