@@ -60,6 +60,6 @@ class ForwardAnalysis(ABC, Generic[T]):
             if waiting:
                 return waiting
             fact = self.transfer(node, [self._known[one] for one in operands])
-        # None is cached as well: most tensors are unknown to an analysis, and each reader asks again.
+        # None is cached too: most tensors are unknown to an analysis, and each reader asks again.
         self._known[tensor] = fact
         return []

@@ -316,7 +316,7 @@ def _bitwise(function: Callable[..., Array]) -> Rule:
 
 def _shift(node: gs.Node, arrays: Arrays) -> Array:
     numbers, by = arrays
-    if np.any(by >= 8 * numbers.dtype.itemsize):  # undefined in C++, as which runtimes compute it
+    if np.any(by >= 8 * numbers.dtype.itemsize):  # undefined behavior in C++
         raise CannotEvaluateError("runtimes disagree on shifts by all bits")
     is_left = node.attrs["direction"] == "LEFT"
     return (np.left_shift if is_left else np.right_shift)(numbers, by)

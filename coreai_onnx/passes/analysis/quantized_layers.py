@@ -97,7 +97,7 @@ def steps_of(node: gs.Node) -> Steps | None:
     if form in {(), (1,)}:
         return Steps(dtype, rank, None, 0, is_weight)
     axis = int(attribute_of(node, "axis", 1))
-    # An axis from the end cannot be counted from the front.
+    # Without the rank, an axis from the end cannot be counted from the front.
     if axis < 0 and rank is None:
         return None
     block = int(attribute_of(node, "block_size", 0))

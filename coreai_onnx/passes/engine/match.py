@@ -33,7 +33,7 @@ def dtype_of(tensor: gs.Tensor) -> np.dtype | None:
 
 def shape_of(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
     """Return the shape: ints, names of dims, None for unknown dims; None if the rank is unknown."""
-    # The shape of a sequence is that of its elements, and a sequence is not one of them.
+    # A sequence has the shape of its elements, which says nothing about itself.
     if tensor.shape is None or getattr(tensor, "type", "tensor_type") != "tensor_type":
         return None
     return tuple(tensor.shape)

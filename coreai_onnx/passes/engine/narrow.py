@@ -74,7 +74,7 @@ def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor |
         return None
     values = np.asarray(tensor.values)
     narrow = values.astype(dtype)
-    # A constant that was float32 in the model has bits that a cast would lose.
+    # A constant that was float32 in the model may have bits that a cast would lose.
     same = np.array_equal(narrow.astype(_WIDE), values, equal_nan=True)
     return edit.constant(f"{tensor.name}_{dtype.name}", narrow) if same else None
 

@@ -56,7 +56,7 @@ class PassReport:
 
     def near_miss_table(self) -> str:
         """Return the near misses as a text table."""
-        # Reasons and names may come from the file, so they are cut and freed of control characters.
+        # Names come from the file: they may be of any length and have control characters.
         rows = [
             (
                 m.pass_name,

@@ -52,7 +52,7 @@ class _Codes:
 
     def codes(self, *sources: np.ndarray) -> np.ndarray:
         """Return the packed codes, ``[outputs, groups, bytes]``."""
-        # In int16, since a uint8 minus a lowest value below 0 does not fit into 8 bits.
+        # In int16, since an int8 minus the lowest value, such as -128, does not fit into int8.
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
         grouped = (self.weight.by_rows(steps) - self.lowest).reshape(self.outputs, self.groups, -1)
         return pack_codes(grouped, self.bits)

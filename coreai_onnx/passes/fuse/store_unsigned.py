@@ -151,8 +151,8 @@ def _shift(
     inputs[steps] = _moved(edit, reader, inputs[steps], weights)
     inputs += [gs.Variable.empty()] * (zero + 1 - len(inputs))
     if given is None:
-        # MatMulInteger takes one number for all columns; DequantizeLinear takes zero points in the
-        # shape of its scales.
+        # One number serves MatMulInteger for all columns; DequantizeLinear needs zero points in
+        # the shape of its scales.
         form = () if steps else static_shape_of(reader.inputs[1])
         inputs[zero] = edit.constant("zero_u8", np.full(form or (), HALF_RANGE, np.uint8))
     else:
