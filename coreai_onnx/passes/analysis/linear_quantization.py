@@ -85,7 +85,7 @@ def _keeps(source: np.dtype | None, target: np.dtype | None) -> bool:
     """Whether a cast is one of those by which torch hands over scales and zero points of bytes."""
     if source is None or target is None:
         return False
-    # torch's choose_qparams returns scales in float64 and zero points in int64.
+    # torch's choose_qparams_per_token_asymmetric has scales in float64, zero points in int64.
     if source in _FLOATS:
         return target in _FLOATS
     return source.kind in "iu" and target.kind in "iu"
