@@ -54,12 +54,17 @@ def _portable(model: ir.Model) -> tuple[ir.Model, int]:
     opset = model.graph.opset_imports.get("", PORTABLE_OPSET)
     if not model.functions and opset <= PORTABLE_OPSET and model.graph.opset_imports.keys() <= {""}:
         return model, 0
+    # A copy, so that an error leaves the model as it is: whether it fits shows only at the end.
     result = model.clone()
     count = _inline(result)
     if opset > PORTABLE_OPSET:
         _call_older_forms(result, opset)
+    # Before the calls of older forms are inlined: InlinePass refuses a body of another opset than
+    # the model's, and theirs is 18.
     _lower_opset(result)
     count += _inline(result)
+    # `_check_ops` skips ops that have an older form; one of them in a dtype without such a form
+    # shows up here.
     if violations := new_violations(model, result):
         raise _not_portable(map(str, violations))
     return result, count
@@ -92,12 +97,15 @@ def _call_older_forms(model: ir.Model, opset: int) -> None:
 
 def _lower_opset(model: ir.Model) -> None:
     model.graph.opset_imports.setdefault("", PORTABLE_OPSET)
+    # No node of these domains is left, and a runtime may refuse a file for an import that it does
+    # not know.
     for domain in [d for d in model.graph.opset_imports if d != ""]:
         del model.graph.opset_imports[domain]
     for graph in (model.graph, *model.graph.subgraphs()):
         if "" in graph.opset_imports:
             graph.opset_imports[""] = min(PORTABLE_OPSET, graph.opset_imports[""])
     for node in model.graph.all_nodes():
+        # None follows the opset of the graph; a version of its own would still be the newer one.
         node.version = None
 
 
@@ -109,6 +117,7 @@ def _check_ops(model: ir.Model) -> None:
             reason = ""
             if node.domain not in ("", "ai.onnx"):
                 reason = "" if node.op_identifier() in model.functions else "has no body"
+            # Whether an older form is needed depends on the dtype, which is inferred later.
             elif opset > PORTABLE_OPSET and node.op_type not in OLDER_FORMS:
                 reason = obstacle(node, opset, PORTABLE_OPSET)
             if reason:

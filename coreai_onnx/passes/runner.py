@@ -105,6 +105,7 @@ def run_passes(
             return run.report
         _check_result(model, result, "a pass")
     except _TooNewError as late:  # an old model, which is still unchanged
+        # A pass works in place and cannot be undone, so the others start again from the model.
         fitting = tuple(one for one in chosen if one is not late.one)
         return run_passes(model, fitting, progress=progress, write_body=write_body)
     except _BadPassError as first:
@@ -167,6 +168,7 @@ def _check_result(
         place = f"\n  at {violations[0].where}" if violations[0].where else ""
         what = f"{who} left an invalid node\n  {violations[0]}{place}"
         raise _BadPassError(what, SpecViolationError)
+    # A call that was at fault before the pass is not reported as the fault of the pass.
     wrong = fixed_attributes_fault(result)
     if wrong and not fixed_attributes_fault(model):
         raise _BadPassError(f"{who} left an invalid node\n  {wrong}")
@@ -235,6 +237,7 @@ class _Run:
         before = self.report.total
         inner: list[PassMiss] = []
         types = BodyTypes(main, bodies)
+        # The types of a body follow from its calls, whose arguments must be final by then.
         for function in bodies.callers_first():
             types.learn(function)
             inner += self._root(function)
@@ -259,6 +262,8 @@ class _Run:
                 changed += self._step(one, root, why)
                 misses += [PassMiss(name_of(one), label, replace(miss)) for miss in why.misses]
             if self._passes:
+                # `_step` does not check a pass that reports no rewrite. If such a pass broke the
+                # graph, this check fails, and the replay then finds out which pass it was.
                 self._check(self._passes[-1], root)
             self.report.rounds = max(self.report.rounds, number)
             if not changed:
@@ -282,6 +287,7 @@ class _Run:
             self._check(one, root)
         elif not _is_ours(one):  # a user's pass may not report what it changes
             adopt_objects(root.graph)
+        # A pass of a user is never skipped silently: `_check_result` reports its invalid nodes.
         if count and _is_ours(one) and too_new(root.graph, root.opset, self.oldest):
             raise _TooNewError(one)
         self.steps += 1
@@ -346,6 +352,7 @@ class _Replay(_Run):
         if self.steps == self._limit:
             raise _LimitReached
         count = super()._step(one, root, why)
+        # Here even a pass that reports no rewrite is checked, so that the error names it.
         if not count:
             self._check(one, root)
         if count or not _is_ours(one):

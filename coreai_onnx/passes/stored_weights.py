@@ -10,6 +10,7 @@ from coreai_onnx.model.inventory import graphs
 
 SMALLEST = 64
 """Weights with fewer elements stay as they are: a node for each would cost more than it saves."""
+# Elements that are compared at a time: a large weight is never copied as a whole.
 _CHUNK = 1 << 20
 _DTYPES = {
     "float16": (ir.DataType.FLOAT16, np.float16),
@@ -38,6 +39,8 @@ def store_weights_as(model: ir.Model, dtype: str) -> int:
     for graph in graphs(model):
         outside = {*graph.inputs, *graph.outputs}
         for value in list(graph.initializers.values()):
+            # The dtypes of inputs with a default and of outputs are part of the interface of the
+            # model.
             if value not in outside and _is_exact(value.const_value, stored[1]):
                 _store(graph, value, *stored)
                 count += 1
@@ -67,6 +70,8 @@ def _store(graph: ir.Graph, value: ir.Value, element: ir.DataType, dtype: type[n
 
     shape = ir.Shape(wide.shape.numpy())
     tensor = ir.LazyTensor(narrow, dtype=element, shape=shape, name=name)
+    # The weight keeps its name, by which users find it in the checkpoint; its readers read the
+    # Cast.
     stored = ir.Value(name=name, type=ir.TensorType(element), shape=shape, const_value=tensor)
     cast = ir.node("Cast", [stored], {"to": ir.DataType.FLOAT}, name=f"{name}.float32")
     result = cast.outputs[0]
@@ -74,4 +79,5 @@ def _store(graph: ir.Graph, value: ir.Value, element: ir.DataType, dtype: type[n
     ir.convenience.replace_all_uses_with(value, result)
     del graph.initializers[name]
     graph.register_initializer(stored)
+    # Before every other node, since any of them may read the weight.
     graph.insert_before(next(iter(graph)), cast)

@@ -55,6 +55,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
             on.
     """
     oldest = release_of(minimum_onnxruntime)
+    # The passes of a target precede FINISH, which decomposes the quantized weights that they match.
     common = ORDER[: -len(FINISH)]
     if target == "onnxruntime":
         return ORDER
@@ -117,6 +118,7 @@ def _optimize_for(
     usual = passes_for(target, minimum)  # also checks both, where passes are given
     is_portable = target == "portable"
     if is_portable:
+        # Before the passes, since an error must leave the model unchanged.
         check_portable(model)
     if minimum is not None:  # passes read it
         model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
@@ -129,9 +131,12 @@ def _optimize_for(
     )
     report = run()
     if is_portable and make_portable(model):
+        # Inlined bodies have the shapes of their calls, and composites are plain ops now: passes
+        # match what they could not before.
         again = run()
         for name, count in again.counts.items():
             report.counts[name] += count
+        # The near misses of the first run are of nodes that no longer exist.
         report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
         report.rounds = max(report.rounds, again.rounds)
     if model.metadata_props.get(TARGET) != target:

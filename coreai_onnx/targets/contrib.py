@@ -16,6 +16,7 @@ from coreai_onnx.targets.releases import (
     text_of,
 )
 
+# Mean and inverse standard deviation, whose type in the schemas of the ops is always float.
 _STATISTICS = frozenset({1, 2})
 _FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
     **dict.fromkeys(
@@ -28,7 +29,7 @@ _FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
 }
 """The outputs that are float32 for inputs of any dtype. All float inputs have the same dtype."""
 _SCALES = {"GroupQueryAttention": 12}
-"""The first of the inputs, scales of 8-bit caches, that are float32 in any case."""
+"""The index from which inputs are float32 for any dtype of the others: scales of 8-bit caches."""
 
 
 def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:
@@ -52,6 +53,7 @@ def is_faster(op_type: str, release: Release | None) -> bool:
         op_type: An op of ``com.microsoft``.
         release: The oldest release that must run it; None for the newest.
     """
+    # Without a bound, the newest release may run the file, which is where these ops are slow.
     slow = CONTRIB_SLOW_SINCE.get(op_type)
     return slow is None or (release is not None and release < slow)
 
@@ -59,7 +61,7 @@ def is_faster(op_type: str, release: Release | None) -> bool:
 def contrib_needs(model: ir.Model) -> str:
     """Return the oldest onnxruntime that has all ``com.microsoft`` ops of the model, ``"1.25"``.
 
-    Empty without such ops.
+    Returns an empty string if the model has no such ops.
     """
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     releases = [

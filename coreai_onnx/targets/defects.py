@@ -32,6 +32,7 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
     Args:
         model: The model; None if it was not read.
     """
+    # An unread model may have such a product, and a lost fusion costs less than a crash.
     return [_CRASHES] if model is None or any(map(_may_crash, _transposes(model))) else []
 
 
@@ -48,6 +49,8 @@ def _transposes(model: ir.Model) -> Iterator[ir.Node]:
 def _may_crash(transpose: ir.Node) -> bool:
     """Whether a product of another rank, or a function, reads it directly or through a Cast."""
     result = transpose.outputs[0]
+    # The Cast that onnxruntime inserts for float16 is in no file, and an undeclared dtype may be
+    # float16.
     if result.dtype in (None, ir.DataType.FLOAT16) and any(map(_mixed, result.consumers())):
         return True
     casts = [node for node in result.consumers() if node.op_type == "Cast"]

@@ -28,6 +28,7 @@ _WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _D.INT64: (_D.INT32, _D.DOUBLE, _D.FLOAT),
     _D.UINT64: (_D.INT64, _D.DOUBLE),
 }
+# Casts that may round or overflow, chosen only where no exact one leads to a kernel.
 _LOSSY = {(_D.INT64, _D.INT32), (_D.INT64, _D.FLOAT), (_D.INT32, _D.FLOAT), (_D.DOUBLE, _D.FLOAT)}
 
 
@@ -38,6 +39,8 @@ def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | N
     for first, last, variables in KERNEL_DTYPES.get(op_type, ()):
         if first <= opset <= last and variable in variables:
             dtypes |= set(variables[variable].split())
+    # The table has no entry for ops without a CPU kernel and for unknown variables: nothing is cast
+    # for these.
     return frozenset(dtypes) or None
 
 
@@ -78,6 +81,7 @@ def axes_from_the_front(
     if not op_type.startswith(("Reduce", "Arg")):
         return operands, attributes
     dims = operands[0].meta.get("dims")
+    # Also for a scalar: it has no axes, and a remainder by its rank is an error.
     if not dims:
         return operands, attributes
     rank = len(dims)

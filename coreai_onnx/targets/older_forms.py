@@ -1,4 +1,4 @@
-"""Whether a node of a newer opset has the same meaning in an older one, or another form there."""
+"""Nodes of a newer opset in an older one: whether they mean the same, and their other forms."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import onnx_ir as ir
 
 from coreai_onnx.model.standard.op_schemas import first_version, schema_of
 
+# These nodes are valid in both opsets but compute different things, which no schema tells.
 _MEANING_CHANGED = {
     "GridSample": "names its modes in other words since opset 20",
     "GroupNormalization": "takes a scale per channel since opset 21, before one per group",
     "DFT": "takes its axis as an input since opset 20",
 }
+# Schemas list the names of attributes but not their values, so new values are listed here.
 _NEW_VALUES = {
     ("Pad", "mode"): ("wrap",),
     ("Resize", "coordinate_transformation_mode"): ("half_pixel_symmetric",),
 }
 _FORMS_DOMAIN = "ai.coreai.older"
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+# Opset 18 reduces no bool. As uint8 (2), False and True are 0 and 1, in the same order; 9 is bool.
 _REDUCTION = """
 <domain: "ai.coreai.older", opset_import: ["": 18]>
 {op} <keepdims: int = 1, noop_with_empty_axes: int = 0> (x, axes) => (y) {{
@@ -30,6 +33,7 @@ _REDUCTION = """
 OLDER_FORMS: dict[str, tuple[tuple[ir.DataType, ...], str]] = {
     "ReduceMax": ((ir.DataType.BOOL,), _REDUCTION.format(op="ReduceMax")),
     "ReduceMin": ((ir.DataType.BOOL,), _REDUCTION.format(op="ReduceMin")),
+    # A cast from 16 bits to float32 is exact: infinities stay, and no other value becomes one.
     "IsInf": (
         _HALF,
         """
@@ -100,6 +104,7 @@ def call_older_form(
     old, new = schema_of(op, older), schema_of(op, opset)
     if old is None or new is None or old.since_version == new.since_version or dtype not in dtypes:
         return
+    # With fmod=1, Mod takes floats in every opset; this form would change the sign of the result.
     if op == "Mod" and node.attributes.get_int("fmod", 0) == 1:
         return
     function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
@@ -128,6 +133,7 @@ def _inputs(node: ir.Node, old: onnx.defs.OpSchema) -> str:
     for index, value in enumerate(node.inputs):
         if value is None or value.dtype is None:
             continue
+        # The last formal input may be variadic, as that of Concat.
         formal = old.inputs[min(index, len(old.inputs) - 1)]
         dtypes = allowed.get(formal.type_str, {formal.type_str})
         name = f"tensor({value.dtype.name.lower()})"

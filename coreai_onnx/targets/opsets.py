@@ -18,6 +18,8 @@ quantization."""
 
 OPSETS = range(18, 27)
 """The opsets that lowerings support."""
+# The first opset with Attention, RMSNormalization and RotaryEmbedding, the ops of a transformer. A
+# newer default would exclude onnxruntime 1.23, which runs these (`releases.NEWEST_OPSET`).
 DEFAULT_OPSET = 23
 PORTABLE_OPSET = OPSETS[0]
 PORTABLE_IR_VERSION = 8

@@ -1,4 +1,4 @@
-"""Releases of onnxruntime: what each is the first to have.
+"""Releases of onnxruntime, and what each of them introduced.
 
 This is the only file of the package with such numbers (`tests/rules/test_releases.py`).
 """
@@ -28,6 +28,7 @@ CONTRIB_SINCE: dict[tuple[str, str], Release] = {
         1,
         27,
     ),  # 4-bit zero points give wrong results before, 2 bits fail
+    # From input 9 on: position_ids, and the bias of the scores, which a mask becomes.
     ("GroupQueryAttention", "input 9"): (1, 23),
     ("GroupQueryAttention", "causal"): (1, 30),
     ("LinearAttention", ""): (1, 25),
@@ -63,6 +64,7 @@ def release_of(version: str | None, error: type[CoreaiError] = TargetError) -> R
     """
     if version is None:
         return None
+    # A patch release adds no op and no opset, so two numbers are enough.
     numbers = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     if numbers is None:
         raise error(f"minimum_onnxruntime must be a version like '1.22', got {version!r}")

@@ -38,6 +38,7 @@ def activation_of(tensor: gs.Tensor) -> Activation | None:
     if composite(node, "gelu") is not None or is_standard(node, "Gelu"):
         approximate = attribute_of(node, "approximate", "none")
         kinds = {"none": "gelu", "tanh": "gelu_tanh"}
+        # In a function, the attribute may be a reference, whose value differs from call to call.
         return Activation(kinds[approximate], node.inputs[0]) if approximate in kinds else None
     spelled = computation(node)
     return _spelled_silu(spelled) or _spelled_gelu(spelled)
@@ -68,6 +69,7 @@ def _spelled_gelu(node: Computation) -> Activation | None:
             continue
         by = scaled(inner)
         wanted = 2**0.5 if inner.op == "Div" else 0.5**0.5
+        # The bound admits √2 rounded to float32, and rejects 1.4142.
         if by is not None and abs(by[1] - wanted) < 1e-6:
             return Activation("gelu", x)
     return None

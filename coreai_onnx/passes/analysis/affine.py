@@ -56,6 +56,7 @@ class AffineExpr:
     @property
     def upper_bound(self) -> int | None:
         """An upper bound, given that no dim is negative; None if there is no bound."""
+        # With negative factors only, the largest value is that for dims of 0.
         return self.constant if all(factor < 0 for _, factor in self.terms) else None
 
 
@@ -66,6 +67,7 @@ def affine_expr(dim: Dim) -> AffineExpr | None:
     total, end = AffineExpr(), 0
     while end < len(dim):
         match = _TERM.match(dim, end)
+        # A term after the first needs a sign.
         if match is None or (end and not match[1]):
             return AffineExpr(0, ((dim, 1),))
         sign = -1 if match[1] == "-" else 1
@@ -150,6 +152,7 @@ AffineValue = AffineTensor | AffineMask
 
 def affine_tensor(start: AffineExpr, steps: Sequence[int], dims: AffineDims) -> AffineTensor:
     """Return an affine tensor, with step 0 along axes of size 1."""
+    # The step is never taken along such an axis; 0 makes equal tensors compare equal.
     kept = (0 if dim == ONE else step for step, dim in zip(steps, dims, strict=True))
     return AffineTensor(start, tuple(kept), dims)
 
@@ -159,6 +162,7 @@ def broadcast_dims(first: AffineDims, second: AffineDims) -> AffineDims:
     rank = max(len(first), len(second))
     first, second = ((ONE,) * (rank - len(dims)) + dims for dims in (first, second))
     pairs = zip(first, second, strict=True)
+    # Two names that differ may be one size at run time, or one of them 1: the dim is not known.
     return tuple(b if a == ONE else (a if b in (ONE, a) else None) for a, b in pairs)
 
 

@@ -41,6 +41,7 @@ class AffineAnalysis(ForwardAnalysis[AffineValue]):
 
     def transfer(self, node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None:
         """Apply the rule of the op, which for most ops needs all operands."""
+        # An unknown limit leaves the length of a Range unknown, but not its start and step.
         if None in known and node.op not in self._partial:
             return None
         return RULES[node.op][0](node, known)
@@ -52,6 +53,7 @@ class AffineAnalysis(ForwardAnalysis[AffineValue]):
         values = constant_of(constant, at_most=_LONGEST)
         if values is None or not values.size:
             return None
+        # Booleans become 0 and 1, and differences of int32 do not wrap around.
         values = values.astype(np.int64)
         start, steps, fitted = int(values.flat[0]), [], np.zeros(values.shape, np.int64)
         for axis, size in enumerate(values.shape):

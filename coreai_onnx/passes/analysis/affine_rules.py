@@ -34,6 +34,8 @@ def _dims(tensor: gs.Tensor, otherwise: AffineDims) -> AffineDims:
     if shape is None or len(shape) != len(otherwise):
         return otherwise
     return tuple(
+        # An inferred dim is an expression of other dims, which comparisons need; a declared one may
+        # be a new name for it.
         affine_expr(dim) if other is None else other
         for dim, other in zip(shape, otherwise, strict=True)
     )
@@ -52,6 +54,7 @@ def _range(node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None
     if step is None or not isinstance(start, AffineTensor):
         return None
     length = None
+    # With another step, the length is a rounded quotient, which is not affine.
     if step == 1 and isinstance(limit, AffineTensor):
         length = limit.start - start.start
     return affine_tensor(start.start, (step,), _dims(node.outputs[0], (length,)))
@@ -96,6 +99,7 @@ def _squeeze(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
             gone = {axis % rank for axis in axes}
         return x.permuted([i for i in range(rank) if i not in gone])
 
+    # Without axes, Squeeze removes all dims of 1, and a named dim may be 1 at run time.
     sizes_known = all(dim is not None and dim.int_value is not None for dim in known[0].dims)
     return transform(known[0], change) if axes is not None or sizes_known else None
 
@@ -127,6 +131,7 @@ def _of_splat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
 def _select(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     """One element along an axis."""
     index, axis = ints_of(node.inputs[1]), attribute_of(node, "axis", 0)
+    # An index from the end needs the size of the axis, which may have a name.
     if index is None or len(index) != 1 or index[0] < 0 or not isinstance(known[0], AffineTensor):
         return None
     x, keeps = known[0], len(node.inputs[1].shape)
@@ -144,6 +149,7 @@ def _slice(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     bounds = [ints_of(tensor) for tensor in list(node.inputs)[1:5]]
     if not isinstance(x, AffineTensor) or any(bound is None or len(bound) != 1 for bound in bounds):
         return _of_splat(node, known)
+    # ONNX's defaults for absent axes and steps are the first axis and 1.
     (start, end, axis, step) = (*(b[0] for b in bounds if b), *[0, 1][len(bounds) - 2 :])
     axis %= len(x.dims)
     size = x.dims[axis]
@@ -167,6 +173,7 @@ def _concat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
         return None
     axis = attribute_of(node, "axis", 0) % len(parts[0].dims)
     sizes = [part.dims[axis] for part in parts]
+    # A part of size 1 has the step 0, which says nothing about the whole.
     steps = next((part.steps for part in parts if part.dims[axis] != ONE), None)
     if steps is None or any(size is None for size in sizes):
         return None
@@ -188,8 +195,10 @@ def _sums(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
         return None
     x, value = known[0], known[0].splat
     if any(attribute_of(node, name, 0) != 0 for name in ("exclusive", "reverse")):
+        # Zeros have the same sums in either direction.
         return x if value == 0 else None
     steps = [0] * len(x.dims)
+    # The sum includes its own element, so it begins with the value and not with 0.
     steps[axis[0]] = value or 0
     return affine_tensor(x.start, steps, x.dims)
 
@@ -233,6 +242,7 @@ def _compared(*, sign: int, strict: bool) -> Rule:
         if difference is None:
             return None
         difference = difference.scaled(sign)
+        # Of integers, a < b says that a - b + 1 is not above zero.
         return _where_not_above(replace(difference, start=difference.start + int(strict)))
 
     return rule
@@ -240,6 +250,7 @@ def _compared(*, sign: int, strict: bool) -> Rule:
 
 def _equal(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     difference = _combined(node, known, -1)
+    # A difference that grows is zero on a diagonal, which no constraint can express.
     if difference is None or difference.splat is None:
         return None
     return AffineTensor.filled(int(difference.splat == 0), difference.dims)
@@ -255,6 +266,7 @@ def _and(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     constraints: dict[AffineTensor, None] = {}
     for one in known:
         if isinstance(one, AffineTensor):
+            # A mask that is false somewhere cannot be written as a constraint of this form.
             if one.splat != 1:
                 return None
             continue
@@ -295,4 +307,4 @@ RULES: dict[str, tuple[Rule, int | None]] = {
 }
 """The rule of each op, and the number of inputs that it reads; None for all."""
 PARTIAL = ("Range",)
-"""Ops whose rules accept inputs of which nothing is known: the dims of the result are declared."""
+"""Ops whose rules also accept unknown inputs, since the dims of their results are declared."""

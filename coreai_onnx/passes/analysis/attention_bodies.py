@@ -25,6 +25,7 @@ def attention_without_mask(
         causal: Whether query ``i`` attends only to keys up to ``i``.
     """
     known = bodies.named(NAME)
+    # The inputs are queries, keys, values and, if there is one, the mask.
     masked = known is not None and len(known.inputs) > 3
     if masked and not bodies.rename(NAME, f"{NAME}.{word}"):
         return None
@@ -55,9 +56,11 @@ def constants_behind(graph: gs.Graph, tensor: gs.Tensor) -> list[gs.Constant] | 
         return [tensor]
     bodies = model_bodies(graph)
     passed = None if bodies is None else bodies.passed(tensor)
+    # The result of a node, an input of the model, or a function that nothing calls.
     if not passed:
         return None
     found = [constants_behind(graph, argument) for argument in passed]
     if any(constants is None for constants in found):
         return None
+    # Several calls may pass the same constant, as layers with tied weights do.
     return list({id(one): one for constants in found for one in constants or ()}.values())

@@ -46,6 +46,7 @@ class ConstantExpression:
         known = list(arrays)
         for step in self._steps:
             given = [None if slot is None else known[slot] for slot in step.reads]
+            # The result replaces a weight, so it may be as large as one.
             known += evaluate(step.node, given, limit=sys.maxsize)
         return known[self._result]
 
@@ -69,6 +70,7 @@ def constant_expression(tensor: gs.Tensor) -> ConstantExpression | None:
     for node in nodes:
         reads = tuple(None if t.is_empty() else slots[id(t)] for t in node.inputs)
         outputs = [gs.Variable(f"{i}") for i in range(len(node.outputs))]
+        # Without inputs, so that it is not among the readers of tensors, which passes count.
         apart = gs.Node(node.op, attrs=dict(node.attrs), outputs=outputs)
         steps.append(_DetachedNode(apart, reads))
         slots |= {id(t): count + i for i, t in enumerate(node.outputs)}
@@ -91,6 +93,7 @@ def _needed(tensor: gs.Tensor) -> list[gs.Node] | None:
             order.setdefault(id(node), node)
         elif id(node) not in seen:
             seen.add(id(node))
+            # A node without inputs may be random.
             if len(seen) > _DEPTH or not node.inputs:
                 return None
             open_.append((current, True))

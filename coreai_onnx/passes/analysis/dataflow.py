@@ -36,6 +36,7 @@ class ForwardAnalysis(ABC, Generic[T]):
 
     def of(self, tensor: gs.Tensor) -> T | None:
         """Return the fact about a tensor; None if nothing is known."""
+        # This ends because graphs have no cycles, which `integrity.check` ensures after each pass.
         stack = [tensor]
         while stack:
             current = stack[-1]
@@ -59,5 +60,6 @@ class ForwardAnalysis(ABC, Generic[T]):
             if waiting:
                 return waiting
             fact = self.transfer(node, [self._known[one] for one in operands])
+        # None is cached too: most tensors are unknown to an analysis, and each reader asks again.
         self._known[tensor] = fact
         return []

@@ -74,7 +74,7 @@ def rearrange(node: gs.Node, arrays: Arrays) -> Array:
 
 def _applied(node: gs.Node, arrays: Arrays) -> Array:
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # an infinity or a NaN is a result
             return RULES[node.op](node, arrays)
     except (IndexError, ValueError, TypeError, AttributeError) as error:
         raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
@@ -99,7 +99,7 @@ def _size(node: gs.Node, arrays: Arrays) -> int:
             return _product(np.broadcast_shapes(*shapes))
     except (IndexError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise CannotEvaluateError(f"inputs do not fit: {type(error).__name__}") from error
-    return sum(_product(shape) for shape in shapes)
+    return sum(_product(shape) for shape in shapes)  # other ops return no more than they read
 
 
 def _product(dims: Iterable[int]) -> int:
@@ -316,7 +316,7 @@ def _bitwise(function: Callable[..., Array]) -> Rule:
 
 def _shift(node: gs.Node, arrays: Arrays) -> Array:
     numbers, by = arrays
-    if np.any(by >= 8 * numbers.dtype.itemsize):
+    if np.any(by >= 8 * numbers.dtype.itemsize):  # undefined behavior in C++
         raise CannotEvaluateError("runtimes disagree on shifts by all bits")
     is_left = node.attrs["direction"] == "LEFT"
     return (np.left_shift if is_left else np.right_shift)(numbers, by)
@@ -367,7 +367,7 @@ RULES: dict[str, Rule] = {
     "BitwiseNot": _plain(np.bitwise_not),
     "Floor": _plain(np.floor),
     "Ceil": _plain(np.ceil),
-    "Sqrt": _plain(np.sqrt),
+    "Sqrt": _plain(np.sqrt),  # IEEE 754 requires the correctly rounded result
     "Reciprocal": lambda node, a: np.divide(np.ones((), a[0].dtype), a[0]),
     "Cast": _cast,
     "CastLike": lambda node, a: _cast_to(a[0], a[1].dtype),
@@ -390,7 +390,7 @@ RULES: dict[str, Rule] = {
     "Size": lambda node, a: np.array(a[0].size, dtype=np.int64),
     "ReduceSum": _reduce(np.sum, ints_only=True),
     "ReduceProd": _reduce(np.prod, ints_only=True),
-    "ReduceMax": _reduce(np.max, ints_only=False),
+    "ReduceMax": _reduce(np.max, ints_only=False),  # exact in any order
     "ReduceMin": _reduce(np.min, ints_only=False),
     "CumSum": _cumsum,
     "Trilu": _trilu,

@@ -22,7 +22,7 @@ from coreai_onnx.passes.engine.match import (
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 HALF_RANGE = 128
-"""Between the integers of int8 and those of uint8 that stand for the same values."""
+"""The difference between a uint8 and the int8 that represents the same value."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def dequantized(tensor: gs.Tensor) -> Dequantized | None:
     if dtype_of(node.inputs[0]) not in BYTES or form is None or len(form) > 1:
         return None
     one = form in {(), (1,)}
+    # A vector of one scale stands for one number, whatever the axis says.
     axis = None if one else attribute_of(node, "axis", 1)
     return Dequantized(node.inputs[0], node.inputs[1], input_of(node, 2), axis)
 
@@ -84,6 +85,7 @@ def _keeps(source: np.dtype | None, target: np.dtype | None) -> bool:
     """Whether a cast is one of those by which torch hands over scales and zero points of bytes."""
     if source is None or target is None:
         return False
+    # torch's choose_qparams_per_token_asymmetric has scales in float64, zero points in int64.
     if source in _FLOATS:
         return target in _FLOATS
     return source.kind in "iu" and target.kind in "iu"
@@ -98,6 +100,7 @@ def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
     """Return int8 integers plus 128, as uint8; ``node`` is their first reader."""
     known = constant_of(part)
     if known is not None:
+        # An int8 plus 128 does not fit into int8, here and in the nodes below.
         codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
         return edit.constant(f"{part.name}_u8", codes)
     wide = edit.node("Cast", node, [part], to=onnx.TensorProto.INT32).outputs[0]

@@ -40,7 +40,7 @@ class Steps:
         rank: Their rank; None if it is unknown.
         axis: The axis of the scales; None for one scale.
         block: The number of neighbors along the axis that share a scale; 0 for one per index.
-        is_weight: Whether no node computes them: a constant, or an argument of a function.
+        is_weight: Whether they are a constant or an argument of a function.
     """
 
     dtype: np.dtype | None
@@ -88,6 +88,7 @@ def steps_of(node: gs.Node) -> Steps | None:
         return None
     given, form = node.inputs[0], static_shape_of(node.inputs[1])
     zero, rank = input_of(node, 2), rank_of(given)
+    # ONNX gives both the same dtype, and a body of a function knows only that of its constants.
     dtype = dtype_of(given) if zero is None else dtype_of(zero)
     if form is None or dtype is None or not _holds_integers(dtype):
         return None
@@ -96,6 +97,7 @@ def steps_of(node: gs.Node) -> Steps | None:
     if form in {(), (1,)}:
         return Steps(dtype, rank, None, 0, is_weight)
     axis = int(attribute_of(node, "axis", 1))
+    # Without the rank, an axis from the end cannot be counted from the front.
     if axis < 0 and rank is None:
         return None
     block = int(attribute_of(node, "block_size", 0))
@@ -164,6 +166,7 @@ def obstacle(node: gs.Node, outputs: int, dtype: np.dtype[Any] = _FLOAT32) -> st
         return "the first factor is not known to be a matrix"
     if node.op == "MatMul":
         return ""
+    # References to attributes of a function do not equal these values either.
     plain = {"alpha": 1.0, "beta": 1.0, "transA": 0}
     if any(attribute_of(node, name, value) != value for name, value in plain.items()):
         return "the product is scaled or transposed"

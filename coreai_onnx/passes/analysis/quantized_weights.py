@@ -94,6 +94,7 @@ def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     axis, block = attribute_of(node, "axis", 1) % 2, attribute_of(node, "block_size", 0)
     if not block:  # one scale for each row or column
         axis, block = 1 - axis, shape[1 - axis]
+    # The last block of a row may be shorter, so the number of blocks is rounded up.
     if math.prod(form) != -(-shape[axis] // block) * shape[1 - axis]:
         return None
     given = input_of(node, 2)
@@ -111,6 +112,7 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
         return None
     for centered, scale in (node.inputs, node.inputs[::-1]):
         scales, form = constant_expression(scale), static_shape_of(scale)
+        # As many scales as steps are a product of two matrices, not a quantization.
         if scales is None or form is None or math.prod(form) >= math.prod(full):
             continue
         found = _centered(centered, full)
@@ -142,6 +144,8 @@ def _blocks(
     form = (1,) * (len(full) - len(form)) + form
     if len(full) < 2:
         return None
+    # The elements of a block are the last axis of the steps, or the one before it: a view that
+    # flattens the blocks keeps them side by side only there.
     if form[-1] == 1 and shape[1] % full[-1] == 0:
         axis, block, wanted = 1, full[-1], (*full[:-1], 1)
     elif form[-2] == 1 and shape[1] == full[-1] and shape[0] % full[-2] == 0:
@@ -185,9 +189,11 @@ def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None
         return None
     for whole, part in (node.inputs, node.inputs[::-1]):
         shape = static_shape_of(part)
+        # The operand of full size holds the steps; reading it here would load the weight.
         zero = _whole(part) if shape is not None and math.prod(shape) < size else None
         if zero is not None:
             return whole, zero if node.op == "Sub" else -zero
+        # A difference has its zero points on the right.
         if node.op == "Sub":
             break
     return None

@@ -56,6 +56,7 @@ class ShapeValueAnalysis(ForwardAnalysis[ShapeValue]):
         """Return the inputs whose elements determine those of the result."""
         if node.op not in _RULES:
             return None
+        # These read the declared shape of their input, not its elements.
         return () if node.op in ("Shape", "Size") else list(node.inputs)
 
     def transfer(self, node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
@@ -117,6 +118,7 @@ def _moved(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
     if any(o is None and not t.is_empty() for o, t in zip(others, node.inputs[1:], strict=True)):
         return None
     try:
+        # An array of objects holds names of dims beside numbers.
         moved = rearrange(node, [known[0].array(np.dtype(object)), *others])
     except CannotEvaluateError:
         return None
@@ -167,6 +169,7 @@ def _combined(node: gs.Node, x: Dim, y: Dim) -> Dim:
 
 
 def _in_range(value: int) -> int | None:
+    # Casts to int32 are followed without a dtype, so all values must fit into it.
     return value if -(2**31) <= value < 2**31 else None
 
 

@@ -59,6 +59,7 @@ def _is_constant(node: gs.Node) -> bool:
 def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
     read = sum(_nbytes(constant) for constant in constants)
+    # Shape and Size depend on no value, and do not load a weight from its file.
     if read > LIMIT and node.op not in ("Shape", "Size"):
         why("an input is bigger than the limit", node)
         return None
@@ -72,12 +73,14 @@ def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     if made > LIMIT or made > max(read, GROWTH_LIMIT):
         why("the result is bigger than the limit", node)
         return None
+    # Dequantizing a weight when the file is written would undo its quantization.
     if made > read and any(map(_is_compact, constants)):
         why("the result stores data in more bits", node)
         return None
     if made > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
         why("something else reads the data", node)
         return None
+    # numpy makes a contiguous scalar a vector of one element; the reshape restores the scalar.
     return [np.ascontiguousarray(result).reshape(result.shape) for result in results]
 
 
@@ -124,6 +127,8 @@ def fold_shapes(graph: gs.Graph, why: Why) -> int:
         if not is_standard(node, *_SOURCES, *_DERIVED) or len(node.outputs) != 1:
             continue
         dims = analysis.of(node.outputs[0])
+        # A shape with a named dim cannot be a constant, but its readers may pick known dims from
+        # it.
         if dims is None or not dims.is_known():
             if node.op in _SOURCES:
                 why("the shape is not known in full", node)
@@ -142,6 +147,7 @@ def _dtype(node: gs.Node) -> np.dtype:
     """Return the dtype of a shape value: int64, or int32 after a cast."""
     while not is_standard(node, *_SOURCES):
         if is_standard(node, "Cast"):
+            # The analysis follows casts to INT32 (6) and INT64 (7) only.
             return np.dtype(np.int32 if node.attrs["to"] == 6 else np.int64)
         first = node.inputs[0]
         if isinstance(first, gs.Constant) or not first.inputs:

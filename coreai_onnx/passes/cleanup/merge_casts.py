@@ -45,6 +45,7 @@ def _keeps(source: np.dtype, between: np.dtype, last: np.dtype) -> bool:
         return between.kind in "iu" or between.name in _BITS
     if source.kind in "iu":
         if between.kind in "iu":
+            # A narrower integer in between would wrap around, which a direct cast does not do.
             return bool(np.can_cast(source, between)) and last.name in {*_BITS, source.name}
         # onnxruntime converts integers to narrow floats through float32, rounding twice
         exact = between.name in _BITS and _BITS[between.name][0] >= 8 * source.itemsize

@@ -29,6 +29,8 @@ def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
     pure = context_of(graph).pure_calls
     first: dict[tuple[Any, ...], gs.Node] = {}
     for node in graph.nodes:
+        # Branches and loop bodies have no key: they would have to be compared apart from the names
+        # of their tensors.
         if attribute_graphs(node) or not _is_pure(node, pure):
             continue
         known = first.setdefault(_key(node), node)
@@ -60,6 +62,7 @@ def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
     if node.domain not in STANDARD_DOMAINS:
         return (node.domain, node.op) in pure_calls
     if node.op == "Dropout":
+        # The default of training_mode is False, and Dropout is then the identity.
         mode = input_of(node, 2)
         if mode is None:
             return True
@@ -73,6 +76,8 @@ def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
 def pure_functions(functions: Iterable[gs.Function]) -> frozenset[tuple[str, str]]:
     """Return (domain, name) of the functions whose bodies call nothing but pure ops."""
     bodies = {(f.domain, f.name): f for f in functions}
+    # All functions count as pure until one of them calls an impure op, which then spreads to its
+    # callers. A search from each function would visit shared callees again and again.
     every = frozenset(bodies)
     callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
     waiting: list[tuple[str, str]] = []
@@ -96,8 +101,10 @@ def _key(node: gs.Node) -> tuple[Any, ...]:
     return (
         node.domain or "",
         node.op,
+        # Functions that differ in the overload alone may have different bodies.
         origin.overload if origin is not None else "",
         tuple("" if tensor.is_empty() else id(tensor) for tensor in node.inputs),
+        # A node without an output cannot stand for one whose output is read.
         tuple(tensor.is_empty() for tensor in node.outputs),
         tuple(sorted((name, _frozen(value)) for name, value in node.attrs.items())),
     )

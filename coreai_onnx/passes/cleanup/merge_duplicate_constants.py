@@ -36,12 +36,16 @@ def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_plain(constant: gs.Constant) -> bool:
+    # Comparing lazy constants would compute them: weights that are rewritten as the file is
+    # written.
     return np.dtype(constant.dtype).kind != "O" and not is_lazy(constant)
 
 
 def _equal_groups(constants: Iterable[gs.Constant]) -> Iterable[list[gs.Constant]]:
     """Group by dtype and shape, then by a sample of the bytes, then by all bytes."""
     groups = [list(constants)]
+    # The cheapest key comes first: nearly all weights differ in shape or in a few bytes, so that
+    # hardly any is read from its file as a whole.
     for key in (_form, fingerprint, digest):
         groups = [part for group in groups for part in _split(group, key) if len(part) > 1]
     return groups

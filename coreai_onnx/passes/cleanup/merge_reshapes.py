@@ -51,6 +51,7 @@ def _join(edit: Edit, node: gs.Node, inner: gs.Node) -> bool:
             constant = edit.constant(f"{result.name}_axes", np.array(axes, np.int64))
             edit.become(node, "Unsqueeze", [source, constant])
             return True
+    # A dim of 0 cannot be a target: Reshape would copy the dim of the input in its place.
     shape = shape_of(result)
     if shape is None or None in shape or 0 in shape or attribute_of(node, "allowzero", 0) != 0:
         return False
@@ -73,6 +74,8 @@ def _joined_axes(node: gs.Node, inner: gs.Node) -> list[int] | None:
     full = rank + len(outer_axes)
     added = {axis % full for axis in outer_axes}
     kept = [axis for axis in range(full) if axis not in added]
+    # Inner axes count in the result of the inner node; in the final shape, they are those that the
+    # outer node did not insert.
     return sorted(added | {kept[axis % rank] for axis in inner_axes})
 
 
@@ -114,10 +117,12 @@ def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[in
     for index, dim in enumerate(wanted):
         if isinstance(dim, int):
             target.append(dim)
+        # A 0 copies only the dim at its own index, so an equal dim elsewhere does not help.
         elif dim is not None and shape is not None and shape[index : index + 1] == (dim,):
             target.append(0)
         else:
             target.append(-1)
+    # Arithmetic on sizes may give a negative dim, which is left for the runtime to report.
     if min(target, default=0) < -1 or target.count(-1) > 1:
         return None
     return None if -1 in target and 0 in target and -1 not in wanted else target

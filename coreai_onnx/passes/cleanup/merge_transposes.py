@@ -65,7 +65,9 @@ def _through(edit: Edit, node: gs.Node, outer: list[int], why: Why) -> int:
         set_input(middle, index, maker.inputs[0])
     shape = result.shape
     result.shape = None if shape is None else [shape[axis] for axis in outer]
+    # After the shape is permuted: bypass merges it with that of the result.
     edit.bypass(node, result)
+    # Until then a removed node counts as a reader of its input, and the next match counts readers.
     edit.finish()
     return 1
 
@@ -77,6 +79,7 @@ def _operands(middle: gs.Node) -> list[tuple[int, gs.Node]] | None:
         maker = made_by(tensor, "Transpose")
         if maker is not None:
             found.append((index, maker))
+        # A constant with axes would have to be transposed as well.
         elif scalar_of(tensor) is None or len(tensor.shape) > 0:
             return None
     return found or None

@@ -27,6 +27,7 @@ def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
         if not is_standard(node, *_BROADCASTING):
             continue
         result = shape_of(node.outputs[0])
+        # The second input of an Expand is its target, which does not broadcast.
         last = 1 if node.op == "Expand" else len(node.inputs)
         for index in range(last):
             expand = made_by(node.inputs[index], "Expand")
@@ -62,6 +63,7 @@ def _broadcast(shapes: Sequence[tuple[Dim, ...] | None]) -> tuple[Dim, ...] | No
     for axis in range(rank):
         dims = {shape[axis - rank + len(shape)] for shape in known if axis >= rank - len(shape)}
         wide = dims - {1}
+        # Two names may be different sizes at run time, one of them 1.
         if None in wide or len(wide) > 1:
             return None
         result.append(wide.pop() if wide else 1)

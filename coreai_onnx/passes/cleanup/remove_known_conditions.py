@@ -42,6 +42,7 @@ def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:
     if same_known_shape(other, node.outputs[0]):
         return edit.bypass(node, other)
     shape = shape_of(node.outputs[0])
+    # `Edit.size` reads a named dim from an input of the graph that declares it.
     named = {dim for tensor in edit.graph.inputs for dim in shape_of(tensor) or ()}
     if shape is None or shape_of(other) is None:
         return False

@@ -90,6 +90,7 @@ def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
     shape = _shape_before_casts(tensor)
     if shape is None or len(target.items) > len(shape):
         return False
+    # Expand broadcasts, so a target dim of 1 keeps the dim of the tensor, whatever it is.
     tail = shape[len(shape) - len(target.items) :]
     return all(
         want == 1 or (want == dim and dim is not None)
@@ -147,6 +148,7 @@ def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: ShapeValueAnalysis) 
             inferred += 1
         elif not (wanted == dim or (wanted == 0 and copies)):
             return False
+    # If all other dims are kept, the inferred one can only be what it was.
     return inferred <= 1
 
 
@@ -237,6 +239,7 @@ def _kept(node: gs.Node) -> gs.Tensor | None:
         if constant is None or constant.size != 1 or not _is_neutral(node, constant):
             continue
         rank = rank_of(tensor)
+        # A constant of a higher rank adds axes to the result.
         if constant.ndim == 0 or (rank is not None and rank >= constant.ndim):
             return tensor
     return None
@@ -247,6 +250,7 @@ def _is_neutral(node: gs.Node, constant: np.ndarray) -> bool:
         return bool(constant.reshape(())) is (node.op == "And")
     if constant.dtype.kind == "O":
         return False
+    # x * 1 and x / 1 are exact in every dtype, for NaN and -0 too.
     if node.op in ("Mul", "Div"):
         return bool(np.all(constant == 1))
     dtype = dtype_of(node.inputs[0]) or constant.dtype

@@ -43,6 +43,8 @@ def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     reshape = made_by(tensor, "Reshape")
     expand = None if reshape is None else computed_by(reshape.inputs[0], "Expand")
     unsqueeze = None if expand is None else made_by(expand.inputs[0], "Unsqueeze")
+    # The new axis must follow that of the heads. Before it, the Reshape would order the heads as k0
+    # k1 k0 k1, which attention does not do by itself.
     if expand is None or unsqueeze is None or axes_of(unsqueeze) not in ([2], [-3]):
         return None
     source = unsqueeze.inputs[0]
@@ -50,6 +52,7 @@ def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     if before is None or wide is None or after is None or len(before) != 4 or len(wide) != 5:
         return None
     heads, groups = before[1], wide[2]
+    # The Expand must repeat along the new axis only; it may broadcast another axis as well.
     kept = (wide[0], wide[1], *wide[3:]) == before and None not in before
     whole = isinstance(heads, int) and isinstance(groups, int)
     if not kept or not whole or reshape is None or not is_standard(reshape, "Reshape"):

@@ -20,10 +20,13 @@ def remove_dead_code(graph: gs.Graph, why: Why) -> int:
     x ─Relu→ y (an output), x ─Exp→ z (read by nobody)     becomes     x ─Relu→ y
     """
     before = list(graph.nodes)
+    # The runner calls the pass for each subgraph and function.
     graph.cleanup(recurse_subgraphs=False, recurse_functions=False)
     alive = {id(node) for node in graph.nodes}
     dead = [node for node in before if id(node) not in alive]
     inner = [held for node in dead for held in attribute_graphs(node)]
+    # Subgraphs of dead nodes read outer tensors, and would count as readers for as long as the
+    # tensors live.
     detach([node for held in inner for g in with_subgraphs(held) for node in g.nodes])
     outputs = {id(tensor) for inner in with_subgraphs(graph) for tensor in inner.outputs}
     constants = context_of(graph).constants

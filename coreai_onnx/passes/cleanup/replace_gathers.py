@@ -40,11 +40,13 @@ def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
         if not isinstance(table, gs.Constant) or not isinstance(known, AffineTensor):
             continue
         index, rows = known.splat, table.shape[0] if table.shape else 0
+        # An index beyond the table is an error of the model, which onnxruntime reports at run time.
         if index is None or not node.inputs[1].shape or not -rows <= index < rows:
             continue
         if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
             why("it is not only added to tensors of its shape", node)
             continue
+        # After all other conditions, since this loads the table.
         values = constant_of(table, at_most=_LARGEST)
         if values is None or edit.is_output(node.outputs[0]):
             why("the table is large, or the rows are an output", node)
@@ -72,6 +74,7 @@ def gathers_of_ranges(graph: gs.Graph, why: Why) -> int:
     GatherND(x:[b, s], Concat(i:[b, 1, s, 1], j:[b, 1, s, 1])), i = 0 … b - 1, j = 0 … s - 1
     becomes     Unsqueeze(x, [1, 3])
     """
+    # The declared length of a Range is enough: it is compared with a dim of the data below.
     edit, count, positions = Edit(graph), 0, AffineAnalysis(open_ranges=True)
     for node in graph.nodes:
         if not is_standard(node, "GatherND") or attribute_of(node, "batch_dims", 0) != 0:

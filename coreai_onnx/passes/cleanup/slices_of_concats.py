@@ -84,6 +84,8 @@ def _slice(node: gs.Node) -> gs.Tensor | None:
     for index, part in enumerate(parts):
         before, after = _total(lengths[:index]), _total(lengths[index + 1 :])
         length = lengths[index]
+        # A negative start counts from the end of the axis, so all parts from this one on must be
+        # known.
         begins = start == before or (
             start < 0 and isinstance(length, int) and after is not None and start == -length - after
         )

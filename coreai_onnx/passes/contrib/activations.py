@@ -36,6 +36,7 @@ def contrib_activations(graph: gs.Graph, why: Why) -> int:
             why("the dtype is not float32", node)
             continue
         if is_silu:
+            # QuickGelu is x * sigmoid(alpha * x), by default with an alpha of 1.702.
             edit.become(node, "QuickGelu", [x], domain=CONTRIB_DOMAIN, alpha=1.0)
         elif attribute_of(node, "approximate", "none") == "tanh":
             edit.become(node, "FastGelu", [x], domain=CONTRIB_DOMAIN)
@@ -51,6 +52,7 @@ def _gelu(edit: Edit, node: gs.Node, x: gs.Tensor) -> None:
     if add is not None and len(x.outputs) == 1 and not edit.is_output(x) and edit.holds(add):
         for tensor, bias in (add.inputs, add.inputs[::-1]):
             shape, row = shape_of(tensor), shape_of(bias)
+            # BiasGelu adds a row only; it does not broadcast.
             if shape and row is not None and len(row) == 1 and row == shape[-1:]:
                 edit.become(node, "BiasGelu", [tensor, bias], domain=CONTRIB_DOMAIN)
                 edit.remove(add)

@@ -31,6 +31,7 @@ from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 from coreai_onnx.targets.releases import text_of
 
 _NAME = "scaled_dot_product_attention"
+# The numbers of the dtypes in ONNX.
 _FLOAT, _INT32 = 1, 6
 
 
@@ -143,6 +144,7 @@ def _rotated(node: gs.Node, shapes: _AttentionShapes) -> list[gs.Node] | None:
     known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
     if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
         return None
+    # GroupQueryAttention refuses tables of angles for heads that are not a multiple of 16.
     return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
 
 
@@ -177,12 +179,15 @@ class _AttentionWriter:
         rows = [side_by_side(edit, tensor, node) for tensor in sources]
         empty, domain = gs.Variable.empty(), CONTRIB_DOMAIN
         attrs: dict[str, Any] = {"num_heads": shapes.heads}
+        # Also without groups if there are rotations, which only this op applies itself.
         if shapes.heads != shapes.key_heads or tables is not None:
             op = "GroupQueryAttention"
             inputs = [*rows, empty, empty, *self._sizes(node, shapes)]
             inputs += [*(tables or (empty, empty)), empty, *biases]
             attrs |= {"kv_num_heads": shapes.key_heads, "do_rotary": int(tables is not None)}
             if not causal:
+                # Written only where needed: older releases do not know the attribute, and are
+                # causal without it.
                 attrs["causal"] = 0
         elif self._of_rows:
             op, domain, inputs = "Attention", "", [*rows, *biases]
@@ -190,6 +195,7 @@ class _AttentionWriter:
         else:
             op, inputs = "MultiHeadAttention", [*rows, empty, empty, *biases]
             attrs["unidirectional"] = causal
+        # `contrib_since` derives the release from the number of inputs, absent ones included.
         while inputs[-1].is_empty():
             inputs.pop()
         if attribute_of(node, "scale", None) is not None:
@@ -200,6 +206,7 @@ class _AttentionWriter:
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
         made.dtype, made.shape = node.inputs[0].dtype, wide
         if some is not None:
+            # The composite returns zeros for a query without a key, as torch does.
             zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
             made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
         become_heads(edit, node, made, shapes.heads)
@@ -228,6 +235,7 @@ class _AttentionWriter:
         edit, shape = self._edit, list(mask.shape)
         lowest = edit.constant(f"{mask.name}_low", np.array(LOWEST, np.float32))
         if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
+            # In torch, a float mask hides a key by -inf only.
             least = -np.inf
             next_one = edit.constant(f"{mask.name}_above", np.array(LOWEST_SCORE, np.float32))
             hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
@@ -256,6 +264,7 @@ class _AttentionWriter:
         first, second = (self._tables.of(rope) for rope in ropes)
         if first is None or second is None:
             return sources, None
+        # The op rotates queries and keys by one pair of tables.
         if any(a is not b for a, b in zip(first, second, strict=True)):
             return sources, None
         return [*(rope.inputs[0] for rope in ropes), sources[2]], first

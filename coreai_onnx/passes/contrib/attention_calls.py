@@ -76,6 +76,7 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
     concat = made_by(tensor, "Concat")
     if concat is None or len(concat.inputs) != 2 or not edit.holds(concat):
         return None
+    # An attention before this one may have taken the same cache.
     if attribute_of(concat, "axis", 0) not in (2, -2) or edit.is_removed(concat):
         return None
     if any(other is not reader for other in tensor.outputs):
@@ -111,6 +112,8 @@ def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
     queries = affine_expr((shape_of(node.inputs[0]) or (None,) * 4)[2])
     past = affine_expr((shape_of(keys.past) or (None,) * 4)[2])
     if mask is None:
+        # With past tokens, the last query is aligned with the last key. A single query may attend
+        # to all keys, so it needs no mask.
         aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
         return aligned if attribute_of(node, "is_causal", 0) else queries == AffineExpr(1)
     known = positions.of(mask)
@@ -137,6 +140,8 @@ class _CachedAttentionWriter:
         attrs = {"q_num_heads": heads, "kv_num_heads": keys.new.shape[1], "is_causal": 1}
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
+        # The op returns the joined keys and values, which may be outputs of the model: the next
+        # cache.
         for joined in (keys, values):
             edit.remove(joined.concat)
         edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)

@@ -21,6 +21,7 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.why import Why
 
 _BITS = (8, 4, 2)
+# GatherBlockQuantized takes blocks of 16 or more, in powers of two.
 _SMALLEST_BLOCK = 16
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 _INDICES = (np.dtype(np.int64), np.dtype(np.int32))

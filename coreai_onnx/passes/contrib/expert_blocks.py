@@ -114,6 +114,7 @@ def expert_block(
     if up is None or composite(up, name) is None:
         why("gates and ups are not one product", total)
         return None
+    # onnxruntime's ops select the experts once, for both products.
     if not is_plain(up) or not is_plain(down) or up.inputs[_INDICES] is not down.inputs[_INDICES]:
         why("the products are not of one matrix per token and expert", total)
         return None
@@ -122,6 +123,7 @@ def expert_block(
 
 def _weighted_product(total: gs.Node, name: str) -> tuple[gs.Node, gs.Tensor] | None:
     """Return the last product of the experts, and the weights of the sum over it."""
+    # [tokens, k, lanes], summed over the k experts of a token.
     shape = shape_of(total.inputs[0])
     if shape is None or len(shape) != 3 or axes_of(total) not in ([1], [-2]):
         return None
@@ -163,8 +165,10 @@ def softmax_routing(block: ExpertBlock) -> tuple[gs.Tensor, bool] | None:
     if softmax is None or shape is None or len(shape) != 2:
         return None
     axes = attribute_of(softmax, "axis", -1), attribute_of(top, "axis", -1)
+    # The op computes a Softmax over the experts of each token and takes the largest values.
     if not set(axes) <= {-1, 1} or attribute_of(top, "largest", 1) != 1:
         return None
+    # MoE has the number of experts of a token as an attribute.
     if ints_of(top.inputs[1]) is None:
         return None
     apart = behind_views(weights)
@@ -192,5 +196,6 @@ def rows_of_tokens(edit: Edit, block: ExpertBlock, lanes: int) -> gs.Tensor:
 
 def in_turns(values: np.ndarray) -> np.ndarray:
     """Return gate and up weights ``[experts, 2 * hidden, …]`` with their rows interleaved."""
+    # Gate rows are the first half of the matrix of an expert, up rows the second.
     halves = values.reshape(values.shape[0], 2, values.shape[1] // 2, -1)
     return np.reshape(halves.transpose(0, 2, 1, 3), values.shape)

@@ -54,13 +54,16 @@ def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: s
     per = _BYTE // bits
     if per == 1:
         return zeros
+    # onnxruntime has no MatMul of uint8 on a CPU.
     wide = edit.node("Cast", call, [zeros], to=int(ir.DataType.INT32)).outputs[0]
+    # Each row begins at a whole byte, so the last byte of the one before is filled with zeros.
     if groups % per:
         ends = edit.constant("ends", np.array([0, 0, 0, -groups % per], np.int64))
         wide = edit.node("Pad", call, [wide, ends]).outputs[0]
     split = edit.constant("split", np.array([rows, -1, per], np.int64))
     units = edit.node("Reshape", call, [wide, split]).outputs[0]
     places = edit.constant("places", np.array([1 << bits * i for i in range(per)], np.int32))
+    # Codes are below 1 << bits, so their sum at these places is a bitwise or.
     sums = edit.node("MatMul", call, [units, places]).outputs[0]
     packed = edit.node("Cast", call, [sums], to=int(ir.DataType.UINT8)).outputs[0]
     return _typed(packed, np.dtype(np.uint8), [rows, -(-groups // per)])

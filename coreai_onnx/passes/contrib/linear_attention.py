@@ -20,6 +20,7 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.why import Why
 
 _NAME = "gated_delta_update"
+# That of the composite, whose module imports torch, as passes must not.
 _NORM_EPS = 1e-6
 _FLOAT = np.dtype(np.float32)
 
@@ -68,6 +69,7 @@ def _shapes(node: gs.Node) -> _StateShapes | None:
         return None
     batch, heads, length, key_dim = query
     whole = (heads, value[1], key_dim, value[3])
+    # The numbers of heads become attributes.
     if not all(isinstance(dim, int) for dim in whole) or whole[1] % whole[0]:  # type: ignore[operator]
         return None
     return _StateShapes(batch, length, whole[0], whole[1] // whole[0], whole[2], whole[3])  # type: ignore[arg-type, operator]

@@ -102,6 +102,7 @@ def _write(edit: Edit, call: _FewBitsCall) -> None:
     inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]
     if zeros is not None:
         inputs.append(packed_zeros(edit, node, zeros, call.bits, f"{codes.name}.zero_points"))
+    # Without the attribute, onnxruntime leaves the activations in float32.
     level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
     sizes = Sizes(groups * call.group, outputs, call.bits, call.group)
     become_matmul_nbits(edit, node, inputs, bias, sizes, **level)
@@ -109,6 +110,7 @@ def _write(edit: Edit, call: _FewBitsCall) -> None:
 
 BLOCKS = (256, 128, 64, 32, 16)
 """The block sizes that onnxruntime supports."""
+# The place of the bias, after g_idx, which reorders columns and is absent here.
 _BIAS = 5
 
 

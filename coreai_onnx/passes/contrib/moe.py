@@ -54,6 +54,7 @@ def contrib_moe(graph: gs.Graph, why: Why) -> int:
         block = None if found is None else _block(found, why)
         if block is None:
             continue
+        # Blocks that share experts share the rearranged weight too.
         if id(block.up) not in interleaved:
             interleaved[id(block.up)] = _in_turns(edit, block.up)
         tokens = rows_of_tokens(edit, block.found, int(block.down.shape[1]))
@@ -65,6 +66,7 @@ def contrib_moe(graph: gs.Graph, why: Why) -> int:
             domain=CONTRIB_DOMAIN,
             k=block.found.chosen,
             activation_type="swiglu",
+            # 1: gate and up are one product with interleaved rows.
             swiglu_fusion=1,
             normalize_routing_weights=int(block.is_normalized),
         )

@@ -108,9 +108,11 @@ def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:
     else:
         return None
     weights = [one for one in given if isinstance(one, gs.Constant)]
+    # g_idx (input 4) reorders the columns of one layer, which one product cannot do for three.
     if len(weights) < sum(not one.is_empty() for one in given) or input_of(product, 4) is not None:
         return None
     owned = [*weights] if bias is None else [*weights, bias]
+    # The file would have a shared weight twice.
     if any(len(one.outputs) > 1 or edit.is_output(one) for one in owned):
         return None
     if (axis and len(weights[0].shape) != 2) or not (bias is None or isinstance(bias, gs.Constant)):
@@ -139,6 +141,7 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
     if "N" in attrs:
         attrs["N"] = columns
         if bias is not None:
+            # The bias is input 5 of MatMulNBits.
             inputs += [gs.Variable.empty() for _ in range(5 - len(inputs))]
             inputs, bias = [*inputs, bias], None
     op, domain = first.product.op, first.product.domain

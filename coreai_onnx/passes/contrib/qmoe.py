@@ -147,6 +147,7 @@ def _weight(call: gs.Node) -> _Weight | str:
 
 def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     """Return why the op cannot compute a block; empty if it can."""
+    # The op has one bits, block_size and accuracy_level for both products.
     if up.kind != down.kind:
         return "the products have weights of different kinds"
     if not found.is_float32(found.tokens, found.weights):
@@ -156,6 +157,7 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
         return "the sizes are not known"
     if not found.is_laid_out(lanes, hidden):
         return "the products are not of one matrix per token and expert"
+    # The tables have one place for each expert, and TopK never selects an expert twice.
     top = maker(found.experts)
     if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:
         return "the experts of a token may be equal"
@@ -177,6 +179,7 @@ def _write(edit: Edit, block: _FewBitsBlock) -> None:
         if routing is not None and is_normalized
         else _routing_tables(edit, found, experts)
     )
+    # Logits are input 1. With tables, input 1 selects the experts and input 14 has their weights.
     places = (0, *_UP[: len(up)], *_DOWN[: len(down)], *(1, _WEIGHTS)[: len(routed)])
     given = dict(zip(places, (tokens, *up, *down, *routed), strict=True))
     inputs = [given.get(i, gs.Variable.empty()) for i in range(max(given) + 1)]
@@ -188,6 +191,7 @@ def _write(edit: Edit, block: _FewBitsBlock) -> None:
         domain=CONTRIB_DOMAIN,
         k=found.chosen,
         activation_type="swiglu",
+        # 1: gate and up are one product with interleaved rows.
         swiglu_fusion=1,
         normalize_routing_weights=int(is_normalized),
         expert_weight_bits=block.up.bits,
@@ -242,6 +246,7 @@ def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Te
     shape = edit.node("Shape", total, [chosen]).outputs[0]
     ones = edit.node("Expand", total, [one, shape]).outputs[0]
     weights = behind_views(found.weights)
+    # The op selects the largest values, which are the ones: the experts that the model has chosen.
     selected, weighted = (
         edit.node("ScatterElements", total, [zeros, chosen, values], axis=1).outputs[0]
         for values in (ones, weights)

@@ -50,6 +50,7 @@ class _Packing:
     def steps(self, *sources: np.ndarray) -> np.ndarray:
         """Return the weight, two values per byte, low bits first: ``[n, blocks, bytes]``."""
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
+        # The op reads whole blocks; it ignores what is after the last column.
         bits = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
         bits[:, : self.inputs] = self.weight.by_rows(steps) - self.lowest
         return pack_codes(bits, _BITS).reshape(self.outputs, self.blocks, -1)
@@ -107,6 +108,7 @@ def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
     inputs = weight.shape[axis]
     sizes = (size for size in BLOCKS if weight.block % size == 0)
     block = next(sizes, None)
+    # A shorter last block cannot be split into the smaller blocks evenly.
     if block is None or (block != weight.block and inputs % weight.block):
         return "onnxruntime has no blocks of that size"
     limits = weight.limits()
@@ -115,6 +117,8 @@ def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:
     low, high = limits
     if high - low >= _STEPS:
         return "the weight needs more than 4 bits"  # onnxruntime dequantizes those at each run
+    # The lowest values of int4 and uint4 come first: with them, symmetric weights have the op's
+    # default zero point, which is not stored.
     fits = (first for first in (-_MIDDLE, 0) if first <= low and high < first + _STEPS)
     return _Packing(weight, weight.shape[1 - axis], inputs, block, next(fits, low))
 

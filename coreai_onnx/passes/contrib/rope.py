@@ -91,6 +91,7 @@ class Tables:
     def _made(self, table: gs.Tensor, dims: tuple[Dim, Dim], like: gs.Node) -> gs.Tensor:
         """Compute a matrix from the sources of a table, before ``like``."""
         edit, node = self._edit, maker(table)
+        # Views and casts at the source are shared by cosines and sines, and all layers.
         if node is not None and is_standard(node, *_ELEMENTWISE) and _is_of_tables(node):
             parts = [
                 tensor if len(tensor.shape) < 2 else self._matrix(tensor, like)

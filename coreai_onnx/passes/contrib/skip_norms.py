@@ -49,7 +49,9 @@ def contrib_skip_norms(graph: gs.Graph, why: Why) -> int:
             epsilon=node.attrs["eps"],
         )
         if len(outputs) > 1:
+            # Between them are the statistics, which only training reads.
             places = [outputs[0], gs.Variable.empty(), gs.Variable.empty(), outputs[1]]
+            # Methods of list, as in `Edit`: graph-surgeon's own would search for nodes by value.
             list.clear(node.outputs)
             for tensor in places:
                 list.clear(tensor.inputs)

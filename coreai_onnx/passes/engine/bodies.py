@@ -132,8 +132,10 @@ class Bodies:
         self, function: gs.Function, op_types: Sequence[str], dtype: np.dtype[Any] | None
     ) -> str | None:
         """Add a function under the first name that is free; None if the model cannot have it."""
+        # Callers treat this as a name that is taken, so an old model keeps its plain ops.
         if (self._main.ir_version or _FUNCTIONS_SINCE) < _FUNCTIONS_SINCE:
             return None
+        # A taken name belongs to a body that `_equal` found to be another one, perhaps of the user.
         free = (name for name in _names(op_types, dtype) if self.named(name) is None)
         op_type = next(free, None)
         if op_type is None:
@@ -141,6 +143,8 @@ class Bodies:
         function.name = op_type
         self._main.functions.append(function)
         function.bodies = self
+        # The runner looked for pure functions before this one existed. Composites are pure; without
+        # this line, equal calls would stay apart.
         self._set_pure(self._main.pure_calls | {(DOMAIN, op_type)})
         return op_type
 
@@ -175,6 +179,7 @@ class Bodies:
         # Passes add and remove functions; `rename` resets the index, as the number stays the same.
         if self._indexed is not functions or len(self._by_name) != len(functions):
             self._indexed = functions
+            # Reversed, so that the first of two functions with one name is the one that is found.
             self._by_name = {(f.domain, f.name): f for f in reversed(functions)}
         return self._by_name.get((domain, name))
 
@@ -292,6 +297,8 @@ def outline(function: gs.Function) -> tuple[Any, ...]:
     """Return the structure of a function without doc strings and names of tensors and nodes."""
     numbers: dict[int, int] = {}
 
+    # Numbers in the order of first appearance: two bodies are equal whatever their tensors are
+    # called.
     def number(tensor: gs.Tensor) -> Any:
         if tensor.is_empty():
             return ""
@@ -336,6 +343,7 @@ def append_body(first: gs.Function, second: gs.Function) -> bool:
         first: A function with one output, which is changed.
         second: A function whose first input is that output, and whose nodes have no subgraphs.
     """
+    # A subgraph reads outer tensors by identity, which a copy of the node alone would not redirect.
     if any(attribute_graphs(node) for node in second.nodes):
         return False
     names = first.names
@@ -358,6 +366,7 @@ def append_body(first: gs.Function, second: gs.Function) -> bool:
     outputs = [copied(tensor) for tensor in second.outputs]
     for node in second.nodes:
         inputs, results = ([copied(t) for t in tensors] for tensors in (node.inputs, node.outputs))
+        # Both bodies were written on their own, so their names may collide.
         name = names.claim(node.name)
         first.nodes.append(gs.Node(node.op, name, dict(node.attrs), inputs, results, node.domain))
     first.outputs = [*outputs, joint]

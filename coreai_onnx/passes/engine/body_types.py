@@ -49,9 +49,11 @@ class BodyTypes:
         if function.domain == DOMAIN or function.attrs:
             return
         arguments = self._bodies.arguments(function)
+        # Nothing calls the function, or it has no inputs: there are no types to learn from.
         if not arguments or not all(arguments):
             return
         for tensor, passed in zip(function.inputs, arguments, strict=True):
+            # Only what all calls agree on: the body runs for each of them.
             tensor.dtype, tensor.shape = _shared_dtype(passed), _shared_shape(passed)
         body = Exporter(function).function(function)
         inferred = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
@@ -124,6 +126,8 @@ def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
 def _name(dims: tuple[Dim, ...]) -> Dim:
     if None in dims:
         return None
+    # One name for equal lists of dims, so that a body sees which of its dims are equal at each
+    # call.
     return dims[0] if len(set(dims)) == 1 else "|".join(str(dim) for dim in dims)
 
 

@@ -37,6 +37,8 @@ class CallIndex:
             roots: The main graph and all functions.
         """
         ids = tuple(map(id, roots))
+        # Functions were added or removed: an id may belong to another graph by now, so nothing is
+        # kept.
         if ids != self._roots:
             self._roots, self._calls, self._keys = ids, {}, {}
             self._dirty = dict(zip(ids, roots, strict=True))
@@ -79,6 +81,7 @@ def sorted_callers_first(functions: Sequence[gs.Function]) -> list[gs.Function]:
     while len(placed) < len(functions):
         # The heap gives the first free function in their order; without one, there is a recursion.
         index = heapq.heappop(free) if free else next(i for i in left if i not in placed)
+        # A function that was placed to end a recursion is freed later as well.
         if index in placed:
             continue
         placed[index] = None

@@ -76,6 +76,8 @@ def lazy_constant(
         shape: The shape of the result.
         dtype: The dtype of the result; that of the first source by default.
     """
+    # The tensors, not the constants: a source may leave the graph, or get other values, before the
+    # file is written.
     tensors = [tensor_from_constant(source) for source in sources]
     element = tensors[0].dtype if dtype is None else ir.DataType.from_numpy(np.dtype(dtype))
 
@@ -121,6 +123,7 @@ def _common_start(parts: Sequence[list[str]]) -> list[str]:
 def fingerprint(constant: gs.AnyConstant) -> tuple[object, ...]:
     """Return dtype, shape and a few bytes: cheap, and different for nearly all unequal tensors."""
     data = _bytes(constant)
+    # Places are spread over the data: padded weights and tables of angles begin alike.
     step = max(_SAMPLE, len(data) // 4)
     sample = hashlib.blake2b(digest_size=16)
     for start in range(0, len(data), step):
@@ -141,6 +144,7 @@ def digest(constant: gs.AnyConstant) -> bytes:
 def _bytes(constant: gs.AnyConstant) -> memoryview:
     """Return the bytes of the values; a contiguous array is viewed, not copied."""
     values = np.asarray(constant.values)
+    # Strings: an array of objects holds addresses, which differ for equal texts.
     if values.dtype == object:
         return memoryview(b"\0".join(str(item).encode() for item in values.ravel()))
     flat = np.ascontiguousarray(values).reshape(-1)

@@ -66,6 +66,7 @@ class Edit:
             return True
         if self.is_output(new) or id(new) not in self._local:
             return False
+        # No node can write a constant, and outputs are written by nodes.
         if isinstance(old, gs.AnyConstant) or isinstance(new, gs.AnyConstant):
             return False
         _learn(old, new)
@@ -126,6 +127,7 @@ class Edit:
         for node in self.graph.nodes:
             kept.extend(self._added.get(id(node), ()))
             (dead if id(node) in self._dead else kept).append(node)
+        # One new list: each removal from graph-surgeon's list would search it from the start.
         self.graph.nodes = kept
         detach(dead)
         self._dead.clear()
@@ -134,6 +136,7 @@ class Edit:
     def fix(self, tensor: gs.Variable, values: np.ndarray) -> None:
         """Turn a variable that is not a graph output into a constant of the same name."""
         maker = tensor.inputs[0] if tensor.inputs else None
+        # A constant has no producer; the node that still lists it is removed by the pass.
         list.clear(tensor.inputs)
         constant = tensor.to_constant(np.asarray(values))
         constant.maker = None if maker is None else origin_of(maker)
@@ -148,6 +151,7 @@ class Edit:
         **attrs: Any,
     ) -> None:
         """Replace the op and the inputs of a node; name, outputs and metadata remain."""
+        # `detach` empties the lists of the node.
         outputs = list(node.outputs)
         detach([node])
         node.op, node.domain, node.attrs = op, domain, dict(attrs)
@@ -209,6 +213,7 @@ class Edit:
         node = gs.Node(op, name, attrs, list(inputs), list(outputs), domain)
         node.origin = origin_of(like)
         self._added.setdefault(id(like), []).append(node)
+        # The caches stay valid, so that a pass can rewrite what it has just created.
         self._nodes.add(id(node))
         self._local.update(id(tensor) for tensor in outputs)
         return node
@@ -271,6 +276,7 @@ def detach(nodes: Sequence[gs.Node]) -> None:
 
 
 def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
+    # A node that reads a tensor twice is among its readers twice.
     seen: set[int] = set()
     for node in old.outputs:
         list.append(new.outputs, node)
@@ -285,6 +291,7 @@ def _move_readers(old: gs.Tensor, new: gs.Tensor) -> None:
 
 def _take_over_producer(new: gs.Variable, old: gs.Variable) -> None:
     """Exchange the producers of ``new`` and ``old``."""
+    # An exchange, since the node that loses its output stays in the graph until `finish`.
     (new_maker,), (old_maker,) = list(new.inputs), list(old.inputs)
     new_index = next(i for i, t in enumerate(new_maker.outputs) if t is new)
     old_index = next(i for i, t in enumerate(old_maker.outputs) if t is old)

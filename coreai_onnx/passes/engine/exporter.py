@@ -101,6 +101,7 @@ class Exporter:
 
     def _constant_node(self, constant: gs.Constant) -> ir.Node:
         source = constant.node
+        # The attribute may be value_float or value_ints, which a round trip must not change.
         if source is not None and holds_source(constant):
             attributes = list(source.attributes.values())
         else:
@@ -124,6 +125,7 @@ class Exporter:
         )
         _annotate(exported, source)
         if source is not None and source.op_type == node.op:
+            # A node that a pass turned into another op must not call an overload of the former one.
             exported.overload, exported.version = source.overload, source.version
             if source.device_configurations:
                 exported.device_configurations = self._devices(source)
@@ -174,6 +176,7 @@ def _new_attribute(name: str, value: Any, old: ir.Attr | None) -> ir.Attr:
     if value is None:
         return ir.Attr(name, old.type if old else ir.AttributeType.UNDEFINED, None)
     if isinstance(value, list | tuple) and not value:
+        # An empty list has no element that tells its type.
         return ir.Attr(name, old.type if old else ir.AttributeType.INTS, ())
     if isinstance(value, gs.AnyConstant):
         value = tensor_from_constant(value)
@@ -197,10 +200,13 @@ def _exported_value(tensor: gs.Tensor) -> ir.Value:
     if origin is not None and _keeps_type(tensor, origin):
         value.type = origin.type
         value.shape = origin.shape.copy() if origin.shape is not None else None
+        # The default of an input; constants get their values where they are exported.
         value.const_value = origin.const_value
     elif isinstance(tensor, gs.Constant) or tensor.dtype is not None:
         element = ir.DataType.from_numpy(np.dtype(tensor.dtype))
         container = CONTAINERS[getattr(tensor, "type", "tensor_type")]
+        # graph-surgeon stores the element type alone; a sequence or an optional holds tensors of
+        # it.
         is_nested = container in (ir.SequenceType, ir.OptionalType)
         value.type = container(ir.TensorType(element) if is_nested else element)
         value.shape = None if tensor.shape is None else ir.Shape(tensor.shape)

@@ -386,6 +386,7 @@ def called_functions(graph: Graph, functions: Sequence[Function]) -> list[Functi
         for inner in with_subgraphs(waiting.pop()):
             for node in inner.nodes:
                 call = (node.domain or "", node.op)
+                # Each body is searched once, and a recursion, which ONNX forbids, ends.
                 if call in bodies and call not in used:
                     used.add(call)
                     waiting.append(bodies[call])

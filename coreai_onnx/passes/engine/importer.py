@@ -68,6 +68,8 @@ class Importer:
             self._initializer(v) for v in source.initializers.values() if v not in self.values
         ]
         kept = [(i, node) for i, node in enumerate(source) if not self._lift(node, i, constants)]
+        # All outputs before the first node: a pass over nodes in file order must also import a
+        # graph that is not sorted.
         for _, node in kept:
             for value in node.outputs:
                 if value.name != "" and value not in self.values:
@@ -115,6 +117,7 @@ class Importer:
             return False
         (attr,) = node.attributes.values()
         value = node.outputs[0]
+        # A reference gets its value from each call of the function.
         if attr.is_ref() or value.is_graph_output():  # an output needs a node that produces it
             return False
         if attr.name == "value":
@@ -136,6 +139,7 @@ class Importer:
 
     def _node(self, source: ir.Node, position: int) -> gs.Node:
         inputs = [
+            # An object for each absent input: graph-surgeon would list all readers of a shared one.
             gs.Variable.empty()
             if value is None or value.name == ""
             else self._known(value, f"input of {source.op_type} node {source.name!r}:")

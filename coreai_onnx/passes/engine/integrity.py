@@ -52,6 +52,7 @@ def too_new(root: gs.Graph, opset: int, oldest: Release | None = None) -> str:
     """
     for graph in with_subgraphs(root):
         for node in graph.nodes:
+            # Nodes of the file are not judged: whoever wrote them chose the opset and the runtime.
             if not _is_new(node):
                 continue
             if node.domain == CONTRIB_DOMAIN and oldest is not None:
@@ -134,6 +135,8 @@ def _check_reads(graph: gs.Graph, visible: set[int], makers: dict[int, gs.Node])
                 id(t) in ready or id(t) not in makers for g in inner for t in reads_in(g)
             )
             for subgraph in inner:
+                # All results of the outer graph are visible: whether they come in time is checked
+                # by `in_order`.
                 _check_graph(subgraph, visible | makers.keys())
         ready.update(id(tensor) for tensor in node.outputs)
     if not in_order:
@@ -156,6 +159,8 @@ def _sorted_nodes(graph: gs.Graph, makers: dict[int, gs.Node]) -> list[gs.Node]:
                     ordered.append(node)
                 continue
             state[id(node)] = False
+            # Reversed, since the stack is emptied from its end: producers keep the order of the
+            # inputs.
             for tensor in reversed(list(reads_of(node))):
                 maker = makers.get(id(tensor))
                 if maker is None or state.get(id(maker)):

@@ -27,11 +27,13 @@ def is_standard(node: gs.Operation, *ops: str) -> bool:
 
 def dtype_of(tensor: gs.Tensor) -> np.dtype | None:
     """Return the element dtype, or None if it is unknown."""
+    # graph-surgeon also accepts types such as np.float32, which do not equal a dtype in a set.
     return None if tensor.dtype is None else np.dtype(tensor.dtype)
 
 
 def shape_of(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
     """Return the shape: ints, names of dims, None for unknown dims; None if the rank is unknown."""
+    # A sequence has the shape of its elements, which says nothing about itself.
     if tensor.shape is None or getattr(tensor, "type", "tensor_type") != "tensor_type":
         return None
     return tuple(tensor.shape)
@@ -106,6 +108,7 @@ def behind_views(tensor: gs.Tensor) -> gs.Tensor:
 def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:
     """Return the producer if its op is one of these standard ops and this is its first output."""
     node = maker(tensor)
+    # The other outputs are other values: the mask of a Dropout, the indices of a TopK.
     if node is None or not is_standard(node, *ops) or node.outputs[0] is not tensor:
         return None
     return node

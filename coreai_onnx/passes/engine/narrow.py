@@ -74,6 +74,7 @@ def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor |
         return None
     values = np.asarray(tensor.values)
     narrow = values.astype(dtype)
+    # A constant that was float32 in the model may have bits that a cast would lose.
     same = np.array_equal(narrow.astype(_WIDE), values, equal_nan=True)
     return edit.constant(f"{tensor.name}_{dtype.name}", narrow) if same else None
 
@@ -82,10 +83,12 @@ def _rounded(node: gs.Node) -> tuple[gs.Node, list[gs.Tensor]] | None:
     """Return the op whose result a Cast rounds to the dtype of its operands, and these."""
     dtype = _cast_dtype(node)
     op = maker(node.inputs[0]) if dtype is not None else None
+    # None, since bodies of functions declare no dtypes.
     if dtype is None or op is None or dtype_of(op.outputs[0]) not in (_WIDE, None):
         return None
     operands = [_operand(tensor, dtype) for tensor in op.inputs]
     inputs = [tensor for tensor in operands if tensor is not None]
+    # Without an operand of the dtype, it is a computation in float32 whose result is rounded.
     if len(inputs) < len(operands) or not any(dtype_of(tensor) == dtype for tensor in inputs):
         return None
     return op, inputs

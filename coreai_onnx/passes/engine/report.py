@@ -56,6 +56,7 @@ class PassReport:
 
     def near_miss_table(self) -> str:
         """Return the near misses as a text table."""
+        # Names come from the file: they may be of any length and have control characters.
         rows = [
             (
                 m.pass_name,

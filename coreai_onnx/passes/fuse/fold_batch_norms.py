@@ -62,8 +62,10 @@ def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
     channels = list(conv.inputs[1].shape[:1])
     if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
         return "statistics are not one number for each channel"
+    # The file would have the weight twice, scaled and as it is.
     if len(conv.inputs[1].outputs) > 1:
         return "something else reads the weight"
+    # The other outputs are running statistics, which an inference does not update.
     if len(node.outputs) > 1:
         return "the statistics are read"
     return ""
@@ -80,6 +82,8 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         return np.asarray(wide)
 
     def folded_weight(w: np.ndarray, s: np.ndarray, v: np.ndarray) -> np.ndarray:
+        # Filters are the first axis of a weight of any rank; transposed, they are the last, along
+        # which factors broadcast.
         return np.asarray((w.astype(np.float64).T * factor(s, v)).T.astype(dtype))
 
     def folded_bias(*given: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     for node in graph.nodes:
         terms = _terms(edit, computation(node))
         if terms is None:
+            # The add_bias before it may be a node that this loop has just rewritten.
             count += _activate(edit, bodies, node, why)
             continue
         op_type = _call(bodies, node, "none", why)
@@ -68,6 +69,8 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
     if not is_standard(total, "Add") or dtype is None or dtype not in NARROW:
         return None
     for x, row in (total.inputs, total.inputs[::-1]):
+        # The row must be constant: a sum of two computed tensors is a residual, which
+        # fuse_skip_norms takes.
         shape, own = shape_of(x), shape_of(row)
         if not isinstance(row, gs.Constant) or isinstance(x, gs.Constant) or not shape:
             continue
@@ -84,6 +87,7 @@ def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
     bias = maker(path[-1]) if path else None
     if found is None or bias is None:
         return False
+    # Each activation has a body of its own: an attribute cannot choose between ops.
     op_type = _call(bodies, node, found.kind, why)
     if op_type is None:
         return False

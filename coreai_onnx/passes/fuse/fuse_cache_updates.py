@@ -21,6 +21,7 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.why import Why
 
 NAME = "kv_cache_update"
+# From [b, h, s, d] to [s, b, h, d], since ScatterND indexes leading axes, and back.
 _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
@@ -60,6 +61,7 @@ def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
 def _cache(scatter: gs.Node) -> gs.Tensor | None:
     """Return the cache before the transpose that moves its positions to the front."""
+    # With a reduction, tokens would be added to the cache instead of replacing its rows.
     if attribute_of(scatter, "reduction", "none") != "none":
         return None
     ahead = made_by(scatter.inputs[0], "Transpose")
@@ -89,8 +91,11 @@ def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.T
         return None
     add = made_by(places, "Add")
     for steps, start in (add.inputs, add.inputs[::-1]) if add is not None else ():
+        # A first position that is an input of the model is unknown to the analysis, but added to a
+        # range.
         if _counts_from(steps, positions) == AffineExpr(0) and _is_one(start):
             return start
+    # A single token is at consecutive positions wherever it is.
     if shape[0] == 1:
         return places
     first = _counts_from(places, positions)

@@ -11,6 +11,7 @@ from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
+# The mask of the call overrides these attributes, so its own values say nothing.
 _CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}
 
 
@@ -52,6 +53,7 @@ def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:
         return "there may be more keys than queries"
     if opset < 23:
         return "the opset has no Attention"
+    # The body that `attention_without_mask` provides has neither.
     if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
         return "there are sinks or a soft cap"
     return "" if shares_heads(node) else "keys and values may have different heads"

@@ -52,6 +52,7 @@ class _Codes:
 
     def codes(self, *sources: np.ndarray) -> np.ndarray:
         """Return the packed codes, ``[outputs, groups, bytes]``."""
+        # In int16, since an int8 minus the lowest value, such as -128, does not fit into int8.
         steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
         grouped = (self.weight.by_rows(steps) - self.lowest).reshape(self.outputs, self.groups, -1)
         return pack_codes(grouped, self.bits)
@@ -94,6 +95,7 @@ def fuse_few_bits(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         if op_type is None:
             why("the model's linear_nbits has another body", node)
             continue
+        # A matrix that several products share is packed once.
         tensors = packed.get(matrix)
         if tensors is None:
             tensors = packed[matrix] = _tensors(edit, codes)
@@ -114,9 +116,12 @@ def _codes(weight: QuantizedWeight, axis: int) -> _Codes | str:
     if limits is None:
         return "the weight is not the same in every runtime"
     low, high = limits
+    # The fewest bits come first, for the smallest file.
     for bits in sorted(CODE_BITS):
         if weight.block * bits % _BYTE:
             continue
+        # The first two are those of signed and unsigned integers, with which symmetric weights need
+        # no stored zero points.
         firsts = (first for first in (-(1 << (bits - 1)), 0, low) if first <= low)
         first = next((first for first in firsts if high < first + (1 << bits)), None)
         if first is not None:

@@ -32,6 +32,7 @@ def fuse_gated_activations(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
             if dtype is None or dtype_of(up) != dtype:
                 why("the factors are not known to have the same dtype", node)
                 continue
+            # The activation would be computed twice.
             if len(activated.outputs) > 1 or edit.is_output(activated):
                 why("something else reads the activation", node)
                 continue

@@ -18,6 +18,7 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
+# onnxruntime has a MatMul of integers on a CPU but no such Gemm.
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.float64))
 
 
@@ -92,6 +93,7 @@ def add_to_conv_bias(graph: gs.Graph, why: Why) -> int:
 def _is_per_channel(conv: gs.Node, constant: gs.Constant) -> bool:
     """Whether a constant has one value per channel, or one value for all channels."""
     weight, rank = conv.inputs[1], rank_of(conv.inputs[1])
+    # A constant of a higher rank adds axes to the result.
     if rank is None or len(constant.shape) > rank or weight.shape[0] is None:
         return False
     dims = [1] * (rank - len(constant.shape)) + list(constant.shape)

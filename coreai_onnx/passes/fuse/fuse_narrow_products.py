@@ -55,6 +55,8 @@ def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         if not isinstance(matrix, gs.Constant) or len(matrix.shape) != 2:
             continue
         dtype = dtype_of(left)
+        # A product of float16 is written as such: onnxruntime itself inserts the casts that a
+        # conversion writes for bfloat16.
         computed = np.dtype(np.float32) if dtype == BFLOAT16 else _FLOAT16
         reason = obstacle(node, matrix.shape[1 - axis], computed) or _not_rounded(edit, node)
         if reason:
@@ -84,8 +86,10 @@ def _narrow(tensor: gs.Tensor) -> gs.Tensor | None:
 def _not_rounded(edit: Edit, node: gs.Node) -> str:
     """Return that a product is read in float32; empty if each reader rounds it to bfloat16."""
     product = node.outputs[0]
+    # The result of a float16 op is float16 by the schema.
     if dtype_of(node.inputs[0]) == _FLOAT16:
         return ""
+    # gather_mm returns the dtype of its factors, so a float32 reader would get fewer bits.
     rounded = all(cast_to(reader) == int(ir.DataType.BFLOAT16) for reader in product.outputs)
     return "" if rounded and not edit.is_output(product) else "the product is read in float32"
 

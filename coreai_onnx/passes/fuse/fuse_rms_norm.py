@@ -46,6 +46,7 @@ def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     edit, count = Edit(graph), 0
     for node in graph.nodes:
         product = computation(node)
+        # The product with the scale is the last node, so that a norm without one stays as it is.
         norm = _norm(product) if is_standard(product, "Mul") else None
         if norm is None or not _fits(norm, node, why):
             continue
@@ -77,6 +78,7 @@ def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
 def _norm(product: Computation) -> _NormPattern | None:
     """Match ``w * narrow(normalized)``, the factors in either order."""
     for scale, other in (product.inputs, product.inputs[::-1]):
+        # The norms of transformers compute in float32 and round before the scale is applied.
         cast = made_by(other, "Cast")
         normalized = cast.inputs[0] if cast is not None else other
         found = _normalized(normalized)
@@ -136,6 +138,7 @@ def _mean_square(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
     if parts is None or mean is None or attribute_of(mean, "keepdims", 1) != 1:
         return None
     rank = None if x.shape is None else len(x.shape)
+    # None for an unknown rank equals no axis.
     if axes_of(mean) not in ([-1], [rank and rank - 1]):
         return None
     square, product = made_by(mean.inputs[0], "Pow"), made_by(mean.inputs[0], "Mul")

@@ -89,9 +89,11 @@ class _Halves:
 
     def _halved(self, tensor: gs.Tensor) -> gs.Tensor | None:
         values = constant_of(tensor)
+        # A model may store the tables of all positions as buffers.
         if values is not None:
             return self._first(tensor.name, values)
         node, shape = maker(tensor), shape_of(tensor)
+        # A node of an outer graph cannot be repeated here.
         if node is None or not self._edit.holds(node):
             return None
         if shape is None or not shape or not isinstance(shape[-1], int):
@@ -102,10 +104,12 @@ class _Halves:
             return node.inputs[0] if twice and on_last else None
         if is_standard(node, *_UNARY):
             return self._again(node, [self.of(node.inputs[0])])
+        # transformers multiplies the tables by `attention_scaling`.
         if is_standard(node, *_SCALED) and scalar_of(node.inputs[1]) is not None:
             return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
         if is_standard(node, "Unsqueeze"):
             axes, rank = axes_of(node), rank_of(tensor)
+            # The last axis must stay that of the lanes, which are halved.
             if axes is None or rank is None or any(a in (-1, rank - 1) for a in axes):
                 return None
             return self._again(node, [self.of(node.inputs[0]), node.inputs[1]])
@@ -190,6 +194,8 @@ def _rotation(total: Computation) -> _Rotation | None:
     for plain, turned in ((left, right), (right, left)):
         for index in (0, 1):
             x = _rotated_half(turned.inputs[index])
+            # All orders of factors and terms: exporters and later passes swap operands of
+            # commutative ops.
             for position in (0, 1):
                 if x is not None and plain.inputs[position] is x:
                     return _Rotation(x, plain.inputs[1 - position], turned.inputs[1 - index])
@@ -237,6 +243,7 @@ def _lanes(tensor: gs.Tensor) -> tuple[gs.Tensor, int, int] | None:
     if node.op == "Split":
         if attribute_of(node, "axis", 0) not in (-1, len(shape) - 1) or len(node.outputs) != 2:
             return None
+        # Two parts: the second one ends where the axis ends.
         start = 0 if node.outputs[0] is tensor else size - length
         return source, start, start + length
     starts, axes, steps = ints_of(node.inputs[1]), axes_of(node, 3), [1]

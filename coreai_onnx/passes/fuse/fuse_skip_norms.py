@@ -35,6 +35,8 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         if dtype_of(add.inputs[0]) != dtype_of(add.inputs[1]):
             why("the terms have different dtypes", node)
             continue
+        # A scale that is computed from the sum would make a cycle: the node that gives the sum
+        # reads it.
         if any(tensor.inputs for tensor in node.inputs[1:]):
             why("scale or bias is computed", node)
             continue
@@ -46,6 +48,7 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         inputs, attrs = [*add.inputs, *node.inputs[1:]], dict(node.attrs)
         total = add.outputs[0]
         edit.become(node, op_type, inputs, domain=DOMAIN, **attrs)
+        # The next block reads the sum again, under its name.
         edit.produce(node, total)
         edit.remove(add.last)
         count += 1
@@ -55,6 +58,8 @@ def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
 def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> str | None:
     """Return the op type of the sum followed by the body of the norm, which the model has."""
+    # The writer of bodies decides between Add and Sum: onnxruntime fuses an Add with the norm,
+    # which is slower since 1.30 (docs/internals/performance_log.md, Norms).
     body = bodies.body(f"{name.partition('.')[0]}/sum", dtype)
     function = bodies.function(norm)
     if body is None or function is None or not append_body(body, function):

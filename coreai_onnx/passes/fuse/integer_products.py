@@ -82,6 +82,8 @@ def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized
         steps = edit.node("Reshape", node, [steps, view.inputs[1]], **view.attrs).outputs[0]
     matrix = weight.steps
     if attribute_of(node, "transB", 0):
+        # MatMulInteger has no transB; pretranspose_weights stores the transposed integers in the
+        # next round.
         matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]
         matrix.dtype, matrix.shape = weight.steps.dtype, list(reversed(weight.steps.shape))
     inputs = [steps, matrix, zero or gs.Variable.empty()]
@@ -101,6 +103,8 @@ def _parameters(values: Dequantized) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor | 
     """Return integers, scale and zero point; those of ``DynamicQuantizeLinear`` if it made them."""
     scale = before_views(values.scale)
     zero = None if values.zero is None else before_views(values.zero)
+    # torch decomposes a dynamic quantization into its parameters and a QuantizeLinear with them.
+    # onnxruntime fuses a MatMulInteger only with the integers of the op itself.
     quantize = made_by(values.steps, "QuantizeLinear")
     maker = scale.inputs[0] if scale.inputs else None
     if (

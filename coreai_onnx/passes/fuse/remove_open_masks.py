@@ -39,6 +39,7 @@ def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
         word = None if mask is None else _open_word(mask, positions)
         if word is None:
             continue
+        # The body that `attention_without_mask` provides has neither.
         if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
             why("there are sinks or a soft cap", node)
             continue
@@ -73,4 +74,5 @@ def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
         return None
     if values.dtype == np.bool_:
         return "mask" if values.all() else None
+    # A mask of floats is added to the scores, so zeros hide nothing.
     return None if np.any(values) else "bias"

@@ -40,6 +40,7 @@ def unsigned_activations(graph: gs.Graph, why: Why) -> int:
         if zero is None or dtype_of(zero) != _INT8 or not _is_one_number(node.inputs[1]):
             continue
         steps = node.outputs[0]
+        # The integers themselves change, so nothing else may read them.
         if edit.is_output(steps) or not all(_restores(r, node, edit) for r in steps.outputs):
             why("something else than DequantizeLinear reads the int8 values", node)
             continue
@@ -128,6 +129,7 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
         tensor = moved.inputs[0]
     reader = made_by(tensor, "DequantizeLinear")
     held = None if reader is None else steps_of(reader)
+    # onnxruntime selects no integer product for weights with a scale per block.
     if reader is None or held is None or held.dtype != _INT8 or held.block:
         return None
     return reader, 0, 2
@@ -136,6 +138,7 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
 def _is_safe(tensor: gs.Tensor) -> bool:
     while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
         tensor = moved.inputs[0]
+    # The whole weight is read, since a single large value can saturate.
     codes = constant_of(tensor)
     return codes is not None and -_SAFE <= codes.min(initial=0) <= codes.max(initial=0) <= _SAFE
 
@@ -148,6 +151,8 @@ def _shift(
     inputs[steps] = _moved(edit, reader, inputs[steps], weights)
     inputs += [gs.Variable.empty()] * (zero + 1 - len(inputs))
     if given is None:
+        # One number serves MatMulInteger for all columns; DequantizeLinear needs zero points in
+        # the shape of its scales.
         form = () if steps else static_shape_of(reader.inputs[1])
         inputs[zero] = edit.constant("zero_u8", np.full(form or (), HALF_RANGE, np.uint8))
     else:

@@ -49,6 +49,7 @@ def attention_of_rows(graph: gs.Graph, why: Why) -> int:
     if graph.name.partition(".")[0] != NAME:
         return 0
     attention = next((node for node in graph.nodes if is_standard(node, "Attention")), None)
+    # With the attribute, an earlier round has rewritten the body.
     if attention is None or "q_num_heads" in attention.attrs:
         return 0
     reason = _obstacle(attention, bodies.calls(graph))
@@ -69,6 +70,7 @@ def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
         if any(not _turned(tensor) for tensor in call.inputs[:3]):
             return "queries, keys or values of a call are not transposed from rows"
         readers = call.outputs[0].outputs
+        # A transpose that does not cancel is a copy that the body did not make before.
         if not readers or any(attribute_of(r, "perm", None) != PERM for r in readers):
             return "what a call gives is not transposed to rows"
         mask = input_of(call, _MASK)
@@ -107,6 +109,7 @@ def _end(graph: gs.Function, attention: gs.Node) -> gs.Node | None:
         return attention if any(output is attended for output in graph.outputs) else None
     if len(readers) > 1:
         return None
+    # The cast back from float32 is elementwise: it may follow the new transpose.
     if is_standard(readers[0], "Cast", "CastLike"):
         return attention
     chosen = is_standard(readers[0], "Where") and readers[0].inputs[1] is attended

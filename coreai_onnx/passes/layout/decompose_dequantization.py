@@ -65,8 +65,10 @@ def _is_replaced(node: gs.Node, steps: Steps, graph: gs.Graph) -> bool:
     """Whether onnxruntime would replace a node, for any of its readers."""
     source, _ = before_transposes(node.inputs[0], 0)
     is_computed = not isinstance(source, gs.Constant)
+    # Case 3, whatever reads the values.
     if is_computed and (steps.dtype == _INT32 or not steps.is_scalar):
         return True
+    # Case 3 for int8: onnxruntime moves the quantization across the reader and writes it anew.
     is_written_wrong = steps.dtype == _INT8 and (graph.opset or 0) >= _OUTPUT_DTYPE_SINCE
     return any(
         (is_written_wrong and is_computed and is_standard(reader, *MOVED))
@@ -95,9 +97,11 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
     if is_standard(reader, "Add"):  # onnxruntime makes a Gemm of it
         product = made_by(reader.inputs[1 - place], "MatMul")
         return product is not None and has_other_bias_scale(product, bias)
+    # Case 4 in a single op.
     if place == 2:
         return is_standard(reader, "Gemm", "Conv") and has_other_bias_scale(reader, bias)
     if is_standard(reader, "Conv"):
+        # Case 2: filters are the first axis of the weight.
         return place == 1 and steps.is_weight and steps.axis not in (None, 0)
     if not is_standard(reader, "MatMul", "Gemm"):
         return False
@@ -105,6 +109,7 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
         return not steps.is_scalar
     if not steps.is_weight:
         return False
+    # Case 1 for a factor that is not on integers, case 2 for the axis of the scales.
     outputs = 0 if attribute_of(reader, "transB", 0) else 1
     on_integers = steps.dtype in BYTES and not steps.block and quantized_rows(reader.inputs[0])
     return not on_integers or steps.axis not in (None, outputs)

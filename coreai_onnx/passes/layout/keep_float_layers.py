@@ -18,6 +18,7 @@ from coreai_onnx.passes.engine.why import Why
 
 _LAYERS = ("Conv", "ConvTranspose", "Gemm")
 _CLAMPS = ("Relu", "Clip", "Cast")
+# Half of the range of int32: the other half is left to the sums of products.
 _LARGEST = 1 << 30
 """The largest magnitude of a bias in the units of the sums, which are added to it in int32."""
 
@@ -74,6 +75,7 @@ def _is_changed(node: gs.Node, bias: gs.Tensor | None) -> bool:
     scales = sum_scales(node)
     if values is None or scales is None or values.dtype.kind != "f":
         return False
+    # A scale of 0 makes any bias infinitely large, as it should.
     with np.errstate(divide="ignore", invalid="ignore"):
         return bool((np.abs(values.reshape(-1).astype(np.float64)) / scales > _LARGEST).any())
 
@@ -87,6 +89,7 @@ def _is_dequantized(tensor: gs.Tensor) -> bool:
 
 def _is_quantized(tensor: gs.Tensor) -> bool:
     """Whether a result is quantized, perhaps behind ops that onnxruntime swaps it with."""
+    # No recursion, since networks have long chains of such ops.
     waiting = [tensor]
     while waiting:
         for reader in waiting.pop().outputs:

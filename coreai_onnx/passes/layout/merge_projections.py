@@ -40,6 +40,7 @@ def merge_projections(graph: gs.Graph, why: Why) -> int:
     if context_of(graph).kind == "function":
         return 0  # in a function, weights are inputs
     edit, count = Edit(graph), 0
+    # By input, dtype and rows of the weight: those that np.concatenate can join.
     groups: dict[tuple[int, str, int], list[_Projection]] = {}
     for node in graph.nodes:
         found = _projection(node, edit, why)
@@ -63,6 +64,7 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
         for other in node.inputs[0].outputs
         if is_standard(other, "MatMul") and isinstance(other.inputs[1], gs.Constant)
     ]
+    # Before any near miss: a layer that has its input for itself is not one.
     if not isinstance(weight, gs.Constant) or len(weight.shape) != 2 or len(siblings) < 2:
         return None
     if np.dtype(weight.dtype).kind != "f" and np.dtype(weight.dtype).name != "bfloat16":
@@ -120,6 +122,7 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
     known = [bias for bias in biases if bias is not None]
     present = [bias is not None for bias in biases]
 
+    # One Add serves all layers, so a layer without a bias gets zeros.
     def join(*parts: np.ndarray) -> np.ndarray:
         rest = iter(parts)
         return np.concatenate(

@@ -39,6 +39,7 @@ def pretranspose_weights(graph: gs.Graph, why: Why) -> int:
         if readers:
             why("something else reads the weight", node)
             continue
+        # Transposes of one weight share one copy.
         if id(weight) not in done:
             name = context_of(graph).names.claim(f"{weight.name}.T")
             rows, columns = weight.shape

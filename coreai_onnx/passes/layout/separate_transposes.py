@@ -48,6 +48,7 @@ def _meets_a_product(edit: Edit, bodies: Bodies, result: gs.Tensor, *, cast: boo
         result: The tensor.
         cast: Whether onnxruntime inserts a Cast after it, or there is one before it.
     """
+    # Any caller may multiply an output of a function; callers are not searched.
     if cast and isinstance(edit.graph, gs.Function) and edit.is_output(result):
         return True
     for reader in result.outputs:
@@ -75,6 +76,7 @@ def _multiplied(bodies: Bodies, tensor: gs.Tensor, *, cast: bool) -> bool:
                 return True
         elif is_standard(reader, "MatMul"):
             ranks = {rank_of(operand) for operand in reader.inputs}
+            # Operands of equal rank do not trigger the defect.
             if cast and (None in ranks or len(ranks) > 1):
                 return True
         elif _multiplied_in_call(bodies, reader, tensor, cast=cast):

@@ -25,6 +25,7 @@ def split_after_heads(graph: gs.Graph, why: Why) -> int:
         parts = [_laid_out(edit, tensor) for tensor in node.outputs]
         if all(part is None for part in parts):
             continue
+        # One Split by heads needs parts of one head size.
         found = [part for part in parts if part is not None]
         if len(found) < len(parts) or len({part[1] for part in found}) > 1:
             why("the parts are not all laid out by heads of one size", node)

@@ -68,6 +68,8 @@ def moves_first_axis(perm: Any) -> bool:
     if not isinstance(perm, list) or len(perm) < 3:
         return False
     last = len(perm) - 1
+    # FusedMatMul can express these (transBatchA, transBatchB), so MatmulTransposeFusion looks for
+    # them.
     return perm[:-2] == list(range(1, last)) and sorted(perm[-2:]) == [0, last]
 
 
@@ -75,11 +77,13 @@ def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
     """Rewrite a product; return whether it was possible."""
     perm, shapes = list(transpose.attrs["perm"]), [list(tensor.shape) for tensor in node.inputs]
     ranks = [len(shape) for shape in shapes]
+    # The axis that is multiplied stays last, and a matrix has no batch axes to permute.
     if index == 0 and perm[-1] == len(perm) - 1 and ranks[1] <= 2:
         _commute(edit, node, transpose, perm if ranks[1] == 2 else perm[:-1])
         return True
     if min(ranks) < 2:
         return False
+    # Equal ranks avoid the defect; MatMul broadcasts leading dims of 1.
     lower, missing = int(ranks[0] > ranks[1]), abs(ranks[0] - ranks[1])
     axes = edit.constant("axes", np.arange(missing, dtype=np.int64))
     wide = edit.node("Unsqueeze", node, [node.inputs[lower], axes]).outputs[0]
