@@ -44,6 +44,7 @@ class QuantizedLayer:
     @property
     def quality(self) -> float:
         """The ratio that layers are compared by: that of the product if it is known."""
+        # Methods with calibration data trade the error of the weight for that of the product.
         return self.sqnr if self.output_sqnr is None else self.output_sqnr
 
 
@@ -94,6 +95,7 @@ class QuantizationReport:
     def other_groups(self) -> tuple[QuantizedLayer, ...]:
         """The layers whose groups have another size than those of most layers."""
         sizes = Counter(layer.scheme.group_size for layer in self.layers)
+        # The default of the user may fit no layer at all: the most frequent size is the usual one.
         usual = max(sizes, key=lambda size: sizes[size], default=0)
         return tuple(layer for layer in self.layers if layer.scheme.group_size != usual)
 
@@ -127,6 +129,7 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         """Return sizes, changes, the worst layers, and the weights that keep their dtype."""
+        # A model whose only weights are empty has 0 bytes.
         ratio = self.bytes_before / max(self.bytes_after, 1)
         sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
         parts = [f"quantized {len(self.layers)} weights: {sizes} ({ratio:.1f} times smaller)"]

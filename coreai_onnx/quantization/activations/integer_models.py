@@ -136,12 +136,12 @@ def _quantized(
 ) -> Quantized:
     if model.graph.opset_imports.get("", 1) < _OLDEST[bits]:
         raise QuantizationError(f"activations of {bits} bits need opset {_OLDEST[bits]} or later")
-    refuse_few_bits(model)
-    copy = model.clone()
+    refuse_few_bits(model)  # which have no float weight to round
+    copy = model.clone()  # an error must leave the program as it is
     layers, kept = _chosen(copy, rules)
     if not layers:
         if not kept:
-            refuse_integers(model)
+            refuse_integers(model)  # otherwise the reasons in `kept` say more
         raise QuantizationError(_nothing(kept))
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)
@@ -275,8 +275,8 @@ class _IntegerWriter:
         rounded, step = self._activation(x)
         node.replace_input_with(0, rounded)
         others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-        largest = np.abs(array).max(axis=others, initial=0)
-        limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE
+        largest = np.abs(array).max(axis=others, initial=0)  # initial: of an empty weight
+        limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE  # see both constants
         scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
         bias = _bias_of(node, len(scales))
         if bias is not None and not _keeps_floats(bias[0], node):
@@ -325,7 +325,7 @@ class _IntegerWriter:
             row = row.reshape((1,) * (len(shape) - 1) + (-1,))
             self._replace(reader, index, self._initializer(f"{name}.row", row))
             return
-        values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)
+        values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)  # beyond 2**24
         codes = np.clip(values, -_BIAS, _BIAS).astype(np.int32)
         inputs = [
             self._initializer(f"{name}.int32", codes),
@@ -351,7 +351,7 @@ class _IntegerWriter:
         if value not in self._quantized:
             readers, steps = list(value.uses()), np.iinfo(self.dtype).max
             low, high = self.ranges[value.name or ""]
-            low, high = min(low, 0.0), max(high, 0.0)
+            low, high = min(low, 0.0), max(high, 0.0)  # padding and Relu need an exact 0
             scale = np.maximum(np.float32((high - low) / steps or 1.0), _SMALLEST)
             zero = np.clip(np.rint(-low / scale), 0, steps).astype(self.dtype)
             name, first = value.name or "", readers[0].node
@@ -366,10 +366,10 @@ class _IntegerWriter:
 
     def _round_result(self, value: ir.Value) -> None:
         """Let all readers of a result read it rounded."""
-        readers = [(use.node, use.idx) for use in value.uses()]
+        readers = [(use.node, use.idx) for use in value.uses()]  # before QuantizeLinear joins them
         if value.is_graph_output() or not readers:
             return
-        rounded, _ = self._activation(value)
+        rounded, _ = self._activation(value)  # which reads the value itself
         maker = rounded.producer()
         for node, index in readers:
             if node.op_type != "QuantizeLinear" and node is not maker:
