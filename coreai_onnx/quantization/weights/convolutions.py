@@ -44,7 +44,7 @@ class ConvolutionWeight(MatrixWeight):
         Methods that need the inputs of products become ``"hqq"``.
 
         Returns:
-            The scheme, or the reason why there is none.
+            The scheme, or the reason why no group size fits.
         """
         channels = self.shape[1] // self.kernel
         sizes = [n * self.kernel for n in range(1, channels + 1) if channels % n == 0]
