@@ -75,6 +75,8 @@ class Speech:
         given = {name: options[name] for name in _PASSED if options.get(name) is not None}
         sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
         if sampling:
+            # Whisper's default is a list of temperatures that are tried in turn; sampling needs one
+            # of them.
             given |= {"temperature": 1.0, "do_sample": True, **sampling}
         if options.get("stop_ids"):
             given["eos_token_id"] = list(options["stop_ids"])
@@ -84,10 +86,15 @@ class Speech:
         return ids[0] if is_single else ids
 
     def _seeded(self, features: Array, given: dict[str, Any], seed: int | None) -> torch.Tensor:
+        # ``generate`` draws from torch's global generator: the caller's must not move.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.seed() if seed is None else seed)
             tokens: torch.Tensor = self._model.generate(
-                torch.from_numpy(features), use_cache=False, **given
+                # The states are in the session: a cache of transformers would find no keys and
+                # values.
+                torch.from_numpy(features),
+                use_cache=False,
+                **given,
             )
         return tokens
 
@@ -117,6 +124,7 @@ class _Whisper(WhisperForConditionalGeneration):
     """The model that transformers' ``generate`` calls: it has modules, but no weights."""
 
     def __init__(self, config: Any, encoder: Session, decoder: Session) -> None:
+        # No memory for the weights, which are in the sessions.
         with torch.device("meta"):
             super().__init__(config)
         self._encoder_in_session, self._decoder = _Encoder(encoder), decoder
@@ -162,10 +170,13 @@ class _Whisper(WhisperForConditionalGeneration):
     def _continued(self, ids: torch.Tensor, state: torch.Tensor) -> Decoding:
         """Return the decoding of these tokens: that of the last call, if they are one more."""
         last = self._decoding
+        # Another window, or a beam that was exchanged, starts anew: the states belong to the last
+        # tokens.
         if last is not None and state is self._state and torch.equal(last.ids, ids[:, :-1]):
             last.append(ids[:, -1])
             return last
         if last is not None:
+            # States are released at once, because they may be large.
             last.close()
         prompt = Prompt(ids, torch.ones_like(ids), is_text=False, is_single=False)
         feeds = {"encoder_hidden_states": state.numpy()}
