@@ -14,7 +14,7 @@ from coreai_onnx.quantization.weights.products import MatrixWeight
 from coreai_onnx.quantization.weights.scheme import Scheme, fitting_sizes
 
 Rule = int | Mapping[str, Any] | Scheme | None
-"""What a pattern selects: bits, fields of the scheme that differ, a scheme, or None to keep the dtype."""
+"""What a pattern selects: bits, fields of the scheme that differ, a scheme, or None to skip."""
 MINIMUM_SIZE = 4096
 """Weights with fewer elements keep their dtype: they are a small part of a file."""
 

@@ -47,7 +47,7 @@ def check(settings: Mapping[str, Any]) -> None:
         check_settings(f"AutoRound, extra_config[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)
         # A pattern that is not valid must fail here, and not in the middle of the weights.
         matches(pattern, "")
-        # A layer may have a dtype of its own, which is as unsupported as that of all layers.
+        # A layer may override the dtype of all layers.
         _check_layer({**settings, **own})
     _check_layer(settings)
 

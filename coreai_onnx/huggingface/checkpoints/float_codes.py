@@ -65,7 +65,7 @@ def scale_values(scales: torch.Tensor) -> torch.Tensor:
     if scales.dtype == torch.uint8:
         # torch has no arithmetic for E8M0, and a power of 2 by ``ldexp`` is exact.
         return torch.ldexp(torch.ones(scales.shape), scales.int() - _BIAS)
-    # Scales in 16 bits stay as they are: the file would be larger, and the values the same.
+    # Scales in 16 bits stay: in float32 the file would be larger, and the values the same.
     wide = scales.dtype in (torch.float16, torch.bfloat16, torch.float32)
     return scales if wide else scales.float()
 

@@ -42,7 +42,6 @@ class _Kind:
 
 
 def _whole(least: int, most: int = _LARGEST) -> Callable[[Any], bool]:
-    # Not isinstance.
     return lambda value: type(value) is int and least <= value <= most  # bool is a subclass of int
 
 

@@ -89,12 +89,9 @@ class Speech:
         # ``generate`` draws from torch's global generator: the caller's must not move.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.seed() if seed is None else seed)
+            # The states are in the session: a cache of transformers would find no keys and values.
             tokens: torch.Tensor = self._model.generate(
-                # The states are in the session: a cache of transformers would find no keys and
-                # values.
-                torch.from_numpy(features),
-                use_cache=False,
-                **given,
+                torch.from_numpy(features), use_cache=False, **given
             )
         return tokens
 
