@@ -113,7 +113,7 @@ def _check_node(node: fx.Node, name: str) -> None:
 
 
 def _fault(node: fx.Node) -> str:
-    """Return what is wrong with the target of a node; empty if nothing is."""
+    """Return what is wrong with the target of a node, or an empty string."""
     if node.op != "call_function":
         return f"is a {node.op}; a program has only call_function nodes"
     if mutates(node):

@@ -164,7 +164,7 @@ def _write_further(
 
 
 def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
-    """Return what is given, or else the first of what is known."""
+    """Return the given name if it is known, or the first known name by default."""
     names = list(known)
     if given is None:
         return names[0]

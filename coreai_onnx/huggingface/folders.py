@@ -30,7 +30,7 @@ WRITTEN = (*_COPIED, "*.onnx", "*.onnx.data", "genai_config.json", "*coreai_onnx
 
 
 def copy_companions(model: Any, source: Path | None, target: Path) -> None:
-    """Write configuration and tokenizer: those of the source folder, or of the model object.
+    """Write the configuration and tokenizer of the source folder, or of the model object.
 
     Args:
         model: The model.
@@ -53,7 +53,7 @@ def check_companions(source: Path) -> None:
     """Check that the JSON files of a tokenizer and a configuration are complete.
 
     Raises:
-        ModelSourceError: If one is not JSON.
+        ModelSourceError: If a file is not valid JSON.
     """
     for file in _companions(source):
         if file.suffix == ".json":
@@ -92,7 +92,7 @@ _LIMITS = MappingProxyType(
 
 
 def setting_fault(settings: Mapping[str, Any]) -> str:
-    """Return which setting has a number that no model can be built with, or an empty text.
+    """Return the first setting with which no model can be built, or an empty string.
 
     Args:
         settings: The content of a ``config.json``, with configurations of parts such as

@@ -86,7 +86,7 @@ def _like(value: ir.Value, name: str) -> ir.Value:
 
 
 def _any_length(value: ir.Value) -> None:
-    """Let an input have another length than the result: runtimes pass none in the first call."""
+    """Give an input a length of its own: runtimes pass an empty one in the first call."""
     assert value.shape is not None
     batch, heads, _, size = value.shape
     value.shape = ir.Shape([batch, heads, f"past_{SOURCE}", size])

@@ -163,7 +163,7 @@ def _check_range(model: torch.nn.Module) -> None:
     """Check that no weight became infinite.
 
     Raises:
-        ModelSourceError: If one did.
+        ModelSourceError: If a weight is infinite.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and bool(parameter.isinf().any()):
@@ -284,7 +284,7 @@ def _check_safetensors(file: Path) -> None:
     """Check that a file of weights is complete.
 
     Raises:
-        ModelSourceError: If it is not.
+        ModelSourceError: If the file is incomplete or not in this format.
     """
     try:
         # The header has the end of the last tensor, so that opening finds a file that was cut off.

@@ -54,7 +54,7 @@ class Probes:
     def _traced(
         self, weight: ir.Value, inputs: tuple[ir.Value, ...], root: Root
     ) -> Iterator[tuple[ir.Value, tuple[ir.Value, ...]]]:
-        """Yield the initializer and the inputs of a product, for each way to call its function."""
+        """Yield the initializer and the inputs of a product for each call of its function."""
         if not isinstance(root, ir.Function):
             yield weight, inputs
             return
@@ -69,7 +69,7 @@ class Probes:
                 yield from self._traced(origin(argument), values, caller)
 
     def _passed(self, call: ir.Node, function: ir.Function, x: ir.Value) -> ir.Value | None:
-        """Return the value outside of a call for a value in its function."""
+        """Return the value in the caller for a value in the called function."""
         if self._products.owner(x) is function:
             return call.inputs[list(function.inputs).index(x)]
         if x.graph is not function.graph:
@@ -86,7 +86,7 @@ class Probes:
         return call.outputs[index]
 
     def _returned(self, values: Sequence[ir.Value]) -> bool:
-        """Make values outputs of the model; return whether that is possible."""
+        """Make values outputs of the model, if possible, and return whether they are."""
         graph = self.model.graph
         if not all(value.graph is graph or value.is_graph_input() for value in values):
             return False

@@ -24,7 +24,7 @@ class OutputChange:
     Attributes:
         name: Name of the output.
         sqnr: Ratio of the output before to its change in decibels: infinite if nothing changed,
-            negative infinity if a value is no longer finite or the shape is another.
+            negative infinity if a value is no longer finite or the shape differs.
         cosine: Cosine between the output before and after, 1 if nothing changed.
         largest: The largest change of a value.
         same_choice: Share of the rows (along the last axis) whose largest value is at the same
@@ -40,7 +40,7 @@ class OutputChange:
 
 @dataclass(frozen=True)
 class MetricChange:
-    """A number that a user's function computes, before and after.
+    """A number that a user's function computes, before and after the quantization.
 
     Attributes:
         name: Its name.
@@ -61,7 +61,7 @@ class MetricChange:
 
 @dataclass
 class _Sums:
-    """What one output adds up to over the calls."""
+    """The sums of one output over the calls."""
 
     signal: float = 0.0
     after: float = 0.0
@@ -147,7 +147,7 @@ def output_changes(
 
 
 def beginning(feeds: Iterable[Feed]) -> tuple[list[Feed], Iterable[Feed]]:
-    """Return the first calls of calibration data, and all of its calls, also of an iterator."""
+    """Return the first calls of calibration data, and an iterable of all of its calls."""
     rest = iter(feeds)
     first = list(islice(rest, FIRST_CALLS))
     return first, chain(first, rest)
@@ -161,7 +161,7 @@ def _flat(array: Array) -> Array:
 
 
 def _choices(array: Array) -> Array:
-    """Return the place of the largest value in each row; of the largest magnitude, if complex."""
+    """Return the index of the largest value in each row, or of the largest magnitude if complex."""
     # argmax raises an error for an axis without elements.
     if not array.size:
         return np.zeros(0, np.intp)

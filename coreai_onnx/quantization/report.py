@@ -88,19 +88,19 @@ class QuantizationReport:
 
     @property
     def worst(self) -> tuple[QuantizedLayer, ...]:
-        """The layers in the order of their quality, the worst one first."""
+        """The layers sorted by quality, worst first."""
         return tuple(sorted(self.layers, key=lambda layer: layer.quality))
 
     @property
     def other_groups(self) -> tuple[QuantizedLayer, ...]:
-        """The layers whose groups have another size than those of most layers."""
+        """The layers whose group size differs from that of most layers."""
         sizes = Counter(layer.scheme.group_size for layer in self.layers)
-        # The default of the user may fit no layer at all: the most frequent size is the usual one.
+        # The default size may fit no layer at all, so that the most frequent one is the usual one.
         usual = max(sizes, key=lambda size: sizes[size], default=0)
         return tuple(layer for layer in self.layers if layer.scheme.group_size != usual)
 
     def table(self, layers: Sequence[QuantizedLayer] | None = None) -> str:
-        """Return a table of layers, by default of all of them."""
+        """Return a table of the given layers, or of all layers."""
         header = ("layer", "shape", "scheme", "before", "after", "SQNR dB", "output SQNR dB")
         rows = [_cells(layer) for layer in (self.layers if layers is None else layers)]
         return render(header, rows, indent="  ")

@@ -132,7 +132,7 @@ def _valid_cases(
     """Yield the calls that the composite accepts, with the runs of a kernel.
 
     Raises:
-        KernelError: If it accepts none.
+        KernelError: If the composite accepts none of the calls.
     """
     refusal, count = "", 0
     for call in example_calls(composite, dtype, attributes, shapes):
@@ -187,7 +187,7 @@ class _Models:
     def of(self, case: _Case) -> int:
         """Return the index of a model for a call; calls that differ in sizes only share one."""
         call = case.call
-        # Opening a session takes longer than a run: calls that differ in sizes only share a model.
+        # Each model needs a session: calls that differ in sizes only share one.
         kinds = [(n, x.dtype, x.shape if call.fixed else x.ndim) for n, x in call.inputs.items()]
         key = (repr(kinds), repr(sorted(call.attributes.items())))
         if key not in self._known:

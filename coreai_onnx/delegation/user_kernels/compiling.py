@@ -139,7 +139,7 @@ def _run(command: Sequence[str]) -> bytes:
     """Run the compiler and return its output.
 
     Raises:
-        KernelError: If it fails.
+        KernelError: If the compiler fails.
     """
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - the compiler
     if done.returncode != 0:

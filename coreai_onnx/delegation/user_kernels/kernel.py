@@ -43,7 +43,7 @@ class Kernel:
         return USER_DOMAIN
 
     def mismatch(self, model: ir.Model) -> str:
-        """Return why a function of a model is not what the kernel computes, or an empty text.
+        """Return why a function of a model is not what the kernel computes, or an empty string.
 
         A function that was made with another declaration, or with none, may have other inputs.
         """

@@ -63,7 +63,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("compressed-tensors", settings, _KNOWN)
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
@@ -126,7 +126,7 @@ def _of_words(
     weights: Mapping[str, Any],
     shape: tuple[int, int],
 ) -> PackedMatrix:
-    """Return a weight of integers that are packed in words."""
+    """Return a weight of integers packed into words."""
     bits, (outputs, columns) = check_bits(weights.get("num_bits", 8)), shape
     zeros = tensors.get(f"{path}.weight_zero_point")
     zeros = None if zeros is None else _unpacked(zeros.T, bits, outputs).T.contiguous()
@@ -152,7 +152,7 @@ def _unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 def _of_bytes(
     tensors: Checkpoint, path: str, scales: torch.Tensor, weights: Mapping[str, Any]
 ) -> PackedMatrix:
-    """Return a weight that is stored in bytes, of perhaps fewer bits."""
+    """Return a weight stored in bytes, possibly with codes of fewer bits."""
     weight = tensors[f"{path}.weight"]
     if weight.dtype == FLOAT8:
         # Scales for each row are not those of blocks, whatever the settings say.
@@ -184,14 +184,14 @@ def _of_bytes(
 
 
 def _by_rows(scales: torch.Tensor, outputs: int) -> torch.Tensor:
-    """Return scales as a matrix: a single one is that of each row."""
+    """Return scales as a matrix; a single scale is repeated for each row."""
     if scales.numel() == 1:
         return scales.reshape(1, 1).expand(outputs, 1).contiguous()
     return scales.unsqueeze(1) if scales.dim() == 1 else scales
 
 
 def _group_size(weights: Mapping[str, Any]) -> int | None:
-    """Return the size of a group that the settings name; None if they name none."""
+    """Return the group size in the settings, or None."""
     size = weights.get("group_size")
     # Files may name a group size beside a strategy that does not use it.
     return int(size) if size and weights.get("strategy", "group") in ("group", None) else None

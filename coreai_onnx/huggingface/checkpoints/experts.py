@@ -78,7 +78,7 @@ class PackedExperts(torch.nn.Module):
 
 
 def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
-    """Return the matrices of experts as one.
+    """Return the matrices of all experts as one stacked matrix.
 
     Args:
         experts: The matrices of each expert, whose outputs are those of one weight after another.
@@ -98,7 +98,7 @@ def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
 
 
 def _joined(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
-    """Return matrices below each other."""
+    """Return the matrices concatenated along their outputs."""
     first = matrices[0]
     # Outputs below each other read one row of inputs, which has one order.
     if any(not _same(matrix.order, first.order) for matrix in matrices):

@@ -119,7 +119,7 @@ def load_quantized(
     plain = type(config).from_dict(config.to_dict())
     if hasattr(plain, "quantization_config"):
         del plain.quantization_config
-    # Every weight is overwritten: random numbers for all of them would take longer than loading.
+    # Every weight is overwritten: random numbers would be drawn for nothing.
     with no_init_weights():
         model = build(plain).to(dtype)
     tensors = Checkpoint.of(folder)

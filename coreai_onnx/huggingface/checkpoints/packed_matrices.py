@@ -197,10 +197,10 @@ def unpacked_rows(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
 
 
 def check_bits(bits: object) -> int:
-    """Return the size of a code, if a byte can hold it.
+    """Return the size of a code after checking that it fits into a byte.
 
     Raises:
-        ModelSourceError: If it cannot.
+        ModelSourceError: If the size is not from 2 to 8.
     """
     if not isinstance(bits, int) or not 2 <= bits <= _BYTE:
         raise ModelSourceError(f"weights of {bits} bits are not supported, only of 2 to {_BYTE}")
@@ -208,7 +208,7 @@ def check_bits(bits: object) -> int:
 
 
 def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
-    """Return the bytes of words that hold codes of a row, and less than one word more."""
+    """Return the bytes of the words that hold the codes of each row, including padding."""
     if words.dtype.is_floating_point or words.dtype.is_complex or words.dim() != 2:
         raise ModelSourceError(
             f"packed codes are {words.dtype} {list(words.shape)}, not a matrix of integers"
@@ -231,7 +231,7 @@ def _unpacked(stream: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
 
 
 def _group_size(scales: torch.Tensor, columns: int, given: int | None) -> int:
-    """Return the size of a group; what is given, or else a row divided by the number of scales."""
+    """Return the given group size, or the length of a row divided by the number of scales."""
     if scales.dim() != 2 or not scales.dtype.is_floating_point:
         raise ModelSourceError(
             f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"

@@ -166,7 +166,7 @@ class Rounding(torch.nn.Module):
     def _floats(self, x: torch.Tensor) -> torch.Tensor:
         """Return values rounded to the floating-point numbers of the scheme."""
         largest = _LARGEST[self.scheme.bits]
-        # Older releases of torch convert numbers beyond the largest to NaN, newer ones to the largest.
+        # Older releases of torch make numbers beyond the largest NaN, newer ones the largest.
         kept = x.clamp(-largest, largest)
         if self.scheme.bits == 8:
             return kept.to(FLOAT8).float()

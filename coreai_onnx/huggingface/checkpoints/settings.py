@@ -20,7 +20,7 @@ _OFF: tuple[object, ...] = (None, False, "", [], {}, ())
 
 
 def check_settings(what: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Check that no setting is ignored that may change what a layer computes.
+    """Refuse settings that are not read but may change what a layer computes.
 
     Args:
         what: The part of the configuration, for the message.
@@ -42,7 +42,7 @@ def matches(pattern: str, path: str) -> bool:
     """Whether a regular expression matches the start of a path.
 
     Raises:
-        ModelSourceError: If it is not valid.
+        ModelSourceError: If the pattern is not valid.
     """
     with failures_as(ModelSourceError, f"the pattern {pattern!r} of layers is not valid"):
         # ``match`` rather than ``fullmatch``, as the libraries that write the patterns.

@@ -30,7 +30,7 @@ _MOST_POSITIONS = 2**31 - 1
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a setting may be.
+    """The values that a setting may have.
 
     Attributes:
         name: For messages.
@@ -140,7 +140,7 @@ class Configuration:
 
     @classmethod
     def read(cls, folder: Path) -> Configuration:
-        """Read the files of a folder; a file that is missing says nothing.
+        """Read the files of a folder; missing files are ignored.
 
         Raises:
             GenerationError: If a file cannot be read, or a setting has a value of another kind; the

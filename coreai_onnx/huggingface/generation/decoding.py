@@ -64,11 +64,11 @@ class Decoding:
         self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids), capacity)
 
     def logits(self) -> torch.Tensor:
-        """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
+        """Read the unread tokens and return the last logits, ``[batch, vocabulary]``."""
         return torch.from_numpy(np.asarray(self.read(1)[:, -1], np.float32))
 
     def read(self, count: int) -> Any:
-        """Read the tokens that were not read yet, and return ``[batch, tokens, vocabulary]``.
+        """Read the unread tokens and return logits, ``[batch, tokens, vocabulary]``.
 
         Args:
             count: How many of the last tokens to return logits of, if the model has a choice; 0 for
@@ -218,14 +218,14 @@ def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
 
 
 def _memory() -> int:
-    """Return the bytes of memory that the machine has."""
+    """Return the size of the machine's memory in bytes."""
     if not hasattr(os, "sysconf"):  # on Windows, where an allocation beyond the memory fails
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:
-    """Refuse a text that is longer than a cache of fixed length."""
+    """Refuse a text that does not fit into a cache of fixed length."""
     if all(info.name != "cache_position" for info in session.inputs):
         return
     # Keys and values have four axes, the third of which is the length.

@@ -79,10 +79,10 @@ class Encoder:
 
 
 def read_features(prompt: Any) -> tuple[Array, bool]:
-    """Return a spectrogram ``[batch, bins, frames]``, and whether it was one without the batch.
+    """Return a spectrogram ``[batch, bins, frames]``, and whether it had no batch axis.
 
     Raises:
-        GenerationError: If it is something else.
+        GenerationError: If the prompt is not a spectrogram.
     """
     if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
         raise GenerationError(

@@ -183,7 +183,7 @@ class _Text:
     shown: int = 0
 
     def add(self, token: int) -> str:
-        """Return the text that a token adds; a character of several tokens comes with its last."""
+        """Return the text that a token adds; a character of several tokens comes with the last."""
         self.tokens.append(token)
         before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
         # Byte-level tokens may end within a character of UTF-8: what is not complete decodes to

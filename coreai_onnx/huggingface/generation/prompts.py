@@ -80,7 +80,6 @@ def _rows(prompt: Any) -> list[list[int]]:
     if isinstance(values, Sequence) and not isinstance(values, str):
         # A list of tensors or arrays is admitted too.
         values = [_listed(row) for row in values]
-    # One sequence becomes a batch of one.
     if isinstance(values, Sequence) and values and not isinstance(values[0], Sequence):
         values = [values]
     rows = [list(row) for row in values] if isinstance(values, Sequence) else []

@@ -179,7 +179,7 @@ def _nothing(kept: list[KeptWeight]) -> str:
 
 
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
-    """Return the layers in the order of the nodes; those in functions and subgraphs are left."""
+    """Return the layers in node order, without those in functions and subgraphs."""
     found = {
         p.node: _IntegerLayer(p.node, p.weight, 1 - p.by_rows, None, _is_turned(p), p.dtype)
         for p in Products(model).products
@@ -237,7 +237,7 @@ def _conv_result(node: ir.Node) -> ir.Value:
 
 
 def _keeps_floats(reader: ir.Node, node: ir.Node) -> bool:
-    """Whether the bias that is added to a product stays float32, in the rank of the product.
+    """Whether the bias of a product stays float32 and gets the rank of the product.
 
     onnxruntime would make a Gemm in float32 of a product of rank 3 or more and a row of rank 1,
     before it looks for integers.
@@ -276,7 +276,7 @@ class _IntegerWriter:
         node.replace_input_with(0, rounded)
         others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
         largest = np.abs(array).max(axis=others, initial=0)  # initial: of an empty weight
-        limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE  # see both constants
+        limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE
         scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
         bias = _bias_of(node, len(scales))
         if bias is not None and not _keeps_floats(bias[0], node):
@@ -325,7 +325,9 @@ class _IntegerWriter:
             row = row.reshape((1,) * (len(shape) - 1) + (-1,))
             self._replace(reader, index, self._initializer(f"{name}.row", row))
             return
-        values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)  # beyond 2**24
+        values = np.rint(
+            bias.const_value.numpy().astype(np.float64) / scales
+        )  # int32 exceeds float32's 2**24
         codes = np.clip(values, -_BIAS, _BIAS).astype(np.int32)
         inputs = [
             self._initializer(f"{name}.int32", codes),

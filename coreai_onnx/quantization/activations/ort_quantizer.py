@@ -201,7 +201,7 @@ def _paths(node: Node) -> set[str]:
 
 
 def _operands(node: Node) -> list[Node]:
-    """Return the tensors among the arguments, with those of a list."""
+    """Return the tensors among the arguments, including those of a list."""
     first = node.args[0]
     given = first if isinstance(first, list | tuple) else node.args
     return [x for x in given if isinstance(x, Node)]

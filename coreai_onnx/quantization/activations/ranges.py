@@ -33,7 +33,7 @@ buckets of single values would differ from their neighbors by chance."""
 
 @dataclass(frozen=True)
 class Clipping:
-    """Which values are outside of a range, and rounded to its ends.
+    """Which values a range leaves out and rounds to its ends.
 
     Attributes:
         method: ``"minmax"``: none; ``"percentile"``: the smallest and the largest ones;
@@ -149,7 +149,7 @@ class ValueHistogram:
 
 
 def _merged(lower: Array, upper: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Return middles, widths and counts, with one bucket for the many small ones next to zero."""
+    """Return middles, widths and counts, with the small buckets next to zero merged."""
     middle = (lower.astype(np.float64) + upper) / 2
     order = np.argsort(np.abs(middle))
     below = np.cumsum(counts[order]) / counts.sum()

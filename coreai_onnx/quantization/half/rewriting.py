@@ -174,7 +174,7 @@ class HalfRewriting:
         return found
 
     def _limited(self, value: ir.Value, node: ir.Node) -> ir.Value:
-        """Clip a mask to the finite range, so that a row that is masked wholly gives no NaN."""
+        """Clip a mask to the finite range, so that a fully masked row does not become NaN."""
         # 3.38e38 is less than the largest bfloat16, 3.3895e38, so that rounding cannot make it
         # infinite.
         limit = LIMIT if self.dtype == ir.DataType.FLOAT16 else 3.38e38

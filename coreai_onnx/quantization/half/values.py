@@ -159,7 +159,7 @@ class Values:
                             self.flagged[call.outputs[index]] = self.flagged[value]
 
     def _enter(self, function: ir.Function) -> None:
-        """Give the inputs and outputs of a function what is known of its calls."""
+        """Pass what is known of the calls of a function to its inputs and outputs."""
         calls = self._calls[function.identifier()]
         for index, value in enumerate(function.outputs):
             for result in (call.outputs[index] for call in calls if index < len(call.outputs)):

@@ -181,7 +181,7 @@ def _makers(inputs: list[ir.Value | None]) -> list[ir.Node]:
 def _composite(
     done: PackedWeight, shape: list[int]
 ) -> tuple[str, dict[str, np.ndarray], dict[str, int]]:
-    """Return the composite of a weight, its inputs, and what it has besides bits and shape."""
+    """Return the composite of a weight, its inputs, and its attributes besides bits and shape."""
     # A group is whole kernels: its scale broadcasts over the axes of the kernel.
     grid = (*done.scales.shape, *(1 for _ in shape[2:]))
     scales, codes = done.scales.reshape(grid), done.codes.reshape(-1)

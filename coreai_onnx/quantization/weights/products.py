@@ -97,7 +97,7 @@ class MatrixWeight:
 
     @property
     def is_lookup(self) -> bool:
-        """Whether rows are looked up in it, by itself or besides a product."""
+        """Whether rows are looked up in it, even if products read it as well."""
         return any(product.is_lookup for product in self.products)
 
     @cached_property
@@ -126,7 +126,7 @@ class Products:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Search all graphs of a model but the bodies of standard composites."""
+        """Search all graphs of a model except the bodies of standard composites."""
         self.model = model
         self.calls: dict[ir.OperatorIdentifier, list[Call]] = defaultdict(list)
         """The calls of each function, with the main graph or function that each is in."""
@@ -156,7 +156,7 @@ class Products:
         ]
 
     def owner(self, value: ir.Value) -> ir.Function | None:
-        """Return the function that a value is an input of."""
+        """Return the function that has a value as an input, or None."""
         return self._owners.get(value)
 
     def arguments(self, value: ir.Value) -> list[ir.Value | None]:

@@ -23,7 +23,7 @@ _BIAS = 2
 
 
 class Rewriting:
-    """The rewriting of one model.
+    """Rewrites one model.
 
     Args:
         products: The products of the model.
@@ -31,7 +31,7 @@ class Rewriting:
     """
 
     def __init__(self, products: Products, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
-        """Nothing is changed yet."""
+        """Prepare the rewriting; nothing is changed yet."""
         self.products = products
         self.packed = {weight.value: done for weight, done in packed.items()}
         self._by_rows = {weight.value: weight.by_rows for weight in packed}
@@ -269,7 +269,7 @@ def refuse_few_bits(model: ir.Model) -> None:
     """Check that a model has no products or lookups with weights of few bits.
 
     Raises:
-        QuantizationError: It has some.
+        QuantizationError: The model has some.
     """
     _refuse(model, _FEW_BITS, "have weights of few bits")
 
@@ -278,7 +278,7 @@ def refuse_integers(model: ir.Model) -> None:
     """Check that a model in which nothing can be quantized has no integers for weights.
 
     Raises:
-        QuantizationError: It has some.
+        QuantizationError: The model has some.
     """
     _refuse(model, _INTEGERS, "compute with integers, or dequantize them")
 
