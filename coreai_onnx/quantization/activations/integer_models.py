@@ -136,7 +136,7 @@ def _quantized(
 ) -> Quantized:
     if model.graph.opset_imports.get("", 1) < _OLDEST[bits]:
         raise QuantizationError(f"activations of {bits} bits need opset {_OLDEST[bits]} or later")
-    refuse_few_bits(model)  # which have no float weight to round
+    refuse_few_bits(model)  # they have no float weight to round
     copy = model.clone()  # an error must leave the program as it is
     layers, kept = _chosen(copy, rules)
     if not layers:
@@ -325,9 +325,8 @@ class _IntegerWriter:
             row = row.reshape((1,) * (len(shape) - 1) + (-1,))
             self._replace(reader, index, self._initializer(f"{name}.row", row))
             return
-        values = np.rint(
-            bias.const_value.numpy().astype(np.float64) / scales
-        )  # int32 exceeds float32's 2**24
+        # float32 counts without gaps to 2**24 only, and these codes reach 2**30.
+        values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)
         codes = np.clip(values, -_BIAS, _BIAS).astype(np.int32)
         inputs = [
             self._initializer(f"{name}.int32", codes),
@@ -371,7 +370,7 @@ class _IntegerWriter:
         readers = [(use.node, use.idx) for use in value.uses()]  # before QuantizeLinear joins them
         if value.is_graph_output() or not readers:
             return
-        rounded, _ = self._activation(value)  # which reads the value itself
+        rounded, _ = self._activation(value)  # its QuantizeLinear reads the value itself
         maker = rounded.producer()
         for node, index in readers:
             if node.op_type != "QuantizeLinear" and node is not maker:
