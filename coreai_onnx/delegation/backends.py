@@ -156,7 +156,7 @@ def processed(
             f"the backend {backend_id} raised {type(error).__name__}: {error}\n"
             f"{places(program)}\n  the program is unchanged"
         ) from error
-    # Backends of ExecuTorch return a class of their own with the same field.
+    # A backend may return anything, None included.
     content = getattr(result, "processed_bytes", None)
     if not isinstance(content, bytes):
         raise DelegationError(

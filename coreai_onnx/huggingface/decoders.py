@@ -117,7 +117,7 @@ class Decoder(torch.nn.Module):
         past: list[dict[int, Any]] = [cache_dims(slot) for slot in self.slots]
         mask: dict[int, Any] = {0: BATCH, 1: TOTAL_DIM} if self.slots else ids
         config = self.model.config
-        # torch.export finds the bound in the slice of the table, and refuses dims without it.
+        # The table has no biases for longer texts: a slice of it would be too short.
         if config.model_type in _BIASES_OF_POSITIONS:
             ids[1] = Dim(SEQUENCE, min=0, max=config.max_seq_len)
             past = [{**dims, 2: Dim(dims[2], min=0, max=config.max_seq_len)} for dims in past]
