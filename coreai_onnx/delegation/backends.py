@@ -105,6 +105,7 @@ def backend(backend_id: str) -> Callable[[type[BackendDetails]], type[BackendDet
                 f"the backend {backend_id} is {details!r:.60}, not a subclass of BackendDetails\n"
                 "  derive it: class Backend(BackendDetails)"
             )
+        # The last one wins, so that the cell of a notebook can run again.
         _BACKENDS[backend_id] = details
         return details
 
@@ -145,14 +146,17 @@ def processed(
     if details is None:
         known = ", ".join(sorted(_BACKENDS)) or "none"
         raise DelegationError(f"no backend {backend_id!r} is registered (registered: {known})")
+    # Outside of the ``try``: a wrong setting is the caller's mistake, not the backend's.
     settings = settings_of(compile_specs)
     try:
+        # A copy with weights of its own: a backend may fold or pack them in place.
         result: Any = details.preprocess(isolated(program), list(compile_specs))
     except Exception as error:  # a backend may raise anything
         raise DelegationError(
             f"the backend {backend_id} raised {type(error).__name__}: {error}\n"
             f"{places(program)}\n  the program is unchanged"
         ) from error
+    # A backend may return anything, None included.
     content = getattr(result, "processed_bytes", None)
     if not isinstance(content, bytes):
         raise DelegationError(

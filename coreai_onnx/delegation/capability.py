@@ -70,9 +70,11 @@ def tagged(
         reasons: Why a node is not supported, by name; empty if it is.
         worthwhile: Whether nodes are to be a part; others stay in the program.
     """
+    # Tags are written to a copy: a partitioner may be asked for its reasons only.
     made = with_graph(program, copy_of(program.graph_module))
     reasons = dict(reasons)
     parts = _parts(made, reasons)
+    # Without such nodes, other parts may form, with other results: again until all of them fit.
     while unfit := [node.name for nodes in parts for node in unfit_nodes(nodes)]:
         reasons |= dict.fromkeys(unfit, "its result is not a tensor")
         parts = _parts(made, reasons)
@@ -86,6 +88,7 @@ def tagged(
 
 
 def _parts(program: ExportedProgram, reasons: Mapping[str, str]) -> list[list[fx.Node]]:
+    # torch's partitioner merges nodes only where no path leaves a part and comes back.
     proposed = CapabilityBasedPartitioner(
         program.graph_module, _Support(reasons), allows_single_node_partition=True
     ).propose_partitions()
@@ -100,4 +103,5 @@ class _Support(OperatorSupportBase):
 
     def is_node_supported(self, submodules: Mapping[str, Any], node: fx.Node) -> bool:  # noqa: ARG002 - of torch
         """Whether a node may be in a part."""
+        # Placeholders and outputs have no reason, and are not supported either.
         return self.reasons.get(node.name) == ""

@@ -37,12 +37,14 @@ def claimed(
     reasons = {node.name: _reason(node, lowered.nodes, claim) for node in calls}
 
     def worthwhile(nodes: Iterable[fx.Node]) -> bool:
+        # A part without ONNX nodes would cost a call and save nothing.
         return any(lowered.nodes.get(node.name) for node in nodes)
 
     return tagged(program, spec, reasons, worthwhile)
 
 
 def _reason(node: fx.Node, made: Mapping[str, tuple[ir.Node, ...]], claim: Claim) -> str:
+    # It has no ONNX node of its own, and belongs to the operator whose result it takes.
     if node.target is operator.getitem:
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -51,7 +53,9 @@ def _reason(node: fx.Node, made: Mapping[str, tuple[ir.Node, ...]], claim: Claim
         return "it is delegated already"
     value = node.meta.get("val")
     tensors = value if isinstance(value, list | tuple) else [value]
+    # The function of a part returns tensors only.
     if not all(isinstance(x, torch.Tensor | None) for x in tensors) or value is None:
         return "its result is not a tensor"
     nodes = made.get(node.name, ())
+    # An identity or a size: it may join a part, so that it does not cut the part in two.
     return claim(node, nodes) if nodes else ""

@@ -29,6 +29,7 @@ class EdgeCompileConfig:
     """
 
     preserve_ops: Collection[OpOverload] = ()
+    # Named as in ExecuTorch, so that its scripts run unchanged.
     _check_ir_validity: bool = True
     _skip_dim_order: bool = False
     _core_aten_ops_exception_list: Collection[Any] = ()
@@ -105,6 +106,7 @@ class FinishConfig:
     def __post_init__(self) -> None:
         """Check the fields."""
         for name, reason in _REFUSED.items():
+            # Scripts of ExecuTorch often pass the defaults explicitly.
             if getattr(self, name) not in (None, False):
                 raise StagingError(f"{name} has no counterpart: {reason}\n  leave it out")
         if not isinstance(self.external_constants, bool):
@@ -144,6 +146,7 @@ def _check_planning(one: Any) -> None:
             f"memory_planning_pass is {one!r:.60}, not a MemoryPlanningPass\n"
             "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
         )
+    # A subclass that overrides one of them expects ExecuTorch to call it.
     own = [name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)]
     if own:
         raise StagingError(

@@ -56,7 +56,7 @@ def to_edge(
     Args:
         programs: One program, which becomes the method ``forward``, or programs by method. They are
             not changed.
-        compile_config: Operators to keep; None for none.
+        compile_config: Operators to keep; None decomposes all of them.
         converter: Lowers the programs; it has the lowerings of the user's own operators. None uses
             a new one.
 
@@ -99,6 +99,7 @@ def to_edge_transform_and_lower(
     made = made.transform(transform_passes or ())
     if partitioner is None:
         return made
+    # One after the other: a partitioner must not see the nodes that an earlier one has taken.
     for one in _each(partitioner):
         by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(made.methods, one)
         for name, own in by_method.items():
@@ -116,7 +117,9 @@ def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) 
     kept = {*config.preserve_ops}
     table = {op: rule for op, rule in get_decomp_table().items() if op not in kept}
     with failures_as(ExportError, f"the method {name!r} cannot be decomposed"):
+        # torch.export keeps operators that write in place, which a part cannot have.
         made: ExportedProgram = functional(program).run_decompositions(table)
+    # After the decomposition, which makes the operators that the numbers are for.
     number_nodes(made.graph_module)
     return with_lowered_modules(made)
 
@@ -164,6 +167,7 @@ class EdgeProgramManager(Methods):
         programs, graph_passes = dict(self._programs), dict(self._graph_passes)
         chosen = passes if isinstance(passes, Mapping) else dict.fromkeys(self.methods, passes)
         for name, own in chosen.items():
+            # It raises the error for a method that does not exist.
             self.exported_program(name)
             _check_passes(own)
             for one in own:
@@ -173,6 +177,8 @@ class EdgeProgramManager(Methods):
             graph_passes[name] = (*graph_passes.get(name, ()), *on_graphs)
         made = EdgeProgramManager(programs, self._converter, graph_passes)
         if any(is_graph_pass(one) for own in chosen.values() for one in own):
+            # Run once on a model that is thrown away: a graph pass that fails must fail here, in
+            # its own step.
             made._lowered(FinishConfig())
         return made
 
@@ -214,9 +220,11 @@ class EdgeProgramManager(Methods):
         """
         config = FinishConfig() if config is None else config
         check_configuration(config, FinishConfig, "passes")
+        # A name that is wrong must fail here, and not when the plan is asked for.
         if isinstance(config.memory_planning_pass, Mapping):
             for name in config.memory_planning_pass:
                 self.exported_program(name)
+        # Passes may belong to exported programs or to graphs; `transform` sorts and checks them.
         if config.passes:
             return self.transform(config.passes).finish(replace(config, passes=()))
         program = self._lowered(config)
@@ -236,6 +244,8 @@ class EdgeProgramManager(Methods):
             )
         for name, own in self._graph_passes.items():
             if own:
+                # A program of one method: passes run on all models of a program, and these are for
+                # one only.
                 OnnxProgram({name: program.models[name]}).optimize(own)
         return program
 
@@ -271,6 +281,7 @@ def _check_partitioner(one: Any) -> None:
 def is_graph_pass(one: Callable[..., Any]) -> bool:
     """Whether a pass requires two arguments, ``(graph, why)``, and so runs on the ONNX graph."""
     parameters = inspect.signature(one).parameters.values()
+    # Parameters with defaults do not count: passes of both kinds may have settings.
     return sum(p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD for p in parameters) == 2
 
 
@@ -279,12 +290,14 @@ def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
     name, given = name_of(one), copy_of(program.graph_module)
     try:
         result = one(given)
+    # An error of this package names the pass and the line already.
     except CoreaiError:
         raise
     except Exception as error:  # a user's pass may raise anything
         raise PassError(
             f"pass {name} raised {type(error).__name__}: {error}\n  the program is unchanged"
         ) from error
+    # A PassResult of torch has the module in this field.
     made = given if result is None else getattr(result, "graph_module", result)
     if not isinstance(made, fx.GraphModule):
         raise PassError(
@@ -304,4 +317,5 @@ def _staged(converter: TorchConverter, programs: Mapping[str, ExportedProgram]) 
             done.append(name)
         yield
     finally:
+        # The converter belongs to the caller, whose other programs stay staged.
         converter.clear(entrypoints=done)

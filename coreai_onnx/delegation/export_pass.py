@@ -21,6 +21,7 @@ from coreai_onnx.export.compat.torch_names import (
     pytree,
 )
 
+# ExecuTorch has copies of the operators with checked dtypes; one set is enough here.
 edge_ops = SimpleNamespace(edge=torch.ops)
 """The operators of the edge dialect, ``edge_ops.edge.aten.relu.default``: torch's own."""
 Meta = Mapping[str, Any]
@@ -86,6 +87,7 @@ class ExportPass:
 
     def call(self, graph_module: fx.GraphModule) -> PassResult:
         """Return the rebuilt graph module, in a ``PassResult``."""
+        # A pass calls itself for branches and bodies: the outer graph waits meanwhile.
         outer = self._graph, self._source, self._children, self._names
         self._graph, self._children, self._names = fx.Graph(), {}, {}
         known: dict[fx.Node, Any] = {}
@@ -93,6 +95,7 @@ class ExportPass:
             for node in graph_module.graph.nodes:
                 self._source = node
                 known[node] = self._rebuilt(graph_module, node, known)
+            # The new module owns what its graph reads: a branch that the pass removed stays behind.
             targets = {str(n.target) for n in self._graph.nodes if n.op == "get_attr"}
             own = {name: self._children.get(name) or _at(graph_module, name) for name in targets}
             made = fx.GraphModule(own, self._graph)
@@ -152,9 +155,11 @@ class ExportPass:
         named: Any = map_aggregate(dict(kwargs), _node_of)
         source = self._source
         same = source is not None and source.target is op
+        # Signatures, tags and messages refer to nodes by name.
         kept_name = source.name if source and same else None
         node = self._graph.create_node("call_function", op, placed, named, kept_name)
         node.meta = dict(meta)
+        # A copied call has the type of its source: there is nothing to infer.
         if not (same and source is not None and _same_data(source, node)):
             node.meta["val"] = inferred(op, placed, named, like=meta.get("val"))
         return ProxyValue(node.meta.get("val"), node)
@@ -229,6 +234,8 @@ class ExportPass:
             return self.call_getitem(args[0], args[1], node.meta)
         if not isinstance(target, HigherOrderOperator):
             return self.call_sym(target, args, node.meta)
+        # Other operators with graphs have no hook, as in ExecuTorch, but their graphs are rebuilt
+        # too.
         hook = getattr(self, _HOOKS.get(target.name(), ""), None)
         if hook is not None and not kwargs:
             return hook(*args, node.meta)
@@ -238,6 +245,7 @@ class ExportPass:
         """Return a graph that the node reads, or the value of a tensor."""
         found = _at(module, str(node.target))
         if isinstance(found, fx.GraphModule):
+            # A graph is rebuilt when its caller is; until then only its name is needed.
             self._names[found] = str(node.target)
             return found
         made = ProxyValue(node.meta.get("val", found), self._graph.node_copy(node))
@@ -245,6 +253,7 @@ class ExportPass:
         return made
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], meta: Meta) -> ProxyValue:
+        # Not ``self.call_operator``: overrides of it expect operators, not arithmetic on sizes.
         return ExportPass.call_operator(self, target, args, {}, meta)
 
     def _call_graphs(
@@ -282,7 +291,10 @@ def inferred(op: Callable[..., Any], args: Any, kwargs: Any, like: Any = None) -
     """
     filled = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
     leaves = pytree.tree_leaves((filled, like))
+    # Without the mode of its arguments, an operator without tensors, such as ``full``, would
+    # compute real values.
     mode = next((x.fake_mode for x in leaves if isinstance(x, FakeTensor)), nullcontext())
+    # Parameters require gradients, and fake results would then carry a graph of autograd.
     with torch.no_grad(), mode:
         given_args, given_kwargs = filled
         return op(*given_args, **given_kwargs)
@@ -309,5 +321,7 @@ def _same_data(source: fx.Node, node: fx.Node) -> bool:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        # Identity: comparing symbolic sizes would add guards to the program.
         return a.meta.get("val") is b.meta.get("val")
+    # The type too, because 1 == True == 1.0.
     return type(a) is type(b) and bool(a == b)

@@ -48,6 +48,7 @@ class FinishedProgram(Methods):
                 f"an .onnx file has one method; the program has {', '.join(self.methods)}\n"
                 "  use save(path) for a file per method, or onnx_program.save_bundle(folder)"
             )
+        # protobuf serializes 2 GiB at most, which `to_proto` checks.
         content: bytes = self.onnx_program.to_proto().SerializeToString()
         return content
 
@@ -73,6 +74,8 @@ class FinishedProgram(Methods):
             SaveError: If a file cannot be written; existing files are unchanged.
         """
         if external_data is None:
+            # Several files with the same weights inside would multiply their size; small ones do
+            # not matter.
             stored = max(weights(model)[1] for model in self.onnx_program.models.values())
             shared = len(self.methods) > 1 and stored >= EXTERNAL_TENSOR_BYTES
             external_data = True if shared or self._config.external_constants else None
@@ -84,6 +87,7 @@ class FinishedProgram(Methods):
         Raises:
             StagingError: If there is no such method.
         """
+        # It raises the error for a method that does not exist.
         self.exported_program(method_name)
         return self.onnx_program.run(*args, entrypoint=method_name, **named)
 

@@ -44,8 +44,10 @@ class KernelBackend(BackendDetails):
         """List the composites of a part."""
         lowered = lowered_nodes(edge_program, composites=True)
         calls = [n for nodes in lowered.nodes.values() for n in nodes if n.domain == DOMAIN]
+        # Sorted, so that equal parts have equal bytes.
         found = sorted({(node.op_type, _dtype(node)) for node in calls})
         content = json.dumps([{"composite": name, "dtype": dtype} for name, dtype in found])
+        # Kernels read the weights as inputs: a change of the weights does not invalidate the part.
         return PreprocessResult(content.encode(), holds_weights=False)
 
 
@@ -58,6 +60,8 @@ class KernelPartitioner(Partitioner):
         Raises:
             UnsupportedOpsError: If ops of the program have no lowering.
         """
+        # Composites are recognized while they are lowered: only their calls show what a kernel
+        # computes.
         lowered = lowered_nodes(exported_program, composites=True)
         return claimed(exported_program, lowered, DelegationSpec(KERNELS), _unsupported)
 
@@ -74,6 +78,7 @@ def _without_kernel(call: ir.Node) -> str:
     composite, dtype = COMPOSITES[call.op_type], _dtype(call)
     if not composite.kernel:
         return f"the composite {composite.name} has no kernel"
+    # A part in another dtype would run on its body, and be no faster.
     if dtype not in composite.dtypes:
         known = ", ".join(composite.dtypes)
         return f"the kernel of {composite.name} computes {known}, not {dtype}"

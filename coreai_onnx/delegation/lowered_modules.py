@@ -43,10 +43,13 @@ class LoweredModule(torch.nn.Module):
         names = [spec.arg.name for spec in signature.input_specs if spec.target is not None]
         weights = {name: f"weight_{number}" for number, name in enumerate(names)}
         for name, value in zip(names, delegate.weights, strict=True):
+            # Buffers, so that ``to``, ``state_dict`` and an export of the outer module find the
+            # weights.
             self.register_buffer(weights[name], value.detach())
         # Strict exports trace ``forward``, and cannot read an exported program.
         self._inputs = [(weights.get(n.name, ""), is_number(n)) for n in delegate.placeholders]
         self._user_inputs = [n.name for n in delegate.placeholders if n.name not in weights]
+        # As text, because arguments of an operator cannot be Python objects.
         self._tag = delegate.tag
         self._out_spec = delegate.program.call_spec.out_spec
 
@@ -133,6 +136,7 @@ class LoweredModule(torch.nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoweredModule:
         """Return a module with copies of the weights; the part cannot change and is shared."""
+        # torch.export copies modules: with a copied part, the tag would name another one.
         made = memo[id(self)] = type(self)(self._delegate).train(self.training)
         for name, value in self.named_buffers():
             setattr(made, name, copy.deepcopy(value, memo))
@@ -146,6 +150,7 @@ class LoweredModule(torch.nn.Module):
         """
         file, part = io.BytesIO(), self._delegate
         with failures_as(DelegationError, f"the program of the part {part.tag} cannot be stored"):
+            # An exported program cannot be pickled itself.
             torch.export.save(part.program, file)
         rest = (
             part.processed_bytes,
@@ -159,6 +164,7 @@ class LoweredModule(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the part, under a new tag."""
         backend_id, content, *rest = state["_delegate"]
+        # The old tag may belong to another part of this process.
         part = Delegate(backend_id, torch.export.load(io.BytesIO(content)), *rest)
         super().__setstate__({**state, "_delegate": part, "_tag": part.tag})
 
@@ -177,6 +183,7 @@ class LoweredModule(torch.nn.Module):
         rest = self._user_inputs[len(leaves) :]
         if named and sorted(named) == sorted(rest):
             leaves += [named[name] for name in rest]
+        # Names that are given must be all of those that positions leave.
         elif named:
             raise InputError(
                 f"the part {self._tag} takes {', '.join(rest) or 'none'} by name, "
@@ -198,6 +205,7 @@ class LoweredModule(torch.nn.Module):
                     f"the part {self._tag} takes {'an integer' if number else 'a tensor'} as "
                     f"{name}, not a {type(value).__name__}"
                 )
+            # The schema of the operator has one list for each kind.
             (numbers if number else tensors).append(value)
         outputs = DELEGATE(tensors, numbers, self._tag)
         return pytree.tree_unflatten(list(outputs), self._out_spec)
@@ -209,10 +217,12 @@ def calling(delegate: Delegate) -> ExportedProgram:
     graph = fx.Graph()
     inputs = {node: graph.node_copy(node) for node in delegate.placeholders}
     for node, copied in inputs.items():
+        # ``node_copy`` may rename a node whose name is a keyword or taken.
         copied.name = node.name
     numbers = [copied for node, copied in inputs.items() if is_number(node)]
     tensors = [copied for copied in inputs.values() if copied not in numbers]
     call = graph.call_function(DELEGATE, (tensors, numbers, delegate.tag))
+    # Parts are found by weak references: the node keeps this one alive.
     call.meta["delegate"] = delegate
     (results,) = program.graph.output_node().args
     assert isinstance(results, tuple | list)
@@ -241,9 +251,12 @@ def with_lowered_modules(program: ExportedProgram) -> ExportedProgram:
         if isinstance(module, fx.GraphModule):
             parts: dict[Delegate, None] = {}
             for call in module.graph.find_nodes(op="call_function", target=DELEGATE):
+                # Weak references find a part by its tag; the node keeps it alive as long as the
+                # program.
                 call.meta["delegate"] = part = delegate_of(str(call.args[2]))
                 parts[part] = None
             for number, part in enumerate(parts):
+                # ``setattr`` would register a submodule.
                 vars(module)[f"lowered_module_{number}"] = LoweredModule(part)
     return program
 
@@ -280,6 +293,7 @@ def _check_whole(program: Any) -> None:
                 "  use a Partitioner: it leaves such results in the program"
             )
     kinds = {spec.kind for spec in program.graph_signature.output_specs}
+    # The function of a part returns values; it has no states to write to.
     if kinds - {OutputKind.USER_OUTPUT}:
         raise DelegationError(
             "a program with states cannot be delegated as a whole\n"

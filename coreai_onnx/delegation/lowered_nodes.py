@@ -43,18 +43,21 @@ def lowered_nodes(program: ExportedProgram, *, composites: bool) -> LoweredNodes
         ConversionError: If the program cannot be expressed in ONNX.
     """
     made: dict[str, tuple[ir.Node, ...]] = {}
+    # The lowering calls ``step`` once after each of these nodes, in this order.
     sources = (n.name for n in program.graph.nodes if n.op not in ("placeholder", "output"))
     seen = 0
 
     def step() -> None:
         nonlocal seen
         graph = lowering.scope.graph
+        # The graph is a linked list: from its end, a step costs only the nodes that it added.
         new = list(itertools.islice(reversed(graph), len(graph) - seen))
         made[next(sources)] = tuple(reversed(new))
         seen = len(graph)
 
     calls = ModuleCalls({})
     context = Context(
+        # A provider is asked before the user chooses an opset for the file.
         opset=DEFAULT_OPSET,
         composites=CompositeCalls() if composites else None,
         module_calls=calls,

@@ -39,6 +39,7 @@ def to_backend(
         return lowered_module(first, second, compile_specs)
     if isinstance(first, ExportedProgram) and isinstance(second, Partitioner):
         return delegated(first, second)
+    # As ExecuTorch, whose function dispatches on the types of its arguments.
     raise TypeError(
         "to_backend takes (backend_id, program, compile_specs) or (program, partitioner), "
         f"not ({type(first).__name__}, {type(second).__name__})"

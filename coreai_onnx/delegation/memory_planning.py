@@ -38,5 +38,6 @@ class MemoryPlanningPass:
                 f"memory_planning_algo is {self.memory_planning_algo!r:.60}, not a function\n"
                 "  use coreai_onnx.runtime.memory.greedy, or a function of buffers and alignment"
             )
+        # bool is a subclass of int.
         if type(self.alignment) is not int or self.alignment < 1:
             raise StagingError(f"the alignment is {self.alignment!r:.60}, not a positive number")

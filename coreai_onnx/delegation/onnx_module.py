@@ -49,17 +49,24 @@ class OnnxModule(torch.nn.Module):
     ) -> None:
         """Read the model."""
         super().__init__()
+        # The caller may go on to change or optimize the model.
         read = model_of(model).clone()
         name = name or (Path(model).stem if isinstance(model, str | PathLike) else "model")
         _check_interface(read, name)
+        # What it says about inputs and relations holds for a whole model, not for a function in
+        # another.
         read.metadata_props.clear()
         body, weights = onnx_body(read, name)
         self._weights = [f"weight_{number}" for number in range(len(weights))]
         for weight, tensor in zip(self._weights, weights, strict=True):
+            # Buffers are inputs of the function, so that calls of one module share them in the
+            # file.
             self.register_buffer(weight, _tensor(tensor))
         callee = _Callee(body, tuple(custom_ops))
         self._tag = tag_of(callee, body.name)
         self._inputs = [str(value.name) for value in body.inputs]
+        # Exports keep the callee alive by its tag; its session should not live longer than the
+        # module.
         weakref.finalize(self, callee.close)
 
     def forward(self, *args: torch.Tensor, **named: torch.Tensor) -> Any:
@@ -97,6 +104,7 @@ class _Callee:
         self, tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return empty results for fake inputs."""
+        # A module that was converted to another dtype no longer fits the file.
         self._check_weights(weights)
         return results(self._body, tensors)
 
@@ -107,6 +115,7 @@ class _Callee:
         self._check_weights(weights)
         input_sizes(self._body, tensors)
         session = self._session(weights)
+        # onnxruntime gets host memory whatever the device of the module.
         outputs = session.run(*(tensor.detach().cpu() for tensor in tensors))
         device = tensors[0].device if tensors else torch.device("cpu")
         arrays = [outputs[info.name] for info in session.outputs]
@@ -126,6 +135,7 @@ class _Callee:
 
     def _session(self, weights: Sequence[torch.Tensor]) -> Session:
         """Return a session with the present values of the weights."""
+        # Comparing values would read all weights in each run; torch counts the changes in place.
         key = [(w.data_ptr(), w._version) for w in weights]  # noqa: SLF001 - torch has no public name
         if self._opened is None or self._opened[0] != key:
             model = self._body.with_weights([_stored(weight) for weight in weights])
@@ -138,11 +148,13 @@ def _stored(weight: torch.Tensor) -> TorchTensor:
 
 
 def _tensor(tensor: ir.TensorProtocol) -> torch.Tensor:
+    # torch reads bfloat16 and float8 from bytes, for which NumPy has no dtypes.
     found = torch.frombuffer(bytearray(tensor.tobytes()), dtype=torch_dtype(tensor.dtype))
     return found.reshape(tuple(tensor.shape.numpy()))
 
 
 def _check_interface(model: ir.Model, name: str) -> None:
+    # States live in a stream of a session, which a call of an operator does not have.
     if states := [state.input for state in read_states(model.metadata_props)]:
         raise DelegationError(
             f"{name}: it keeps states between calls: {', '.join(states)}\n"

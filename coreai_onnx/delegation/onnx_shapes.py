@@ -42,11 +42,14 @@ def input_sizes(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> dict[str, An
         if len(value.shape) != tensor.dim():
             raise _unfit(body, value, tensor)
         for dim, size in zip(value.shape, tensor.shape, strict=True):
+            # A dim without a name may have any size.
             if not isinstance(dim, int) and dim.value is None:
                 continue
             known = dim if isinstance(dim, int) else sizes.setdefault(str(dim.value), size)
             if isinstance(known, int) and isinstance(size, int) and known != size:
                 raise _unfit(body, value, tensor, sizes)
+            # For symbolic sizes this becomes a condition of the export, instead of a guard that
+            # specializes.
             torch._check(known == size)
     return sizes
 
@@ -69,6 +72,7 @@ def results(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> list[torch.Tenso
     """
     sizes = input_sizes(body, tensors)
     found = [_dims(value, sizes) for value in body.model.graph.outputs]
+    # Shape inference serializes the model, so that it runs only where the file leaves sizes open.
     if any(dims is None or None in dims for dims in found):
         found = list(_merged(found, _inferred(body, tensors)))
     device = tensors[0].device if tensors else torch.device("cpu")
@@ -105,10 +109,15 @@ def _inferred(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> list[list[Any]
             if isinstance(size, int):
                 dim.dim_value = size
             else:
+                # ONNX has no expressions of sizes: a name stands for each, and is replaced in the
+                # results.
                 dim.dim_param = f"size_{size}"
                 names[dim.dim_param] = size
     for output in proto.graph.output:
+        # Otherwise inference would merge its result with the declared shape, and keep names of the
+        # file.
         output.type.tensor_type.ClearField("shape")
+    # With data propagation, it also follows shapes that the model computes, as for Reshape.
     made = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     return [_dims(ir.from_proto(output), names) for output in made.graph.output]
 
@@ -118,6 +127,7 @@ def _merged(
 ) -> Iterator[list[Any] | None]:
     for first, second in zip(declared, inferred, strict=True):
         if first is None or second is None or len(first) != len(second):
+            # Ranks that differ: what the file declares is the contract.
             yield second if first is None else first
         else:
             yield [b if a is None else a for a, b in zip(first, second, strict=True)]
@@ -129,6 +139,7 @@ def _sizes(body: OnnxBody, value: ir.Value, dims: list[Any] | None) -> list[Any]
             f"{body.name}: the rank of its output {value.name} is unknown\n"
             "  export the file with the shapes of its outputs"
         )
+    # A size that depends on values is an unbacked symbol, as that of ``nonzero``.
     return [torch.library.get_ctx().new_dynamic_size() if d is None else d for d in dims]
 
 

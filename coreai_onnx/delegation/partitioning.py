@@ -79,8 +79,10 @@ def delegated(program: ExportedProgram, partitioner: Partitioner) -> ExportedPro
             fails.
     """
     name = type(partitioner).__name__
+    # A copy, so that a partitioner that fails or cheats leaves the program as it is.
     result = _partitioned(with_graph(program, copy_of(program.graph_module)), partitioner, name)
     tagged = result.tagged_exported_program
+    # A partitioner that rewrites the graph would escape the check of passes.
     if _content(tagged.graph_module) != _content(program.graph_module):
         raise DelegationError(
             f"the partitioner {name} changed the graph; it may only set meta[{TAG!r}]\n"
@@ -95,6 +97,8 @@ def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) 
     """Run a partitioner on a copy of a program."""
     for node in nodes_of(program.graph_module):
         node.meta.pop(TAG, None)  # of a partitioner that was asked for its reasons
+        # A second tag would overwrite the first without a trace; a dict that watches finds the
+        # line.
         node.meta = _Meta(node)
     try:
         result: PartitionResult = partitioner.partition(program)
@@ -107,6 +111,7 @@ def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) 
         ) from error
     _check_result(result, name)
     for node in nodes_of(result.tagged_exported_program.graph_module):
+        # Later steps copy ``meta``, and the watching dict holds its node.
         node.meta = dict(node.meta)
     return result
 
@@ -163,10 +168,13 @@ def _delegate_parts(
     """Replace the parts of one graph by calls of their delegates."""
     parts = _parts(module.graph, tags, name)
     for tag, nodes in parts.items():
+        # Part by part: a call that replaces a part is an input of the next.
         _check_part(tag, nodes)
         _check_acyclic(tag, nodes)
         _replace(program, module, nodes, tags[tag])
     if parts:
+        # The call stands after the last node of a part, which may be behind nodes that read an
+        # earlier result.
         legalize_graph(module)
         module.recompile()
     for node in module.graph.nodes:
@@ -211,6 +219,7 @@ def unfit_nodes(nodes: Sequence[fx.Node]) -> list[fx.Node]:
         for node in nodes
         if (not _is_tensor(node) and not set(node.users) <= inside)
         or any(
+            # Constants are copied into a part.
             source not in inside and source.op != "get_attr" and not _is_argument(source)
             for source in node.all_input_nodes
         )
@@ -237,6 +246,7 @@ def _check_part(tag: str, nodes: Sequence[fx.Node]) -> None:
 def _check_acyclic(tag: str, nodes: Sequence[fx.Node]) -> None:
     """Raise if a result of a part leads back to one of its inputs through other nodes."""
     inside = set(nodes)
+    # Each node once: without it, diamonds would make the search exponential.
     reached: set[fx.Node] = set()
     waiting = [user for node in nodes for user in node.users if user not in inside]
     while waiting:
@@ -260,8 +270,10 @@ def _replace(
     part = part_of(program, module, nodes)
     delegate = processed(spec.backend_id, part.program, spec.compile_specs)
     graph = module.graph
+    # The schema of the operator has one list for each kind.
     numbers = [n for n in part.inputs if is_number(n)]
     tensors = [n for n in part.inputs if n not in numbers]
+    # All inputs precede the last node of the part.
     with graph.inserting_after(nodes[-1]):
         call = graph.call_function(DELEGATE, (tensors, numbers, delegate.tag))
     call.meta["delegate"] = delegate  # keeps it alive as long as the program
@@ -269,7 +281,9 @@ def _replace(
     for number, output in enumerate(part.outputs):
         with graph.inserting_after(call):
             taken = graph.call_function(operator.getitem, (call, number))
+        # With the tag, the result would count as a node of the part.
         taken.meta = {key: value for key, value in output.meta.items() if key != TAG}
         output.replace_all_uses_with(taken)
+    # Readers first: a node that is read cannot be erased.
     for node in reversed(nodes):
         graph.erase_node(node)

@@ -48,10 +48,12 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
         nodes: The nodes, in order.
     """
     weights: Mapping[str, InputSpec] = {}
+    # Graphs inside of a program get weights as plain inputs.
     if module is program.graph_module:
         weights = _weights(program.graph_signature)
     inside = set(nodes)
     outside = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
+    # ExportedProgram wants weights before the inputs of the user.
     inputs = sorted(
         (n for n in outside if n.op != "get_attr"), key=lambda n: _weight_name(n) not in weights
     )
@@ -59,7 +61,10 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
     graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in inputs:
         known[node] = graph.placeholder(node.name)
+        # ``placeholder`` makes names that are valid in Python, and the signature has the original
+        # ones.
         known[node].name, known[node].meta = node.name, dict(node.meta)
+    # get_attr stands for constants and graphs, which cannot be passed to a part.
     for node in (*(n for n in outside if n.op == "get_attr"), *nodes):
         known[node] = graph.node_copy(node, lambda n: known[n])
     graph.output(tuple(known[n] for n in outputs))
@@ -70,6 +75,7 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
 
 def _weights(signature: ExportGraphSignature) -> dict[str, InputSpec]:
     """Return the inputs of a program that never change, by name."""
+    # A buffer that the program writes to is a state: its value at export time is not a constant.
     changed = {s.target for s in signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
     given = (s for s in signature.input_specs if s.kind in _WEIGHTS)
     return {s.arg.name: s for s in given if s.target not in changed}
@@ -93,6 +99,7 @@ def _program(
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in results],
     )
     targets = {spec.target for spec in own}
+    # torch unflattens calls by these trees, of which only the structure counts.
     placed: Any = tuple(None for _ in arguments), {}
     call = ModuleCallSignature(
         inputs=list(arguments),
@@ -104,6 +111,7 @@ def _program(
         root=root,
         graph=root.graph,
         graph_signature=signature,
+        # A backend that stores the whole dictionary must not get the weights of other parts.
         state_dict={k: v for k, v in whole.state_dict.items() if k in targets},
         range_constraints=whole.range_constraints,
         module_call_graph=[ModuleCallEntry(fqn="", signature=call)],

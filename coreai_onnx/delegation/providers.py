@@ -56,9 +56,11 @@ class ProviderPartitioner(Partitioner):
         Raises:
             UnsupportedOpsError: If ops of the program have no lowering.
         """
+        # Providers do not know composites, only the nodes of their bodies.
         lowered = lowered_nodes(exported_program, composites=False)
         try:
             owners = self._owners(lowered.model)
+        # Some providers refuse a whole model for one operator that they cannot compile.
         except SessionError:
             claim: Claim = partial(self._rejected_alone, exported_program)
         else:
@@ -82,6 +84,7 @@ class ProviderPartitioner(Partitioner):
     def _rejected_alone(
         self, program: ExportedProgram, node: fx.Node, _nodes: Sequence[ir.Node]
     ) -> str:
+        # Several results are taken by getitem, without which the part would return a list.
         results = [user for user in node.users if user.target is operator.getitem]
         part = part_of(program, program.graph_module, [node, *results])
         try:
@@ -98,6 +101,7 @@ def _registered(provider: str) -> str:
     class ProviderBackend(BackendDetails):
         """Compiles parts with an execution provider."""
 
+        # Compiled blobs are valid for one release of a provider.
         version = provider_version(provider)
 
         @staticmethod
@@ -114,8 +118,10 @@ def _registered(provider: str) -> str:
 def _compiled(program: ExportedProgram, provider: str, settings: Mapping[str, str]) -> bytes:
     """Compile a part; its inputs and outputs get names that are unique among parts."""
     model = lowered_nodes(program, composites=False).model
+    # Before the names change, so that equal parts get equal names.
     digest = digest_of([to_proto(model).SerializeToString()])
     for number, value in enumerate(model.graph.inputs):
+        # EPContext finds values by name, and a file may hold several compiled parts.
         value.name = compiled_input(digest, number)
     for number, value in enumerate(model.graph.outputs):
         value.name = compiled_output(digest, number)

@@ -44,6 +44,7 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
         SpecViolationError: If a node is not a functional operator of ``torch.ops`` or does not
             accept its arguments, or the pass changed the inputs or the number of outputs.
     """
+    # Before the lint and the check, whose messages name nodes.
     _keep_input_names(program, made.graph, name)
     try:
         made.graph.lint()
@@ -52,6 +53,7 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
     signature = _signature(program, made.graph, name)
     _check_graph(program.graph_module, made, name)
     made.recompile()
+    # Only what the pass added: handles of a backend's bytes must stay valid.
     number_nodes(made)
     try:
         return with_lowered_modules(with_graph(program, made, signature))
@@ -71,11 +73,13 @@ def _check_graph(before: fx.GraphModule, after: fx.GraphModule, name: str) -> No
     """Check and type a graph, inner graphs first."""
     inner = dict(before.named_children())
     for path, child in after.named_children():
+        # Operators that take graphs have the types of these, which must be known first.
         if isinstance(child, fx.GraphModule):
             given = inner.get(path)
             _check_graph(given if isinstance(given, fx.GraphModule) else child, child, name)
     known = {_key(node): node for node in before.graph.nodes} if before is not after else {}
     for node in after.graph.nodes:
+        # What has the same operator and arguments has the same type: only the change is inferred.
         same = known.get(_key(node))
         if same is not None and "val" in same.meta:
             node.meta["val"] = same.meta["val"]
@@ -92,6 +96,7 @@ def _check_node(node: fx.Node, name: str) -> None:
     if fault := _fault(node):
         raise _violation(node, name, fault)
     if isinstance(node.target, HigherOrderOperator):
+        # The result of an operator with graphs cannot be inferred without running them.
         if "val" not in node.meta:
             raise _violation(node, name, "needs its type in meta['val']")
         return
@@ -108,7 +113,7 @@ def _check_node(node: fx.Node, name: str) -> None:
 
 
 def _fault(node: fx.Node) -> str:
-    """Return what is wrong with the target of a node; empty if nothing is."""
+    """Return what is wrong with the target of a node, or an empty string."""
     if node.op != "call_function":
         return f"is a {node.op}; a program has only call_function nodes"
     if mutates(node):
@@ -117,6 +122,7 @@ def _fault(node: fx.Node) -> str:
         return ""
     target: Any = node.target
     module = str(getattr(target, "__module__", ""))
+    # Arithmetic on symbolic sizes is plain Python in exported programs.
     if module in _NUMBER_MODULES or getattr(target, "__name__", "").startswith("sym_"):
         return ""
     return "is not an operator of torch.ops"
@@ -150,6 +156,7 @@ def _type(value: Any) -> str:
 
 def _leaf_type(leaf: Any) -> str:
     if isinstance(leaf, torch.Tensor):
+        # As text: comparing symbolic sizes would add guards to the program.
         return f"{leaf.dtype}{tuple(leaf.shape)}{leaf.device}"
     return str(leaf)
 

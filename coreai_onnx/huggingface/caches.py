@@ -22,6 +22,7 @@ from coreai_onnx.export.compat.patches import patched
 
 EXAMPLE_PAST = 4
 """Length of the cache in the example inputs of an export."""
+# Unlike all other sizes of the example: equal ones may take branches that others would not.
 EXAMPLE_CAPACITY = 11
 """Capacity of a static cache in the example inputs."""
 _PAST, _PRESENT = "past", "present"
@@ -113,6 +114,7 @@ class _Static(_Growing):
         del args, kwargs
         assert self.keys is not None
         assert self.values is not None
+        # Out of place: the tensors are inputs of the model, which an export must not change.
         places = torch.arange(key_states.shape[2], device=key_states.device) + self.filled
         self.keys = torch.index_copy(self.keys, 2, places, key_states)
         self.values = torch.index_copy(self.values, 2, places, value_states)
@@ -140,6 +142,7 @@ class _Recurrent(LinearAttentionLayer):
         if recurrent is not None:
             self.recurrent_states[0] = recurrent
             self.is_recurrent_states_initialized[0] = True
+        # Without it, transformers takes the branch of a first call, and export sees only that one.
         self.has_previous_state[0] = True
 
     def update_conv_state(
@@ -151,6 +154,8 @@ class _Recurrent(LinearAttentionLayer):
     ) -> torch.Tensor:
         """Return the inputs of the convolution with those before, and keep the last ones."""
         del conv_kernel_size, kwargs
+        # transformers copies into its buffer in place; the states here are inputs, which must not
+        # change.
         whole = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
         self.conv_states[state_idx] = whole[..., -self.conv_kernel_size[state_idx] :]
         return whole
@@ -190,6 +195,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
                 f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
             )
         return []
+    # A cache of a model's own has no layers to find slots in.
     if (own := _own_cache(model, parameter)) is not None:
         raise ConversionError(
             f"{name} keeps its states in a {own}, a class of its own",
@@ -198,6 +204,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     cache = DynamicCache(config=model.config)
     given = {} if parameter == STATE else {parameter: cache}
     runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
+    # Shapes follow from a call, because no setting of the configurations names them for all models.
     with torch.no_grad(), states_in_cache(model), runs:
         result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **given)
     if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
@@ -260,8 +267,10 @@ def cache_of(slots: Sequence[Slot], tensors: Sequence[torch.Tensor], filled: int
         return _states_of_rwkv(tensors)
     held: dict[int, dict[str, torch.Tensor]] = {}
     for slot, tensor in zip(slots, tensors, strict=True):
+        # A layer may have keys, values and a recurrent state.
         held.setdefault(slot.layer, {})[slot.kind] = tensor
     cache = DynamicCache()
+    # Layers that keep nothing still count: models find their layer by its index.
     cache.layers += [_layer(held.get(i, {})) for i in range(max(held, default=-1) + 1)]
     if any(slot.is_static for slot in slots):
         cache.layers = [_static(layer, filled) for layer in cache.layers]
@@ -310,23 +319,26 @@ def _recurrent_block(
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
     before = cache.get_recurrent_state(layer)
+    # The last ``width - 1`` inputs are what a causal convolution reads of earlier calls.
     inputs = cache.update_conv_state(inputs, layer, conv_kernel_size=block.conv1d_width - 1)
+    # The convolution pads on both sides: only the results of the new tokens are kept.
     mixed = block.conv_1d(inputs)[..., : inputs.shape[2]][..., -length:]
     block.rg_lru.recurrent_states = before
     outputs = block.rg_lru(mixed.transpose(1, 2), position_ids)
     cache.update_recurrent_state(block.rg_lru.recurrent_states, layer)
+    # A state that stays in the block would be found by the next call, of another text.
     block.rg_lru.recurrent_states = None
     return block.linear_out(outputs * gate), None
 
 
 def cache_parameter(model: torch.nn.Module) -> str | None:
-    """Return the name of the parameter of a model that takes its cache; None if there is none."""
+    """Return the name of the parameter of a model that takes its cache, or None."""
     taken = inspect.signature(model.forward).parameters
     return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
 
 
 def _own_cache(model: torch.nn.Module, parameter: str) -> str | None:
-    """Return the name of the class of a cache that only this model has; None if it is another."""
+    """Return the name of a model's own cache class, or None if it is one of transformers'."""
     annotation = inspect.signature(model.forward).parameters[parameter].annotation
     classes = [
         x for x in get_args(annotation) if isinstance(x, type) and x.__name__[-5:] == "Cache"
@@ -353,6 +365,7 @@ def _states_of_rwkv(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
     The last one is the exponent of the two sums before it; before the first token, they are zero.
     """
+    # The model writes to its states in place, and inputs must not change.
     *others, total, exponent = (x.clone() for x in tensors)
     never = torch.full_like(exponent, _NEVER)
     return [*others, total, torch.where(total == 0, never, exponent)]
@@ -369,5 +382,6 @@ def _static(layer: Any, filled: int) -> Any:
 
 def _recurrent_kind(config: Any) -> str:
     """Return the name that runtimes have for a recurrent state: that of Mamba is ``ssm``."""
+    # Each family of models has a setting of its own for it.
     mamba = ("state_size", "mamba_d_state", "ssm_state_size")
     return "ssm" if any(hasattr(config, name) for name in mamba) else "recurrent"

@@ -75,6 +75,7 @@ class Decoder(torch.nn.Module):
         past: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache after the call."""
+        # The mask covers cached and new tokens, so that no input has to say how many are cached.
         filled = 0 if attention_mask is None else attention_mask.shape[1] - input_ids.shape[1]
         cache = cache_of(self.slots, past, filled)
         further: dict[str, Any] = {"position_ids": position_ids} if self.takes_positions else {}
@@ -86,6 +87,7 @@ class Decoder(torch.nn.Module):
             is_short = parameter == "cache_params"
             further["attention_mask"] = attention_mask[:, filled:] if is_short else attention_mask
         further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
+        # In ``forward``, because torch.export traces the patched layers only while it runs.
         with states_in_cache(self.model):
             result = self.model(input_ids=input_ids, **further)
         return (result.logits, *tensors_of(cache, self.slots))
@@ -104,6 +106,7 @@ class Decoder(torch.nn.Module):
         ids = torch.ones(batch, length, dtype=torch.int64)
         mask = torch.ones(batch, past + length, dtype=torch.int64) if self.takes_mask else None
         positions = torch.arange(past, past + length).repeat(batch, 1)
+        # As a tensor of places: transformers also takes an int, which an export would fix.
         kept = torch.arange(length) if self.selects_logits else None
         cache = [slot.example(batch, None if slot.is_static else past) for slot in self.slots]
         return ids, mask, positions if self.takes_positions else None, kept, cache
@@ -114,6 +117,7 @@ class Decoder(torch.nn.Module):
         past: list[dict[int, Any]] = [cache_dims(slot) for slot in self.slots]
         mask: dict[int, Any] = {0: BATCH, 1: TOTAL_DIM} if self.slots else ids
         config = self.model.config
+        # The table has no biases for longer texts: a slice of it would be too short.
         if config.model_type in _BIASES_OF_POSITIONS:
             ids[1] = Dim(SEQUENCE, min=0, max=config.max_seq_len)
             past = [{**dims, 2: Dim(dims[2], min=0, max=config.max_seq_len)} for dims in past]
@@ -153,6 +157,7 @@ def count_logits(model: ir.Model) -> None:
     graph = model.graph
     inputs = {value.name: value for value in graph.inputs}
     places, ids = inputs[KEPT], inputs["input_ids"]
+    # An input with an initializer is optional in ONNX: callers that do not know it get all logits.
     count = ir.val(COUNT, const_value=ir.tensor(np.array(0, np.int64), name=COUNT))
     graph.inputs[list(graph.inputs).index(places)] = count
     graph.initializers[COUNT] = count
@@ -167,9 +172,12 @@ def count_logits(model: ir.Model) -> None:
 
     length = add("Squeeze", add("Shape", ids, start=1, end=2), [0])
     first = add("Unsqueeze", add("Neg", count), [0])
+    # A slice from -0 is one from 0: the default selects all tokens.
     last = add("Slice", add("Range", 0, length, 1), first, [_TO_THE_END])
+    # Shape inference has run already, and readers rely on its dims.
     last.type, last.shape = places.type, places.shape
     ir.convenience.replace_all_uses_with(places, last)
+    # Before all nodes that may read the places.
     graph.insert_before(next(iter(graph)), nodes)
 
 

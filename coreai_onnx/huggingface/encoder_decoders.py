@@ -56,6 +56,8 @@ class EncoderPart(torch.nn.Module):
         super().__init__()
         self.model = model
         name = model.main_input_name
+        # Whisper takes spectrograms, whose bins its configuration names; others take samples or
+        # images.
         if name != "input_ids" and not hasattr(model.config, "num_mel_bins"):
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
@@ -106,9 +108,12 @@ class DecoderPart(torch.nn.Module):
         self.model: Any = model
         self.has_mask = not encoder.is_speech
         with torch.no_grad():
+            # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
             (inputs,) = encoder.example(floating)
             state = encoder(inputs)
+            # The shapes of the caches follow from a call: configurations name them in different
+            # ways.
             cache = _computed(self.model, state)
         self.width, self.source = state.shape[2], state.shape[1]
         self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
@@ -122,6 +127,7 @@ class DecoderPart(torch.nn.Module):
             f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
         )
         with torch.no_grad(), failures_as(ModelSourceError, what):
+            # Some decoders take one token beside a cache only, which an export would notice late.
             self(*self.example(floating))
 
     def forward(
@@ -134,6 +140,8 @@ class DecoderPart(torch.nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         """Return the logits and the cache of the decoder's tokens after the call."""
         cache = EncoderDecoderCache(cache_of(self.own, past), cache_of(self.cross, cross))
+        # With this flag, transformers reads the keys and values of the encoder's result instead of
+        # computing them.
         cache.is_updated = {slot.layer: True for slot in self.cross}
         result = self.model(
             attention_mask=mask,
@@ -158,6 +166,7 @@ class DecoderPart(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
+        # The encoder of Whisper has a fixed length, and needs no mask.
         source = {1: SOURCE} if self.has_mask else {}
         return (
             {0: BATCH, **source} if self.has_mask else None,
@@ -203,6 +212,7 @@ class CrossCache(torch.nn.Module):
 def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoderCache:
     """Return the caches after one token."""
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    # Any token serves: keys and values of the encoder's result do not depend on it.
     ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
     model(
         decoder_input_ids=ids,

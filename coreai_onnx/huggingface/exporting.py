@@ -157,13 +157,14 @@ def _write_further(
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
             options = files[CONFIG]["model"]["decoder"]["session_options"]
+            # onnxruntime-genai passes these options to the session, which loads the kernels.
             options |= {"custom_ops_library": library.name, "coreai.huge_pages": "1"}
     for name, content in files.items():
         write_json(folder / name, content)
 
 
 def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
-    """Return what is given, or else the first of what is known."""
+    """Return the given name if it is known, or the first known name by default."""
     names = list(known)
     if given is None:
         return names[0]
@@ -203,6 +204,7 @@ class _Conversion:
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         programs, files = _programs(self.loaded, self, is_static=is_static)
+        # All files together: a weight that encoder and decoder share is quantized once.
         quantize_programs(programs, self.quantization, self.target)
         return programs, files
 
@@ -212,6 +214,8 @@ class _Conversion:
             part.example(self.loaded.model.dtype),
             None,
             with_named_dims(part.dynamic_shapes()),
+            # Guards on sizes become conditions of the program, which ``check_at_other_sizes``
+            # replaces.
             deferred=True,
             oblivious=True,
         )
@@ -228,8 +232,12 @@ class _Conversion:
         if isinstance(part, Decoder) and part.selects_logits:
             count_logits(program.model)
         stored = self.loaded.weights_dtype
+        # A computation in 16 bits has its weights in 16 bits already.
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
+            # Stored in the dtype of the source, a Cast on loading restores the same numbers: half
+            # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
+        # Before the quantization, which changes the outputs by more than any tolerance.
         if self.check and isinstance(part, Decoder):
             begin_stage("check")
             check_at_other_sizes(part, program)
@@ -246,7 +254,9 @@ def _programs(
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
         if convert.check:
+            # Before the export, which takes longer.
             check_generation(decoder)
+        # onnxruntime-genai has names for keys and values only, not for recurrent states.
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
@@ -275,6 +285,7 @@ def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:
     model.metadata_props.pop(RELATIONS, None)
     static = any(slot.is_static for slot in slots)
     if static:
+        # With a fixed capacity, the only condition is that the tokens fit.
         fits = {"holds": f"{CAPACITY} >= {TOTAL_DIM}", "source": "the static cache"}
         model.metadata_props[RELATIONS] = json.dumps([fits])
     for value in model.graph.inputs:

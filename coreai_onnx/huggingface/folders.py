@@ -30,16 +30,18 @@ WRITTEN = (*_COPIED, "*.onnx", "*.onnx.data", "genai_config.json", "*coreai_onnx
 
 
 def copy_companions(model: Any, source: Path | None, target: Path) -> None:
-    """Write configuration and tokenizer: those of the source folder, or of the model object.
+    """Write the configuration and tokenizer of the source folder, or of the model object.
 
     Args:
         model: The model.
         source: The folder that it came from; None for a model object.
         target: The folder to write to.
     """
+    # Files are copied rather than saved by transformers, which would change settings and formats.
     if source is not None:
         for file in _companions(source):
             shutil.copyfile(file, target / file.name)
+    # The source may be a single configuration of another name.
     if not (target / "config.json").exists():
         model.config.save_pretrained(target)
     settings = getattr(model, "generation_config", None)
@@ -51,7 +53,7 @@ def check_companions(source: Path) -> None:
     """Check that the JSON files of a tokenizer and a configuration are complete.
 
     Raises:
-        ModelSourceError: If one is not JSON.
+        ModelSourceError: If a file is not valid JSON.
     """
     for file in _companions(source):
         if file.suffix == ".json":
@@ -70,7 +72,9 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n")
 
 
+# Larger numbers overflow in torch, with an error that does not name the setting.
 _INT64 = 2**63
+# Far beyond any model: a wrong number must end in an error, and not in a machine without memory.
 _MOST_LAYERS = 10_000
 _MOST_ELEMENTS = 2**31 - 1
 _LAYERS = "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers"
@@ -88,7 +92,7 @@ _LIMITS = MappingProxyType(
 
 
 def setting_fault(settings: Mapping[str, Any]) -> str:
-    """Return which setting has a number that no model can be built with; empty if none has.
+    """Return the first setting with which no model can be built, or an empty string.
 
     Args:
         settings: The content of a ``config.json``, with configurations of parts such as
@@ -100,8 +104,10 @@ def setting_fault(settings: Mapping[str, Any]) -> str:
             fault = setting_fault(value)
             if fault:
                 return f"{name}.{fault}"
+        # bool is a subclass of int.
         elif isinstance(value, bool) or not isinstance(value, int | float):
             continue
+        # JSON of Python admits NaN.
         elif isinstance(value, float) and math.isnan(value):
             fault = "must be a number"
         elif isinstance(value, int) and not -_INT64 <= value < _INT64:

@@ -15,6 +15,7 @@ _OWN_TYPES = {
     *("llama", "mistral", "nemotron", "olmo", "phi", "phi3", "qwen2", "qwen3", "smollm3"),
 }
 """Types of decoders that onnxruntime-genai names; it runs all of them in the same way."""
+# The type selects the kind of pipeline only, which is that of Llama for all decoders of text.
 _ANY_TYPE = "llama"
 _DEFAULT_LENGTH = 2048
 
@@ -27,10 +28,13 @@ def genai_config(decoder: Decoder, file: str) -> dict[str, Any]:
         file: Name of the model file in the folder.
     """
     model: Any = decoder.model
+    # Models of text and images have the settings of the decoder in a configuration inside of
+    # theirs.
     config = model.config.get_text_config(decoder=True)
     settings = getattr(model, "generation_config", None)
     length = getattr(config, "max_position_embeddings", None) or _DEFAULT_LENGTH
     ends = _token(settings, config, "eos_token_id")
+    # onnxruntime-genai takes several tokens that end a text, but one for padding.
     first = ends[0] if isinstance(ends, list) else ends
     padding = _token(settings, config, "pad_token_id")
     inputs = {"input_ids": "input_ids", "attention_mask": "attention_mask"}
@@ -53,6 +57,8 @@ def genai_config(decoder: Decoder, file: str) -> dict[str, Any]:
                 "head_size": decoder.slots[0].shape[-1],
                 "hidden_size": config.hidden_size,
                 "num_attention_heads": config.num_attention_heads,
+                # From the cache, because configurations without groups of queries leave the setting
+                # out.
                 "num_key_value_heads": decoder.slots[0].shape[0],
                 "num_hidden_layers": len(decoder.slots) // 2,
                 "inputs": inputs,
@@ -63,6 +69,7 @@ def genai_config(decoder: Decoder, file: str) -> dict[str, Any]:
             "do_sample": False,
             "max_length": length,
             "num_beams": 1,
+            # A shared buffer needs a fixed capacity.
             "past_present_share_buffer": decoder.slots[0].is_static,
         },
     }

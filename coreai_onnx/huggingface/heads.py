@@ -50,6 +50,7 @@ class Head(torch.nn.Module):
                 ModelSourceError, f"{type(model).__name__} does not run with {inputs} alone"
             ),
         ):
+            # A call tells which outputs there are: classes do not declare them.
             result = self._result(self.example(_dtype_of(model))[0])
         self.output_names = [name for name in task.outputs if name in result]
         if not self.output_names:
@@ -72,11 +73,13 @@ class Head(torch.nn.Module):
             elif name == _AUDIO:
                 found.append(torch.zeros(2, _SAMPLES, dtype=dtype))
             else:
+                # A batch of 3 and one of 2: torch.export must not find both equal.
                 found.append(torch.full((3, 8), int(name != _SEGMENTS)))
         return (found,)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`; the size of images is fixed by most models."""
+        # CLIP compares any number of texts with any number of images.
         text, image = ("text_", "image_") if self._separate else ("", "")
         dims = {0: f"{text}{BATCH}", 1: SEQUENCE}
         samples = Dim(SAMPLES, min=_FEWEST_SAMPLES)
@@ -97,12 +100,14 @@ def _inputs(model: Any, task: Task) -> list[str]:
     if "text" in takes:
         names.append("attention_mask")
         segments = getattr(model.config, "type_vocab_size", None) or 0
+        # With a single type, models such as RoBERTa ignore the input.
         names += [_SEGMENTS] if segments > 1 else []
     return [name for name in names if name in taken]
 
 
 def _image_size(config: Any) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model takes."""
+    # Models of text and images have the size in a configuration inside of theirs.
     config = getattr(config, "vision_config", config)
     size = getattr(config, "image_size", None) or _DEFAULT_IMAGE
     height, width = size if isinstance(size, Sequence) else (size, size)
@@ -110,4 +115,5 @@ def _image_size(config: Any) -> tuple[int, int, int]:
 
 
 def _dtype_of(model: torch.nn.Module) -> torch.dtype:
+    # A model without floating parameters still needs a dtype for its images.
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

@@ -33,6 +33,7 @@ def compute_inputs_in_first_call(
     _take_functions(model, first)
     graph, given = model.graph, {value.name: value for value in model.graph.inputs}
     inner = first.graph
+    # Nodes are moved in this order, and must stay in topological order.
     inner.sort()
     for value in list(inner.inputs):
         ir.convenience.replace_all_uses_with(value, given[value.name])
@@ -40,16 +41,19 @@ def compute_inputs_in_first_call(
     order = [str(value.name) for value in computed]
     _take_weights(graph, inner)
     nodes = list(inner)
+    # A value can be an output of one graph only, and the branch takes these.
     inner.outputs.clear()
     inner.remove(nodes)
     for node in nodes:
         node.name = f"{_PREFIX}{node.name}" if node.name else None
         for value in node.outputs:
+            # Names are unique in a graph and its subgraphs, and both models come from one exporter.
             value.name = f"{_PREFIX}{value.name}"
     flag_value = ir.Value(name=flag, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
     graph.inputs.append(flag_value)
     chosen = [_like(given[name], outputs[name]) for name in order]
     for name in order:
+        # After ``_like`` has copied the shapes: results keep theirs.
         _any_length(given[name])
     for name, value in zip(order, chosen, strict=True):
         ir.convenience.replace_all_uses_with(given[name], value)
@@ -63,6 +67,7 @@ def compute_inputs_in_first_call(
         outputs=chosen,
         name=flag,
     )
+    # Before all nodes, which may read the chosen values.
     graph.insert_before(next(iter(graph)), branch)
     graph.outputs.extend(chosen)
 
@@ -71,6 +76,7 @@ def _passed(values: Sequence[ir.Value]) -> ir.Graph:
     """Return a branch that returns values of the graph around it."""
     copies = [_like(value, f"{value.name}_as_it_is") for value in values]
     pairs = zip(values, copies, strict=True)
+    # onnxruntime refuses a branch that returns a value of the outer graph without a node.
     nodes = [ir.node("Identity", [value], outputs=[copy]) for value, copy in pairs]
     return ir.Graph([], copies, nodes=nodes, name="later_calls")
 
@@ -80,7 +86,7 @@ def _like(value: ir.Value, name: str) -> ir.Value:
 
 
 def _any_length(value: ir.Value) -> None:
-    """Let an input have another length than the result: runtimes pass none in the first call."""
+    """Give an input a length of its own: runtimes pass an empty one in the first call."""
     assert value.shape is not None
     batch, heads, _, size = value.shape
     value.shape = ir.Shape([batch, heads, f"past_{SOURCE}", size])

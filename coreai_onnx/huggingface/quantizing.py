@@ -20,6 +20,7 @@ def check_arguments(arguments: Arguments | None) -> None:
         QuantizationError: One is unknown or out of range.
     """
     if arguments is not None:
+        # As the default of ``quantize``, which is not called here.
         rules_of(**{"bits": 4, **arguments})
 
 
@@ -41,7 +42,7 @@ def quantize_programs(
 
     Args:
         programs: Programs of one entrypoint, by the names of their files.
-        arguments: The arguments of the quantization; None for none.
+        arguments: The arguments of the quantization; None does not quantize.
         target: What will run the files.
 
     Raises:
@@ -50,9 +51,11 @@ def quantize_programs(
     """
     if arguments is None:
         return
+    # One program of several entrypoints: rules may match in any of them, and weights are shared.
     whole = OnnxProgram({name: program.model for name, program in programs.items()})
     whole.quantize(**arguments)
     for name, program in programs.items():
         entrypoint = program.entrypoints[0]
         program.quantization_reports = {entrypoint: whole.quantization_reports[name]}
+        # Only now: products must be plain until the rules have chosen.
         program.optimize(target=target)

@@ -43,9 +43,11 @@ def pooling_of(folder: Path | None) -> Pooling:
     if folder is None or not (folder / MODULES).is_file():
         return Pooling()
     with failures_as(ModelSourceError, f"cannot read {folder / MODULES}"):
+        # Versions of sentence-transformers have their classes in different packages.
         modules = {m["type"].rpartition(".")[2]: m for m in _read(folder / MODULES)}
         place = folder / modules["Pooling"]["path"] / "config.json"
         chosen = {name for name, is_on in _read(place).items() if is_on is True}
+    # A Dense module has weights of its own, which would be left out without an error.
     if strangers := sorted(set(modules) - set(_CLASSES)):
         raise ModelSourceError(f"{folder / MODULES}: the module {strangers[0]} is not supported")
     modes = {name.removeprefix("pooling_mode_") for name in chosen if "pooling_mode" in name}
@@ -62,6 +64,7 @@ class SentenceHead(Head):
 
     def __init__(self, model: torch.nn.Module, task: Task, pooling: Pooling) -> None:
         """Pool the last hidden state of a model; see `Head`."""
+        # The constructor of `Head` calls `_result` already.
         self._pooling = pooling
         super().__init__(model, task)
 

@@ -76,6 +76,7 @@ def load_source(
     import_torchao()
     if isinstance(source, torch.nn.Module):
         loaded = _of_object(source, task)
+        # A copy takes as much memory as the model, so it is made only where a weight changes.
         if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays
             loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
     else:
@@ -83,6 +84,7 @@ def load_source(
     if weights_dtype is not None:
         _round(loaded.model, weights_dtype)
         loaded = replace(loaded, weights_dtype=weights_dtype)
+    # bfloat16 has the range of float32.
     if torch.float16 in (dtype, weights_dtype):
         _check_range(loaded.model)
     return replace(loaded, model=loaded.model.eval())
@@ -91,9 +93,12 @@ def load_source(
 def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
     if path.is_dir():
         config = _config(path / CONFIG)
+        # The configuration is that of a plain encoder; only this file tells that sentences are
+        # embedded.
         if task is None and (path / SENTENCES).is_file():
             task = "sentence-similarity"
         chosen = task_of(config, task)
+        # transformers reports a shard that is missing late, and in words about its hub.
         _check_weights(path)
         check_companions(path)
         made = _class_of(config, chosen)
@@ -107,6 +112,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             model, report = made.from_pretrained(
                 path, dtype=dtype, local_files_only=True, output_loading_info=True
             )
+        # transformers only warns about such weights.
         _check_complete(path, chosen, config, report["missing_keys"])
         return LoadedModel(model, chosen, path, _dtype_of(config))
     if not path.is_file():
@@ -118,6 +124,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     chosen = task_of(config, task)
     check_companions(path.parent)
     made = _class_of(config, chosen)
+    # transformers draws weights from the global generator.
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = _built(made, config)
@@ -146,6 +153,7 @@ def _dtype_of(config: Any) -> torch.dtype:
 @torch.no_grad()
 def _round(model: torch.nn.Module, dtype: torch.dtype) -> None:
     """Round the parameters to another dtype, and convert them back."""
+    # One at a time and in place: the model is never in memory twice.
     for parameter in model.parameters():
         if parameter.is_floating_point() and parameter.dtype != dtype:
             parameter.copy_(parameter.to(dtype))
@@ -155,7 +163,7 @@ def _check_range(model: torch.nn.Module) -> None:
     """Check that no weight became infinite.
 
     Raises:
-        ModelSourceError: If one did.
+        ModelSourceError: If a weight is infinite.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and bool(parameter.isinf().any()):
@@ -189,6 +197,7 @@ def _class_of(config: Any, task: Task) -> Any:
 
 def _built(cls: Any, config: Any) -> Any:
     """Return a model with random weights."""
+    # Classes of models have no public method for it; only the Auto classes have.
     if issubclass(cls, transformers.PreTrainedModel):
         return cls._from_config(config)  # what AutoModel.from_config calls
     return cls.from_config(config)
@@ -232,6 +241,7 @@ def _check_weights(folder: Path) -> None:
             f"{folder}: there are no weights ({' or '.join(_WEIGHTS[:2])})\n"
             f"  for random weights, give {folder / CONFIG} itself"
         )
+    # Files of pickles are not opened for a check: they can run code.
     if not found[0].endswith(".safetensors") and found[0] != _INDEX:
         return
     for file in _shards(folder) if found[0] == _INDEX else [folder / found[0]]:
@@ -247,6 +257,7 @@ def _check_complete(path: Path, task: Task, config: Any, missing: Iterable[str])
         ModelSourceError: If there are such weights.
     """
     names = sorted(missing)
+    # Nothing that is exported reads the pooler.
     if task.outputs[0] in _HIDDEN_STATES:
         names = [name for name in names if not name.startswith(_POOLER)]
     if not names:
@@ -273,9 +284,10 @@ def _check_safetensors(file: Path) -> None:
     """Check that a file of weights is complete.
 
     Raises:
-        ModelSourceError: If it is not.
+        ModelSourceError: If the file is incomplete or not in this format.
     """
     try:
+        # The header has the end of the last tensor, so that opening finds a file that was cut off.
         with safe_open(file, "pt"):
             return
     except SafetensorError as error:

@@ -38,6 +38,7 @@ _ALL = (
         "AutoModelForSpeechSeq2Seq",
         ("WhisperForConditionalGeneration",),
     ),
+    # After Whisper, whose name has the same ending.
     Task("text2text-generation", "AutoModelForSeq2SeqLM", ("ForConditionalGeneration", "MTModel")),
     Task("fill-mask", "AutoModelForMaskedLM", ("ForMaskedLM",)),
     Task(
@@ -95,6 +96,7 @@ def task_of(config: Any, name: str | None) -> Task:
     if name is not None and name not in TASKS:
         raise ModelSourceError(f"there is no task {name!r}; there are {', '.join(TASKS)}")
     architectures = list(getattr(config, "architectures", None) or ())
+    # transformers builds the first one as well.
     for architecture in architectures[:1]:
         for task in _ALL:
             if name in (None, task.name) and task.endings and architecture.endswith(task.endings):

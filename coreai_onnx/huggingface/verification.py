@@ -20,6 +20,7 @@ from coreai_onnx.huggingface.decoders import KEPT, Decoder
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session
 
+# Prefill and a step, for one text and for a batch, at other sizes than those of the example.
 SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
 """Batch, number of tokens and number of cached ones."""
 _TOLERANCE = {torch.float16: 5e-2, torch.float32: 2e-3}
@@ -49,10 +50,12 @@ def check_generation(decoder: Decoder) -> None:
     """
     model, name = decoder.model, type(decoder.model).__name__
     shared = transformers.GenerationMixin.prepare_inputs_for_generation
+    # The default passes what the decoder takes: generating would only cost time.
     if getattr(type(model), "prepare_inputs_for_generation", shared) is shared:
         return
     prompt = _tokens(model, torch.Size([1, _PROMPT]), torch.Generator().manual_seed(0))
     calls: list[dict[str, Any]] = []
+    # The arguments of the first call explain a difference.
     hook = model.register_forward_pre_hook(lambda *call: calls.append(call[-1]), with_kwargs=True)
     settings = transformers.GenerationConfig(
         max_new_tokens=_NEW, num_beams=1, do_sample=False, pad_token_id=0, output_logits=True,
@@ -71,6 +74,7 @@ def check_generation(decoder: Decoder) -> None:
     first = decoder.input_names[: len(decoder.input_names) - len(decoder.slots)]
     for expected, actual in zip(found.logits, steps, strict=False):  # it may end early
         error, limit = _error(actual, expected)
+        # Not ``error > limit``: NaN must fail as well.
         if not error <= limit:
             raise ConversionError(
                 f"{name}: generate and a call with {', '.join(first)} return other logits "
@@ -87,6 +91,7 @@ def _teacher_forced(decoder: Decoder, tokens: torch.Tensor) -> Iterator[torch.Te
         _, mask, positions, kept, _ = decoder.arguments(1, end - read, read)
         with torch.no_grad():
             logits, *cache = decoder(tokens[:, read:end], mask, positions, kept, cache)
+        # Without a cache, every step reads all tokens.
         read = end if decoder.slots else 0
         yield logits[:, -1]
 
@@ -123,6 +128,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
         feeds.pop(KEPT, None)  # an export has a number in its place, by default that of all tokens
         with torch.no_grad():
             wanted = decoder(*first, [x.clone() for x in cache])  # a step may write to its states
+        # A stream of its own for each size: states must not carry over.
         outputs = session.stream().run(**feeds)
         actual = {"logits": outputs["logits"], **outputs.states}
         names = ["logits", *(slot.past for slot in decoder.slots)]
@@ -130,6 +136,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
         for place, (name, expected) in enumerate(zip(names, wanted, strict=True)):
             error, limit = _error(actual[name], expected)
             if not error <= limit and moved is None:
+                # Only when a limit is exceeded: it runs torch several times more.
                 moved = _movements(decoder, first, cache, wanted, random)
             if moved is not None and not error <= max(limit, _MARGIN * moved[place]):
                 raise ConversionError(
@@ -162,6 +169,7 @@ def _tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Ten
     equal scores to all experts, and which of them ``torch.topk`` takes is arbitrary.
     """
     size = model.config.get_text_config(decoder=True).vocab_size
+    # More than needed, because padding tokens are sorted out below.
     drawn = torch.randint(0, size, (shape.numel() + _SPARE,), generator=random)
     has_embedding = model.get_input_embeddings()(drawn).flatten(1).any(dim=1)
     return drawn[has_embedding.argsort(descending=True, stable=True)][: shape.numel()].view(shape)
@@ -171,6 +179,7 @@ def _error(actual: Any, expected: torch.Tensor) -> tuple[float, float]:
     """Return the largest difference, and the largest that is rounding."""
     wanted = expected.float().numpy()
     found = np.asarray(actual, np.float32)
+    # Relative to the largest value: single logits near 0 have no relative accuracy.
     limit = _TOLERANCE[expected.dtype] * (np.abs(wanted).max(initial=0) + 1e-6)
     error = np.abs(found - wanted).max(initial=0) if found.shape == wanted.shape else np.inf
     return float(error), float(limit)

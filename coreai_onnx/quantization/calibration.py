@@ -54,10 +54,11 @@ class Probes:
     def _traced(
         self, weight: ir.Value, inputs: tuple[ir.Value, ...], root: Root
     ) -> Iterator[tuple[ir.Value, tuple[ir.Value, ...]]]:
-        """Yield the initializer and the inputs of a product, for each way to call its function."""
+        """Yield the initializer and the inputs of a product for each call of its function."""
         if not isinstance(root, ir.Function):
             yield weight, inputs
             return
+        # A constant inside of a function has no initializer whose moments could be asked for.
         if self._products.owner(weight) is None:
             return
         for call, caller in self._products.calls[root.identifier()]:
@@ -68,28 +69,32 @@ class Probes:
                 yield from self._traced(origin(argument), values, caller)
 
     def _passed(self, call: ir.Node, function: ir.Function, x: ir.Value) -> ir.Value | None:
-        """Return the value outside of a call for a value in its function."""
+        """Return the value in the caller for a value in the called function."""
         if self._products.owner(x) is function:
             return call.inputs[list(function.inputs).index(x)]
         if x.graph is not function.graph:
             return None  # in a subgraph
+        # All calls of a function share the output that is added to it.
         index = self._outputs.get((function, x))
         if index is None:
             index = self._outputs[function, x] = len(function.outputs)
             function.outputs.append(x)
+        # A call may leave out the last outputs of its function.
         while len(call.outputs) <= index:
             call.resize_outputs(len(call.outputs) + 1)
             call.outputs[-1].name = f"{call.outputs[0].name}.probe{index}"
         return call.outputs[index]
 
     def _returned(self, values: Sequence[ir.Value]) -> bool:
-        """Make values outputs of the model; return whether that is possible."""
+        """Make values outputs of the model, if possible, and return whether they are."""
         graph = self.model.graph
         if not all(value.graph is graph or value.is_graph_input() for value in values):
             return False
         for value, dtype in zip(values, (ir.DataType.FLOAT, ir.DataType.INT64), strict=False):
             if value.is_graph_input() or value in graph.outputs:
                 continue
+            # ONNX requires a type for outputs of the model; values that come from functions have
+            # none.
             if value.type is None:
                 value.type = ir.TensorType(dtype)
             graph.outputs.append(value)
@@ -116,6 +121,7 @@ def second_moments(
             values that are not finite from it.
     """
     sweeps = list(_sweeps(shapes))
+    # An iterator serves one run over the data.
     given = feeds if len(sweeps) == 1 else list(feeds)
     found: dict[str, Array] = {}
     for number, names in enumerate(sweeps, 1):
@@ -131,6 +137,7 @@ def _sweeps(shapes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, tuple[int
     for name, (*experts, _, inputs) in shapes.items():
         shape = (*experts, inputs, inputs)
         needed = math.prod(shape) * 4
+        # A matrix that is larger than the limit by itself still gets a part of its own.
         if part and used + needed > SWEEP_BYTES:
             yield part
             part, used = {}, 0
@@ -154,6 +161,8 @@ def _sweep(
             for inputs in probes.inputs[names[0]]:
                 rows = _rows(arrays[inputs[0]], names[0], count)
                 if len(inputs) == 1:
+                    # The moments have one size for any number of calls; the rows themselves would
+                    # not fit in memory.
                     flat = rows.reshape(-1, rows.shape[-1])
                     moments[key] += flat.T @ flat
                 else:
@@ -166,6 +175,7 @@ def _add_by_expert(moments: Array, rows: Array, indices: Array) -> None:
     batch = np.broadcast_shapes(rows.shape[:-2], indices.shape)
     spread = np.broadcast_to(rows, (*batch, *rows.shape[-2:])).reshape(-1, *rows.shape[-2:])
     chosen = np.broadcast_to(indices, batch).reshape(-1)
+    # A call selects few of the experts; the moments of the others stay as they are.
     for expert in np.unique(chosen):
         own = spread[chosen == expert].reshape(-1, rows.shape[-1])
         moments[expert] += own.T @ own
@@ -195,6 +205,7 @@ def run_calls(
     for number, feed in enumerate(feeds, 1):
         begin_stage(f"{what}{label}: call {number}")
         arrays = _run_call(session, feed, f"{what} call {number}")
+        # A call with no rows runs without an error, but shows nothing of the values.
         filled = filled or any(arrays[info.name].size for info in session.outputs)
         yield number, arrays
     if number and not filled:

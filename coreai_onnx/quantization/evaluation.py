@@ -24,7 +24,7 @@ class OutputChange:
     Attributes:
         name: Name of the output.
         sqnr: Ratio of the output before to its change in decibels: infinite if nothing changed,
-            negative infinity if a value is no longer finite or the shape is another.
+            negative infinity if a value is no longer finite or the shape differs.
         cosine: Cosine between the output before and after, 1 if nothing changed.
         largest: The largest change of a value.
         same_choice: Share of the rows (along the last axis) whose largest value is at the same
@@ -40,7 +40,7 @@ class OutputChange:
 
 @dataclass(frozen=True)
 class MetricChange:
-    """A number that a user's function computes, before and after.
+    """A number that a user's function computes, before and after the quantization.
 
     Attributes:
         name: Its name.
@@ -61,7 +61,7 @@ class MetricChange:
 
 @dataclass
 class _Sums:
-    """What one output adds up to over the calls."""
+    """The sums of one output over the calls."""
 
     signal: float = 0.0
     after: float = 0.0
@@ -73,10 +73,12 @@ class _Sums:
 
     def add(self, before: Array, after: Array) -> None:
         """Add the output of a call."""
+        # The shape of NonZero and the like depends on the values: there is nothing to compare.
         if before.shape != after.shape:
             self.noise = self.largest = float("inf")
             return
         first, second = _flat(before), _flat(after)
+        # Masked scores are infinite in both models; a sum with them would be infinite or NaN.
         known = np.isfinite(first) & np.isfinite(second)
         if not np.array_equal(first[~known], second[~known], equal_nan=True):
             self.noise = self.largest = float("inf")
@@ -93,6 +95,7 @@ class _Sums:
 
     def result(self, name: str) -> OutputChange:
         """Return the change over all calls."""
+        # An output of zeros has no direction: it is alike only if the other one is zeros as well.
         length = np.sqrt(self.signal * self.after)
         cosine = self.product / length if length else float(self.signal == self.after)
         same = self.same / self.rows if self.rows else 1.0
@@ -110,6 +113,7 @@ class _Changes:
     def add(self, names: Sequence[str], before: dict[str, Array], after: dict[str, Array]) -> None:
         """Add the outputs of a call; those that are not numbers are left out."""
         for name in names:
+            # These are the kinds of texts and other objects in NumPy.
             if before[name].dtype.kind not in "OSU":
                 self.sums.setdefault(name, _Sums()).add(before[name], after[name])
 
@@ -132,6 +136,7 @@ def output_changes(
     """
     changes, sessions = _Changes(), [Session(model) for model in (before, after)]
     names = [info.name for info in sessions[0].outputs]
+    # Both copies of `tee` advance in step, so that it holds one call only.
     calls = (
         run_calls(session, own, what=what)
         for session, own in zip(sessions, tee(feeds), strict=True)
@@ -142,7 +147,7 @@ def output_changes(
 
 
 def beginning(feeds: Iterable[Feed]) -> tuple[list[Feed], Iterable[Feed]]:
-    """Return the first calls of calibration data, and all of its calls, also of an iterator."""
+    """Return the first calls of calibration data, and an iterable of all of its calls."""
     rest = iter(feeds)
     first = list(islice(rest, FIRST_CALLS))
     return first, chain(first, rest)
@@ -156,9 +161,11 @@ def _flat(array: Array) -> Array:
 
 
 def _choices(array: Array) -> Array:
-    """Return the place of the largest value in each row; of the largest magnitude, if complex."""
+    """Return the index of the largest value in each row, or of the largest magnitude if complex."""
+    # argmax raises an error for an axis without elements.
     if not array.size:
         return np.zeros(0, np.intp)
     values = np.abs(array) if array.dtype.kind == "c" else array
+    # A scalar counts as a row of one value.
     places: Array = np.atleast_1d(values).astype(np.float64).argmax(-1)
     return places.reshape(-1)

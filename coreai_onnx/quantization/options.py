@@ -99,6 +99,7 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         raise QuantizationError(
             f"metrics is a {type(metrics).__name__}\n  give a mapping of names to functions"
         )
+    # This raises an error for a wrong option before the calls of calibration, which take long.
     _clipping(options)
     rounding = _activation_bits(options)
     scheme = Scheme(
@@ -107,6 +108,7 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         options.get("method", "hqq"),
         options.get("symmetric", False),
         options.get("scale_dtype", "float16"),
+        # A scheme rounds activations at run time, to 8 bits; static ones may have 16.
         0 if options.get("activations") else rounding,
     )
     return Rules.of(
@@ -146,6 +148,7 @@ def quantize_entrypoints(
     feeds = _by_entrypoint("calibration", options.get("calibration"), models, calibrated)
     evaluation = _by_entrypoint("evaluation", options.get("evaluation"), models, calibrated)
     with failures_as(QuantizationError, "the model cannot be quantized"):
+        # The first calls are read twice, and an iterator must not lose them.
         if options.get("evaluation") is None:
             for name, calls in feeds.items():
                 evaluation[name], feeds[name] = beginning(calls)
@@ -155,6 +158,7 @@ def quantize_entrypoints(
                 models, rules, feeds, bits=bits, clipping=_clipping(options)
             )
         else:
+            # With an empty mapping, the error for missing data would speak of loops and branches.
             done = quantize_models(models, rules, feeds or None)
         for name, calls in evaluation.items():
             done[name] = _evaluated(models[name], done[name], calls)

@@ -71,11 +71,13 @@ class Quantizable:
 
         begin_stage("quantize")
         data = [options.get("calibration"), options.get("evaluation")]
+        # A mapping names its entrypoints; anything else needs the only one, or ``main``.
         has_calls = any(calls is not None and not isinstance(calls, Mapping) for calls in data)
         calibrated = self._choose(None) if has_calls else ""
         done = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
         reports = {name: one.report for name, one in done.items()}
         if metrics := options.get("metrics"):
+            # Metrics may fail: until all are computed, the result is a program of its own.
             quantized = type(self)({name: one.model for name, one in done.items()})
             changes = tuple(_change(name, of, self, quantized) for name, of in metrics.items())
             main = self._choose(None)
@@ -83,6 +85,7 @@ class Quantizable:
         for name, one in done.items():
             adopt(one.model, self.models[name])
         self.quantization_reports = reports
+        # Open sessions hold the weights as they were.
         self._close_sessions()
         return self
 

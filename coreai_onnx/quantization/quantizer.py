@@ -60,6 +60,7 @@ def quantize_models(
             finite, its groups do not fit, or the calibration data is missing or does not fit.
     """
     plans = {name: _plan(model, rules) for name, model in models.items()}
+    # A pattern may match in one entrypoint and not in the others.
     rules.check_used([w for plan in plans.values() for w in (*plan.schemes, *plan.kept)])
     if not any(plan.schemes for plan in plans.values()):
         for name, plan in plans.items():
@@ -72,6 +73,8 @@ def quantize_models(
     for name, plan in plans.items():
         packed = _packed(plan, moments, done)
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
+        # A function has one body: calls that pass weights of different schemes need copies of it
+        # first.
         Rewriting(specialize(plan.products, kinds), packed).run()
         rewrite_convolutions(plan.products.model, packed)
         report = _report(models[name], plan, packed)
@@ -91,6 +94,7 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
         else:
             plan.schemes[weight] = chosen
     tables = {_digest(weight) for weight in plan.schemes if weight.is_lookup}
+    # A digest reads all of a weight: where no table has its shape, it is not computed.
     shapes = {weight.shape for weight in plan.schemes if weight.is_lookup}
     for weight, scheme in plan.schemes.items():
         if weight.shape in shapes and _digest(weight) in tables:
@@ -128,6 +132,7 @@ def _moments(
         if chosen:
             shapes = {key: weight.shape for key, weight in chosen.items()}
             for key, moments in second_moments(models[name], shapes, feeds).items():
+                # Entrypoints share the tensor of a weight, and both of their inputs count.
                 tensor = id(chosen[key].tensor)
                 found[tensor] = found[tensor] + moments if tensor in found else moments
     missing = [
@@ -155,6 +160,8 @@ def _packed(
     packed: dict[MatrixWeight, PackedWeight] = {}
     for number, (weight, scheme) in enumerate(plan.schemes.items(), 1):
         begin_stage(f"quantize {number}/{len(plan.schemes)} {weight.path}")
+        # The inputs are not a part of the key: a weight that layers share must stay one weight in
+        # the file.
         key = scheme, _digest(weight)
         if key not in done:
             data = None if weight.is_lookup else moments.get(id(weight.tensor))
@@ -165,8 +172,10 @@ def _packed(
 
 def _digest(weight: MatrixWeight) -> bytes:
     """Return what equal matrices have in common, also if one is stored transposed."""
+    # Rows of outputs, so that a head and the transposed copy that passes made of it are equal.
     rows = np.ascontiguousarray(weight.matrix())
     digest = hashlib.blake2b(f"{rows.shape} {rows.dtype}".encode())
+    # Arrays of ml_dtypes, such as bfloat16, have no buffer that hashlib reads.
     digest.update(rows.view(np.uint8).reshape(-1).data)
     return digest.digest()
 

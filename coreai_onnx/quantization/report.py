@@ -44,6 +44,7 @@ class QuantizedLayer:
     @property
     def quality(self) -> float:
         """The ratio that layers are compared by: that of the product if it is known."""
+        # Methods with calibration data trade the error of the weight for that of the product.
         return self.sqnr if self.output_sqnr is None else self.output_sqnr
 
 
@@ -87,18 +88,19 @@ class QuantizationReport:
 
     @property
     def worst(self) -> tuple[QuantizedLayer, ...]:
-        """The layers in the order of their quality, the worst one first."""
+        """The layers sorted by quality, worst first."""
         return tuple(sorted(self.layers, key=lambda layer: layer.quality))
 
     @property
     def other_groups(self) -> tuple[QuantizedLayer, ...]:
-        """The layers whose groups have another size than those of most layers."""
+        """The layers whose group size differs from that of most layers."""
         sizes = Counter(layer.scheme.group_size for layer in self.layers)
+        # The default size may fit no layer at all, so that the most frequent one is the usual one.
         usual = max(sizes, key=lambda size: sizes[size], default=0)
         return tuple(layer for layer in self.layers if layer.scheme.group_size != usual)
 
     def table(self, layers: Sequence[QuantizedLayer] | None = None) -> str:
-        """Return a table of layers, by default of all of them."""
+        """Return a table of the given layers, or of all layers."""
         header = ("layer", "shape", "scheme", "before", "after", "SQNR dB", "output SQNR dB")
         rows = [_cells(layer) for layer in (self.layers if layers is None else layers)]
         return render(header, rows, indent="  ")
@@ -127,6 +129,7 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         """Return sizes, changes, the worst layers, and the weights that keep their dtype."""
+        # A model whose only weights are empty has 0 bytes.
         ratio = self.bytes_before / max(self.bytes_after, 1)
         sizes = f"{size_text(self.bytes_before)} → {size_text(self.bytes_after)}"
         parts = [f"quantized {len(self.layers)} weights: {sizes} ({ratio:.1f} times smaller)"]

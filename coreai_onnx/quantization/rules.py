@@ -14,7 +14,7 @@ from coreai_onnx.quantization.weights.products import MatrixWeight
 from coreai_onnx.quantization.weights.scheme import Scheme, fitting_sizes
 
 Rule = int | Mapping[str, Any] | Scheme | None
-"""What a pattern selects: bits, fields of the scheme that differ, a scheme, or None for none."""
+"""What a pattern selects: bits, fields of the scheme that differ, a scheme, or None to skip."""
 MINIMUM_SIZE = 4096
 """Weights with fewer elements keep their dtype: they are a small part of a file."""
 
@@ -64,6 +64,7 @@ class Rules:
             )
         if isinstance(minimum_size, bool) or not isinstance(minimum_size, int) or minimum_size < 0:
             raise QuantizationError(f"minimum_size={minimum_size!r}; give a number of elements")
+        # ``setdefault`` below then keeps None for a pattern that is in both.
         patterns: dict[str, Rule] = dict.fromkeys(skip)
         for pattern, rule in (rules or {}).items():
             patterns.setdefault(pattern, _scheme_of(pattern, rule, default))
@@ -119,6 +120,8 @@ class Rules:
             return ""
         if not self.embeddings:
             return "an embedding"
+        # Tables of angles and masks are looked up as well, and are too sensitive for few bits; only
+        # embeddings share their table with a head.
         tied = not all(product.is_lookup for product in weight.products)
         is_table = any(p.node.metadata_props.get(CLASS) == "Embedding" for p in weight.products)
         return "" if tied or is_table else "a lookup that is not known to be an embedding"
@@ -126,6 +129,7 @@ class Rules:
     def _nearest(self, weight: MatrixWeight) -> Scheme | str:
         """Return the default scheme with groups that divide the inputs, as large as possible."""
         columns, given = weight.shape[-1], self.default
+        # Groups of convolutions are whole kernels: they choose a size of their own.
         if isinstance(weight, ConvolutionWeight) or given.group_of(columns):
             return self._fitting(weight, given)
         size = given.group_size or columns
@@ -150,6 +154,7 @@ class Rules:
 
 
 def _matches(pattern: str, weight: MatrixWeight) -> bool:
+    # ``fnmatch`` would ignore the case of names on Windows.
     return any(fnmatchcase(name, pattern) for name in (*weight.paths, weight.name))
 
 
@@ -159,6 +164,7 @@ def _scheme_of(pattern: str, rule: Rule, default: Scheme) -> Scheme | None:
     fields = {"bits": rule} if isinstance(rule, int) else rule
     try:
         return replace(default, **fields)
+    # ``replace`` raises it for an unknown field, and ``**`` for what is not a mapping.
     except TypeError as error:
         raise QuantizationError(
             f"the rule of {pattern!r} is {rule!r}; give bits, a mapping of fields of a scheme, "

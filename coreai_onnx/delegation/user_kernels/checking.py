@@ -104,6 +104,7 @@ def check_kernel(
         valid = list(_valid_cases(composite, getattr(torch, name), attributes, shapes, models))
         cases += [case for case, _ in valid]
         runs += [run for _, run in valid]
+    # In a process of its own: a kernel that crashes must not end the caller's.
     result = run_trial(Trial(library, models.protos, runs), timeout=timeout)
     for found in result.outputs:
         case = cases[found.run]
@@ -113,6 +114,7 @@ def check_kernel(
                 f"the kernel of {composite.name} differs from its reference\n"
                 f"  for {case}{_HOW[found.how]}\n  {wrong}"
             )
+    # After the results: a wrong result that precedes a crash says more about the mistake.
     if result.failure:
         failed = result.failed
         where = f"\n  for {cases[failed.runs[0]]}{_HOW[failed.how]}" if failed else ""
@@ -130,13 +132,14 @@ def _valid_cases(
     """Yield the calls that the composite accepts, with the runs of a kernel.
 
     Raises:
-        KernelError: If it accepts none.
+        KernelError: If the composite accepts none of the calls.
     """
     refusal, count = "", 0
     for call in example_calls(composite, dtype, attributes, shapes):
         try:
             case = _case(composite, call, dtype)
             model = models.of(case)
+        # Generated sizes may be invalid for a composite: only its own check and reference know.
         except (LoweringError, *RAISES) as error:
             refusal = refusal or first_line(error)
             continue
@@ -153,12 +156,14 @@ def _valid_cases(
 
 def _case(composite: Composite, call: ExampleCall, dtype: torch.dtype) -> _Case:
     inputs = [call.inputs.get(declared.name) for declared in composite.inputs]
+    # In float64 the order of sums hardly matters, so that a kernel may sum in another one.
     wide = [x.double() if x is not None and x.is_floating_point() else x for x in inputs]
     attributes = {a.name: call.attributes.get(a.name, a.default) for a in composite.attributes}
     with torch.no_grad():
         wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         try:
             ideal = pytree.tree_leaves(composite.reference(*wide, **attributes))
+        # A reference may accept some dtypes only.
         except RAISES:
             ideal = wanted
     return _Case(call, dtype, wanted, ideal)
@@ -182,6 +187,7 @@ class _Models:
     def of(self, case: _Case) -> int:
         """Return the index of a model for a call; calls that differ in sizes only share one."""
         call = case.call
+        # Each model needs a session: calls that differ in sizes only share one.
         kinds = [(n, x.dtype, x.shape if call.fixed else x.ndim) for n, x in call.inputs.items()]
         key = (repr(kinds), repr(sorted(call.attributes.items())))
         if key not in self._known:
@@ -205,6 +211,8 @@ class _Models:
             result.name = names.unique(self.composite.outputs[index])
             result.shape = ir.Shape(_dims(f"out_{index}", wanted, fixed=case.call.fixed))
             graph.outputs.append(result)
+        # A composite makes one call; its body is left out, so that onnxruntime cannot fall back to
+        # it.
         (call,) = calls.calls
         graph.opset_imports[call.node.domain] = 1
         return LoweredProgram(graph, names).model([], "main")
@@ -261,12 +269,15 @@ def _wrong(
     """
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = ideal.astype(expected.dtype)
+        # Integers and booleans have no rounding errors.
         if values == "wide" and expected.dtype.kind not in "biu":
             e, i = expected.astype(np.float64), ideal.astype(np.float64)
             errors = np.maximum(np.abs(e - i), np.abs(e) * float(ml_dtypes.finfo(got.dtype).eps))
             largest = np.max(errors, initial=0.0, where=np.isfinite(errors))
             tolerance = (tolerance[0], tolerance[1] + _CONDITION_FACTOR * float(largest))
+    # With an infinite tolerance: where both are finite, or the same infinity, or NaN.
     decided = _close(expected, rounded, (0.0, np.inf))
+    # A kernel may be more accurate than the reference: the result in float64 counts as well.
     close = _close(got, expected, tolerance) | _close(got, ideal, tolerance) | (got == rounded)
     wrong: Array = decided & ~close
     return wrong

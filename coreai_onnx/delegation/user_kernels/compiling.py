@@ -29,9 +29,12 @@ _FLAGS = (
     "-std=c++17",
     "-O3",
     "-fPIC",
+    # Several kernels in a process must not see the symbols of each other.
     "-fvisibility=hidden",
+    # Without it, GCC cannot vectorize sqrt, which might set errno.
     "-fno-math-errno",
     "-fno-trapping-math",  # vectorizes selections
+    # GCC contracts by default: results would depend on whether the flags admit FMA.
     "-ffp-contract=off",
 )
 # onnxruntime unloads a library with its last session, but the library keeps its ops.
@@ -66,9 +69,11 @@ def compiled(composite: Composite, sources: Sequence[Source], flags: Sequence[st
             header.write_text(declaration_header(composite), encoding="utf-8")
             includes = [f"-I{place}", f"-I{kit}", "-isystem", str(headers)]
             command = [tool, *_FLAGS, *includes, *flags]
+            # Compiled with each kernel: it registers the op by the generated declaration.
             files.append(kit / "kit" / "registration.cc")
             target = folder / f"lib{composite.name}-{_key(command, files, tool, flags)}.so"
             if not target.is_file():
+                # Beside the target, because a rename is atomic within one file system only.
                 made = Path(place) / target.name
                 _run([*command, *_SHARED, *map(str, files), "-o", str(made)])
                 made.replace(target)
@@ -97,6 +102,7 @@ def _file(source: Source, folder: Path) -> Path:
     """Return the file of a source; text is stored in a file named by its hash."""
     text = source if isinstance(source, str) else ""
     if "\n" in text:
+        # A file that stays: messages of the compiler and debuggers refer to it.
         place = folder / "sources" / hashlib.sha256(text.encode()).hexdigest()[:16]
         place.mkdir(parents=True, exist_ok=True)
         with all_or_nothing() as files:
@@ -111,10 +117,13 @@ def _file(source: Source, folder: Path) -> Path:
 def _key(command: Sequence[str], files: Sequence[Path], tool: str, flags: Sequence[str]) -> str:
     """Return a hash of everything that the library depends on."""
     digest = hashlib.sha256(repr((_FLAGS, _SHARED, tuple(flags))).encode())
+    # An update of the compiler keeps its path.
     digest.update(_run([tool, "--version"]))
+    # With -march=native, a cache on a shared disk serves machines with different instruction sets.
     if any("native" in flag for flag in flags):
         digest.update(_processor())
     for file in files:
+        # Preprocessed, so that a change of any included header counts; -P leaves out the paths.
         digest.update(_run([*command, "-E", "-P", str(file)]))
     return digest.hexdigest()[:20]
 
@@ -130,7 +139,7 @@ def _run(command: Sequence[str]) -> bytes:
     """Run the compiler and return its output.
 
     Raises:
-        KernelError: If it fails.
+        KernelError: If the compiler fails.
     """
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - the compiler
     if done.returncode != 0:

@@ -15,6 +15,7 @@ from coreai_onnx.composites import Composite, Input
 Shapes = Mapping[str, Sequence[int]]
 """The shapes of inputs, by name."""
 _SEED = 20260101
+# Small values show missing epsilons, large ones exponentials that overflow in float16.
 _MAGNITUDES = (1.0, 1e-3, 8.0)
 _SPECIAL_SHARE = 0.04
 """Share of special values: sums over 33 elements have none, one, or several of them."""
@@ -106,6 +107,7 @@ def example_calls(
     everything, *fewer = _presence(composite)
     usual, *others = _attribute_values(composite, attributes)
     given = [*_generated_shapes(composite), *((_SIZES[0], one) for one in shapes)]
+    # Each call has a seed of its own, so that a call stays the same when others are added.
     count = itertools.count()
     for sizes, shape in given:
         yield _call(composite, dtype, (sizes, shape), everything, usual, next(count))
@@ -113,10 +115,14 @@ def example_calls(
             again = replace(sizes, label="other values of the same sizes")
             yield _call(composite, dtype, (again, shape), everything, usual, next(count))
     first = given[0]
+    # Kernels may prepare for sizes that the model declares.
     yield _call(composite, dtype, first, everything, usual, next(count), fixed=True)
+    # After the usual values, whose errors are easier to understand.
     for extreme in _EXTREMES:
         probe = (extreme, _shapes(composite, extreme))
         yield _call(composite, dtype, probe, everything, usual, next(count))
+    # All sizes for all combinations would take too long; optional inputs show mistakes at few
+    # sizes.
     probes = [g for g in given if g[0].label in _PROBES]
     for names, probe in itertools.product(fewer, probes):
         yield _call(composite, dtype, probe, names, usual, next(count))
@@ -148,6 +154,7 @@ def _call(
         for declared in composite.inputs
         if declared.name in shapes and declared.name in names
     }
+    # Random values may be outside of what an input allows, such as indices beyond an axis.
     admissible = dict(composite.admissible(inputs))
     return ExampleCall(sizes.label, admissible, attributes, fixed, sizes.values)
 
@@ -183,6 +190,7 @@ def _many(composite: Composite, sizes: _SizePlan) -> _SizePlan:
         return replace(sizes, lead=(*sizes.lead, -(-_MANY // math.prod(sizes.lead))), letters=(1,))
     lead = math.prod(sizes.lead) if any("*" in dims for dims in tensors) else 1
     size = math.ceil((_MANY / lead) ** (1 / most))
+    # Even, because some composites halve an axis.
     return replace(sizes, letters=(size + size % 2,))
 
 
@@ -205,6 +213,7 @@ def _shape(declared: Input, sizes: _SizePlan, letters: Mapping[str, int]) -> tup
         else:
             shape.append(1 if token == "1" else letters[token.partition("|")[0]])  # noqa: S105
     if declared.dims.startswith("~") and sizes.broadcast:
+        # More than half of the axes: both leading and inner ones are broadcast.
         shape[: len(shape) // 2 + 1] = [1] * (len(shape) // 2 + 1)
     return tuple(shape)
 
@@ -230,7 +239,9 @@ def _attribute_values(
     others = []
     for name, value in usual.items():
         if isinstance(value, float):
+            # This keeps a positive number positive, and one between 0 and 1 in this range.
             others.append(usual | {name: value * 0.5 + 0.25})
+        # Switches; other integers, such as numbers of groups, must fit the sizes.
         elif isinstance(value, int) and value in (0, 1):
             others.append(usual | {name: 1 - value})
     return [usual, *others]
@@ -252,10 +263,12 @@ def _random(
     if dtype == torch.bool:
         return torch.rand(tuple(shape), generator=generator) > 0.4
     if not dtype.is_floating_point:
+        # Small enough to be indices into axes of most sizes.
         return torch.randint(0, 5, tuple(shape), generator=generator).to(dtype)
     normal = torch.randn(tuple(shape), generator=generator)
     if values == "wide":
         exponents = torch.rand(tuple(shape), generator=generator) * 8 - 4
+        # Evenly over the exponents: a normal distribution has hardly any small magnitudes.
         return (normal.sign() * 10**exponents).to(dtype)
     tensor = (normal * magnitude).to(dtype)
     if values == "special" and tensor.numel():
@@ -267,6 +280,7 @@ def _insert_special(flat: torch.Tensor, generator: torch.Generator) -> None:
     """Write each special value to several random places."""
     inf, subnormal = float("inf"), torch.finfo(flat.dtype).tiny / 4
     special = torch.tensor([float("nan"), inf, -inf, subnormal, 0.0, -0.0], dtype=flat.dtype)
+    # Each value at least once, in small tensors too.
     count = max(len(special), int(len(flat) * _SPECIAL_SHARE))
     places = torch.randperm(len(flat), generator=generator)[:count]
     flat[places] = special.repeat(-(-count // len(special)))[: len(places)]

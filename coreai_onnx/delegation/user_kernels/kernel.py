@@ -43,7 +43,7 @@ class Kernel:
         return USER_DOMAIN
 
     def mismatch(self, model: ir.Model) -> str:
-        """Return why a function of a model is not what the kernel computes; empty if there is none.
+        """Return why a function of a model is not what the kernel computes, or an empty string.
 
         A function that was made with another declaration, or with none, may have other inputs.
         """
@@ -54,6 +54,8 @@ class Kernel:
                 continue
             inputs = [str(value.name) for value in function.inputs]
             same = inputs == declared[: len(inputs)] and set(function.attributes) == attributes
+            # Equal names and inputs do not make equal computations: the formula of the declaration
+            # tells.
             if not same or function.graph.doc_string != self.composite.formula:
                 return (
                     f"the function {op_name(domain, name)} of the model was not made with the "
@@ -120,6 +122,7 @@ def kernel(
         ToolchainError: If there is no compiler, or onnxruntime's headers are missing.
     """
     check_declaration(composite)
+    # The library of this package has the kernels of standard composites already.
     if domain_of(composite) != USER_DOMAIN:
         raise DeclarationError(
             f"{composite.name} is a standard composite; declare one of your own with its reference"
@@ -127,6 +130,7 @@ def kernel(
     several = [sources] if isinstance(sources, str | PathLike) else list(sources)
     if not several:
         raise KernelError(f"there are no sources of the kernel of {composite.name}")
+    # Checked each time although it is cached: the reference may have changed since.
     library = compiled(composite, several, flags)
     checked = check_kernel(
         composite,

@@ -22,6 +22,7 @@ _API_VERSION = re.compile(r"^#define ORT_API_VERSION (\d+)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _INSTALLED_KIT = Path(__file__).resolve().parent / "cpp"
 _CHECKOUT_KIT = _PACKAGE.parent / "custom_ops"
+# Packages of systems and release archives put the header into different folders.
 _SUFFIXES = ("", "onnxruntime", "onnxruntime/core/session")
 
 
@@ -38,8 +39,9 @@ def compiler() -> str:
     """Return the C++ compiler: of the environment variable ``CXX``, or the system's.
 
     Raises:
-        ToolchainError: If there is none.
+        ToolchainError: If no compiler is found.
     """
+    # As make and cmake: a compiler that is named is the only candidate.
     chosen = os.environ.get("CXX")
     names = (chosen,) if chosen else ("c++", "g++", "clang++")
     found = next((path for name in names if (path := shutil.which(name))), None)
@@ -60,13 +62,14 @@ def onnxruntime_headers() -> Path:
     """Return the folder of onnxruntime's C header, of API version 21 or later.
 
     Raises:
-        ToolchainError: If there is none; the message says how to get it without being root.
+        ToolchainError: If no header is found; the message says how to get it without being root.
     """
     looked = []
     for folder in _include_folders():
         header = folder / _HEADER
         if header.is_file():
             found = _API_VERSION.search(header.read_text(encoding="utf-8", errors="replace"))
+            # An older header lacks functions of the C API that the kit calls.
             if found and int(found[1]) >= OLDEST_TESTED[1]:
                 return folder
             looked.append(f"    {folder}: its API is older than version {OLDEST_TESTED[1]}")
@@ -80,6 +83,7 @@ def _include_folders() -> Iterator[Path]:
     chosen = os.environ.get(INCLUDE_VARIABLE)
     if chosen:
         yield Path(chosen).expanduser()
+    # Wheels bring the header; the others serve checkouts and packages of systems.
     yield _PACKAGE / "runtime" / "include"
     if _CHECKOUT_KIT.is_dir():
         pattern = "build/*/debian-headers/usr/include/onnxruntime"

@@ -35,7 +35,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("AutoRound", settings, _KNOWN)
     layout = settings.get("packing_format")
@@ -45,7 +45,9 @@ def check(settings: Mapping[str, Any]) -> None:
         )
     for pattern, own in (settings.get("extra_config") or {}).items():
         check_settings(f"AutoRound, extra_config[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)
+        # A pattern that is not valid must fail here, and not in the middle of the weights.
         matches(pattern, "")
+        # A layer may override the dtype of all layers.
         _check_layer({**settings, **own})
     _check_layer(settings)
 
@@ -61,6 +63,7 @@ def read(
     own = _of_layer(settings, path)
     layout = _LAYOUTS[settings["packing_format"]]
     described = {"bits": own.get("bits", 4), "group_size": own.get("group_size", 128)}
+    # The codes are packed as the two libraries do, so that their readers serve.
     if layout == "awq":
         return awq.read(tensors, path, described, shape)
     return gptq.read(tensors, path, {**described, "checkpoint_format": layout}, shape)

@@ -21,6 +21,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _BITS = 4
+# The order in which the GPU kernels of AWQ unpack two codes at a time.
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """The place in a word of each of eight outputs."""
 _KNOWN = COMMON | frozenset(
@@ -60,6 +61,7 @@ def read(
         return None
     outputs, _ = shape
     size = settings.get("group_size", settings.get("q_group_size"))
+    # The file has a column for each output; matrices here have a row.
     scales = tensors[f"{path}.scales"].T.contiguous()
     codes = _unpacked(packed, outputs).T.contiguous()
     zeros = _unpacked(tensors[f"{path}.qzeros"], outputs).T.contiguous()

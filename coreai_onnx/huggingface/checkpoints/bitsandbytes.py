@@ -38,7 +38,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("bitsandbytes", settings, _KNOWN)
 
@@ -61,6 +61,7 @@ def read(
             with failures_as(ModelSourceError, f"the quant_state of {path} is not valid"):
                 described = json.loads(bytes(state.tolist()))
                 block, given = int(described["blocksize"]), tuple(described["shape"])
+            # A transposed or merged weight has other shapes, with codes in another order.
             if given != shape:
                 raise ModelSourceError(f"{path} is {list(given)} in the checkpoint, not {shape}")
             return LayerWeight(_of_palette(tensors, path, described, block, shape))
@@ -72,6 +73,7 @@ def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedMatrix:
         raise ModelSourceError(
             f"SCB is {list(largest.shape)} for a weight of {values.dtype} {list(values.shape)}"
         )
+    # linear_nbits subtracts 128 from unsigned codes; int8 would overflow in this sum.
     codes = (values.to(torch.int16) + 128).to(torch.uint8).unsqueeze(1)
     return PackedMatrix(codes, largest.float().unsqueeze(1) / 127, bits=8)
 
@@ -85,10 +87,13 @@ def _of_palette(
 ) -> PackedMatrix:
     """Return a matrix whose groups are parts of blocks, if a block is longer than a row."""
     name, (rows, columns) = f"{path}.weight", shape
+    # Blocks run through the whole matrix, and may end in the middle of a row.
     scales = by_rows(_scales(tensors, name, described), shape, block)
     high_first = tensors[name].flatten().view(torch.uint8)
     if high_first.numel() * 2 != rows * columns:
         raise ModelSourceError(f"{name} has {high_first.numel()} bytes for {rows * columns} codes")
+    # The first code is in the high bits here, and in the low bits of the streams of all other
+    # formats.
     swapped = (high_first >> 4) | (high_first << 4)
     palette = tensors[f"{name}.quant_map"].float()
     return of_stream(swapped.view(rows, -1), scales, 4, columns, palette=palette)
@@ -101,6 +106,8 @@ def _scales(tensors: Checkpoint, name: str, described: Mapping[str, Any]) -> tor
     if nested is None:
         return scales.float()
     block = int(described.get("nested_blocksize", 256))
+    # Scales may be quantized as well (double quantization): bytes of a palette, with scales of
+    # their own.
     blocks = torch.arange(len(scales)) // block
     steps = tensors[f"{name}.nested_quant_map"].float()[scales.long()]
     return steps * nested.float()[blocks] + float(described.get("nested_offset", 0.0))

@@ -18,6 +18,7 @@ def multiplies_integers(weight: PackedMatrix, rounding: Rounding) -> bool:
     """Whether a scale holds for a whole row of the weight and of the inputs."""
     if rounding.scheme.is_float or weight.bits != _BITS:
         return False
+    # A sum of integers can be scaled afterwards only if one scale holds for all of its terms.
     plain = weight.zero_points is None and weight.palette is None and weight.order is None
     return plain and weight.scales.shape[1] == 1 and rounding.scheme.strategy in _STRATEGIES
 
@@ -41,9 +42,12 @@ class IntegerLinear(CheckpointLayer):
         """Register the parts as buffers."""
         super().__init__()
         self.rounding = rounding
+        # Packed codes are unsigned, and the products of onnxruntime take int8.
         weight = (matrix.codes.flatten(1).to(torch.int16) - (1 << (_BITS - 1))).to(torch.int8)
         self.hold("weight", weight)
         self.hold("scales", matrix.scales.float().flatten())
+        # Σ (x - z) w = Σ x w - z Σ w: with the sums of the rows, the product itself needs no zero
+        # points.
         zeros = rounding.scheme.dynamic and not rounding.scheme.symmetric
         self.hold("row_sums", weight.sum(1, dtype=torch.float32) if zeros else None)
         self.hold("bias", None)
@@ -61,6 +65,7 @@ class IntegerLinear(CheckpointLayer):
 
     def _dynamic(self, x: torch.Tensor) -> torch.Tensor:
         steps, scale, zero = self.rounding.steps(x.float())
+        # An integer product takes matrices.
         rows = steps.to(torch.int8).reshape(-1, x.shape[-1])
         sums = integer_product(rows, self.weight.t()).to(torch.float32)
         sums = sums.reshape(*x.shape[:-1], len(self.weight))

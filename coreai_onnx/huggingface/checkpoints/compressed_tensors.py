@@ -63,7 +63,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("compressed-tensors", settings, _KNOWN)
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
@@ -99,6 +99,7 @@ def read(
     group = _group(path, settings)
     stored = tensors.get(f"{path}.weight_scale")
     if stored is None:
+        # A float weight would be exported without the rounding, and return other numbers.
         if group.get("input_activations") and not group.get("weights"):
             raise ModelSourceError("rounded inputs of a layer with a float weight")
         return None
@@ -107,6 +108,7 @@ def read(
     scales = _by_rows(scale_values(stored), shape[0])
     if packed is not None and weights.get("type") == "float":
         total = tensors.get(f"{path}.weight_global_scale")
+        # MXFP4 has no scale for the whole tensor.
         scales = scales if total is None else scales / total.float()
         matrix = float4_matrix(packed, scales, shape[1])
     elif packed is not None:
@@ -124,11 +126,12 @@ def _of_words(
     weights: Mapping[str, Any],
     shape: tuple[int, int],
 ) -> PackedMatrix:
-    """Return a weight of integers that are packed in words."""
+    """Return a weight of integers packed into words."""
     bits, (outputs, columns) = check_bits(weights.get("num_bits", 8)), shape
     zeros = tensors.get(f"{path}.weight_zero_point")
     zeros = None if zeros is None else _unpacked(zeros.T, bits, outputs).T.contiguous()
     groups, size = tensors.get(f"{path}.weight_g_idx"), _group_size(weights)
+    # As a stream, the codes need not be unpacked and packed again.
     if packed.shape[1] == -(-columns * bits // 32):
         return of_stream(packed, scales, bits, columns, size, zero_points=zeros, groups=groups)
     codes = _unpacked(packed, bits, columns)
@@ -140,6 +143,7 @@ def _unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     per = 32 // bits
     if words.shape[1] == -(-count * bits // 32) or words.shape[1] != -(-count // per):
         return unpacked_rows(words, bits, count)
+    # Before version 0.16, 3-bit codes left two bits of each word unused.
     places = torch.arange(per) * bits
     codes = (words.long().unsqueeze(-1) >> places) & ((1 << bits) - 1)
     return codes.flatten(1)[:, :count].to(torch.uint8).contiguous()
@@ -148,9 +152,10 @@ def _unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 def _of_bytes(
     tensors: Checkpoint, path: str, scales: torch.Tensor, weights: Mapping[str, Any]
 ) -> PackedMatrix:
-    """Return a weight that is stored in bytes, of perhaps fewer bits."""
+    """Return a weight stored in bytes, possibly with codes of fewer bits."""
     weight = tensors[f"{path}.weight"]
     if weight.dtype == FLOAT8:
+        # Scales for each row are not those of blocks, whatever the settings say.
         blocks = weights.get("block_structure") if scales.shape[0] != len(weight) else None
         return float8_matrix(weight, scales, blocks)
     if weight.dtype != torch.int8:
@@ -158,10 +163,13 @@ def _of_bytes(
     bits = check_bits(weights.get("num_bits", 8))
     middle = 1 << (bits - 1)
     codes = weight.to(torch.int16) + middle
+    # Fewer bits than a byte are only promised by the settings: a code beyond would change the next
+    # one when they are packed.
     if int(codes.min()) < 0 or int(codes.max()) >= 2 * middle:
         raise ModelSourceError(f"the weight has values that do not fit in {bits} bits")
     zeros = tensors.get(f"{path}.weight_zero_point")
     if zeros is not None:
+        # Codes were moved by the same number, so that differences stay.
         zeros = (zeros.to(torch.int16) + middle).to(torch.uint8).reshape(-1, scales.shape[1])
         zeros = zeros.expand(scales.shape).contiguous()
     groups = tensors.get(f"{path}.weight_g_idx")
@@ -176,15 +184,16 @@ def _of_bytes(
 
 
 def _by_rows(scales: torch.Tensor, outputs: int) -> torch.Tensor:
-    """Return scales as a matrix: a single one is that of each row."""
+    """Return scales as a matrix; a single scale is repeated for each row."""
     if scales.numel() == 1:
         return scales.reshape(1, 1).expand(outputs, 1).contiguous()
     return scales.unsqueeze(1) if scales.dim() == 1 else scales
 
 
 def _group_size(weights: Mapping[str, Any]) -> int | None:
-    """Return the size of a group that the settings name; None if they name none."""
+    """Return the group size in the settings, or None."""
     size = weights.get("group_size")
+    # Files may name a group size beside a strategy that does not use it.
     return int(size) if size and weights.get("strategy", "group") in ("group", None) else None
 
 
@@ -203,6 +212,7 @@ def _group(path: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     of_class: Mapping[str, Any] = {}
     for group in groups.values():
         targets = group.get("targets") or [_LAYER]
+        # A path precedes the class, as in compressed-tensors itself.
         if any(_names(target, path) for target in targets):
             return dict(group)
         if _LAYER in targets:

@@ -33,11 +33,14 @@ class PackedExperts(torch.nn.Module):
         self.like, self.roundings = like, torch.nn.ModuleDict()
         self.attributes: dict[str, tuple[int, int]] = {}
         for name, (matrix, rounding) in weights.items():
+            # Otherwise the float weight would stay in memory, and be exported as a parameter that
+            # nothing reads.
             delattr(like, name)
             self.attributes[name] = (matrix.bits, matrix.group_size)
             for part in _PARTS:
                 value = getattr(matrix, part)
                 if value is None:
+                    # torch 2.13 does not export a module with a buffer that is None.
                     setattr(self, f"{name}_{part}", None)
                 else:
                     self.register_buffer(f"{name}_{part}", value)
@@ -64,6 +67,7 @@ class PackedExperts(torch.nn.Module):
         if name in self.roundings:
             x = self.roundings[name](x)
         if order is not None:
+            # Each expert sorts its inputs in an order of its own.
             x = torch.take_along_dim(x, order[chosen].unsqueeze(2), -1)
         product: torch.Tensor = torch_ops.gather_mm_nbits(
             x, codes, scales, chosen, zeros, palette, *self.attributes[name], 0
@@ -74,7 +78,7 @@ class PackedExperts(torch.nn.Module):
 
 
 def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
-    """Return the matrices of experts as one.
+    """Return the matrices of all experts as one stacked matrix.
 
     Args:
         experts: The matrices of each expert, whose outputs are those of one weight after another.
@@ -84,6 +88,7 @@ def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
     """
     joined = [_joined([weight.matrix for weight in weights]) for weights in experts]
     if any(matrix.order is not None for matrix in joined):
+        # A stack has an order for all experts or for none.
         joined = [replace(matrix, order=_order(matrix)) for matrix in joined]
     roundings = [weight.rounding for weights in experts for weight in weights]
     rounding = _shared([r for r in roundings if isinstance(r, Rounding)], len(roundings))
@@ -93,8 +98,9 @@ def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
 
 
 def _joined(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
-    """Return matrices below each other."""
+    """Return the matrices concatenated along their outputs."""
     first = matrices[0]
+    # Outputs below each other read one row of inputs, which has one order.
     if any(not _same(matrix.order, first.order) for matrix in matrices):
         raise ModelSourceError("the matrices of an expert sort their inputs (g_idx) differently")
     parts = {p: _merged(matrices, p, torch.cat) for p in ("codes", "scales", "zero_points")}
@@ -129,6 +135,8 @@ def _shared(roundings: Sequence[Rounding], count: int) -> Rounding | None:
         return None
     first = roundings[0].scheme
     same = len(roundings) == count and all(r.scheme == first for r in roundings)
+    # Inputs are rounded once, before the experts: a scale of one expert would be wrong for the
+    # others.
     if not same or not first.dynamic or first.strategy not in ("token", "group"):
         raise ModelSourceError(
             "inputs of experts are rounded with dynamic scales per token or group only"

@@ -35,7 +35,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("float8", settings, _KNOWN)
     for name, values in _VALUES.items():
@@ -63,9 +63,11 @@ def read(
     scales = next((f"{path}.{name}" for name in _SCALES if f"{path}.{name}" in tensors), None)
     if scales is None:
         return None
+    # Reading marks them as known: they would be reported as tensors that nothing reads.
     for name in _OF_INPUTS:
         tensors.get(f"{path}.{name}")
     weight, factors = tensors[f"{path}.weight"], scale_values(tensors[scales])
+    # A layer may have scales for its rows although the settings name blocks for the others.
     whole = factors.numel() == 1 or tuple(factors.shape[:1]) == tuple(weight.shape[:1])
     return LayerWeight(float8_matrix(weight, factors, None if whole else blocks))
 
@@ -78,8 +80,11 @@ def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> Pack
         )
     wide = scales.reshape(len(weight), *(scales.shape[1:] if scales.dim() == 3 else (1, 1)))
     rows, columns = blocks or (weight.shape[1] // wide.shape[1], weight.shape[2] // wide.shape[2])
+    # Groups run along rows only: a block of rows becomes rows with equal scales.
     places = torch.arange(weight.shape[1]) // int(rows)
     spread = wide[:, places].flatten(0, 1)
+    # float8 as 8-bit codes with a palette of all its 256 values: exact, and without an op for
+    # float8.
     palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
     flat = of_codes(
         weight.flatten(0, 1).view(torch.uint8), spread, 8, int(columns), palette=palette

@@ -40,6 +40,7 @@ def float8_matrix(
         raise ModelSourceError(f"the weight is {weight.dtype}, not {FLOAT8}")
     scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
     rows, size = _block(scales, weight.shape, blocks)
+    # Groups run along rows only: a block of rows becomes rows with equal scales.
     spread = scales[torch.arange(len(weight)) // rows]
     palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
     return of_codes(weight.view(torch.uint8), spread.contiguous(), 8, size, palette=palette)
@@ -62,7 +63,9 @@ def float4_matrix(packed: torch.Tensor, scales: torch.Tensor, columns: int) -> P
 def scale_values(scales: torch.Tensor) -> torch.Tensor:
     """Return the values of scales: those in uint8 and E8M0 are exponents of 2 plus 127."""
     if scales.dtype == torch.uint8:
+        # torch has no arithmetic for E8M0, and a power of 2 by ``ldexp`` is exact.
         return torch.ldexp(torch.ones(scales.shape), scales.int() - _BIAS)
+    # Scales in 16 bits stay: in float32 the file would be larger, and the values the same.
     wide = scales.dtype in (torch.float16, torch.bfloat16, torch.float32)
     return scales if wide else scales.float()
 
@@ -81,6 +84,7 @@ def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None)
     return size
 
 
+# The MX formats of the Open Compute Project have blocks of 32 numbers: 16 bytes of 4-bit codes.
 _BYTES = 16
 
 
@@ -88,7 +92,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("MXFP4", settings, COMMON)
 

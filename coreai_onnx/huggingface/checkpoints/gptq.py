@@ -49,7 +49,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("GPTQ", settings, _KNOWN)
     form = _format(settings)
@@ -58,6 +58,7 @@ def check(settings: Mapping[str, Any]) -> None:
     check_bits(settings.get("bits"))
     for pattern, own in _overrides(settings):
         check_settings(f"GPTQ, dynamic[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)
+        # A pattern that is not valid must fail here, and not in the middle of the weights.
         matches(_expression(pattern), "")
 
 
@@ -75,6 +76,7 @@ def read(
     own = _of_layer(settings, path)
     bits, (outputs, columns) = check_bits(own.get("bits")), shape
     groups = tensors.get(f"{path}.g_idx")
+    # With desc_act, neighbors belong to different groups: without g_idx, all scales would be wrong.
     if own.get("desc_act") and groups is None:
         raise ModelSourceError(f"desc_act needs the tensor {path}.g_idx, which is missing")
     scales = tensors[f"{path}.scales"].T.contiguous()
@@ -90,6 +92,7 @@ def _of_layer(settings: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return the settings of a layer: those of the first pattern of ``dynamic`` that matches."""
     for pattern, own in _overrides(settings):
         if matches(_expression(pattern), path):
+            # In GPTQModel, "-:" excludes layers from the quantization.
             if pattern.startswith("-:"):
                 raise ModelSourceError(f"dynamic[{pattern!r}] excludes the layer, but it has codes")
             return {**settings, **own}
@@ -116,7 +119,9 @@ def _zero_points(
     if _format(settings) == "gptq_v2":
         return unpacked_rows(words, bits, outputs)
     width = words.element_size() * 8
+    # For 3 bits, whose codes cross words, there is no such constant.
     if _is_of_gptqmodel(settings) and width % bits == 0 and not words.dtype.is_floating_point:
+        # Added to whole words, so that a carry undoes the borrow.
         ones = sum(1 << place for place in range(0, width, bits))
         return unpacked_rows(words + ones, bits, outputs)
     return (unpacked_rows(words, bits, outputs) + 1) & ((1 << bits) - 1)

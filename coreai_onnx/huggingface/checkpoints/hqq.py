@@ -25,6 +25,7 @@ _SHIFTS = {
     6: (0,),
     5: (0,),
     4: (4, 0),
+    # Ten codes in 32 bits leave the two highest unused.
     3: (27, 24, 21, 18, 15, 12, 9, 6, 3, 0),
     2: (6, 4, 2, 0),
 }
@@ -37,7 +38,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("HQQ", settings, _KNOWN)
 
@@ -56,8 +57,10 @@ def read(
         return None
     bits, axis = (int(tensors[f"{path}.{name}"]) for name in ("nbits", "axis"))
     given = tuple(tensors[f"{path}.shape"].tolist())
+    # Scales and zero points that are quantized themselves are further tensors of another layout.
     nested = [name for name in _NESTED if bool(tensors.get(f"{path}.{name}"))]
     whole = words.dtype in (torch.uint8, torch.int32)
+    # Along axis 0 a group is a part of a column, and linear_nbits has groups in rows.
     if bits not in _SHIFTS or axis != 1 or nested or not whole or given != shape:
         raise ModelSourceError(
             f"HQQ with {bits} bits, axis={axis}, {words.dtype}, shape {list(given)}, {nested} is "
@@ -65,6 +68,7 @@ def read(
         )
     parts = [(words >> shift) & ((1 << bits) - 1) for shift in _SHIFTS[bits]]
     (rows, columns), size = shape, words.shape[1]
+    # The last word of a part may hold padding, which the slice removes.
     codes = torch.cat(parts).to(torch.uint8).flatten()[: rows * columns].view(shape)
     scales, zeros = (
         by_rows(tensors[f"{path}.{name}"].flatten(), shape, size) for name in ("scale", "zero")

@@ -114,9 +114,12 @@ def load_quantized(
         ModelSourceError: If a tensor is missing or not used, or its format is unsupported; the
             message names the layer.
     """
+    # A copy without the quantization: transformers would replace the layers by those of its own,
+    # most of which need a GPU.
     plain = type(config).from_dict(config.to_dict())
     if hasattr(plain, "quantization_config"):
         del plain.quantization_config
+    # Every weight is overwritten: random numbers would be drawn for nothing.
     with no_init_weights():
         model = build(plain).to(dtype)
     tensors = Checkpoint.of(folder)
@@ -136,11 +139,14 @@ def load_quantized(
         if name not in packed and not name.startswith(tuple(replaced))
     }
     _fill(unpacked, loader, tied=set(getattr(model, "all_tied_weights_keys", None) or ()))
+    # Before the layers are replaced: the check looks for modules by the paths that transformers
+    # gives them.
     _check_unread(model, names, tensors)
     for path, layer in layers.items():
         model.set_submodule(path, layer)
     for path, weights in experts.items():
         model.set_submodule(path, PackedExperts(model.get_submodule(path), weights))
+    # Replaced modules and copied values have broken the ties between embeddings and heads.
     model.tie_weights()
     return model
 
@@ -156,6 +162,7 @@ class _Loader(NamedTuple):
     def layer(self, path: str, module: Any) -> CheckpointLayer | None:
         """Return the layer that replaces a module; None if it is not packed."""
         source = self.names.layers.get(path)
+        # Conv1D of GPT-2 is a linear layer that stores its weight transposed.
         if source is None or not isinstance(module, torch.nn.Linear | Conv1D):
             return None
         shape = tuple(module.weight.shape)
@@ -175,6 +182,7 @@ class _Loader(NamedTuple):
         """Return the packed weights of experts, by the path of the module and their names."""
         found: dict[str, dict[str, LayerWeight]] = {}
         for path, module in model.named_modules():
+            # The experts interface of transformers sets this attribute on all of its modules.
             if not hasattr(module, "has_gate"):
                 continue
             for attribute, parameter in module.named_parameters(recurse=False):
@@ -193,9 +201,11 @@ class _Loader(NamedTuple):
         whole, parts = self.names.layers.get(name), self.names.experts.get(name, [])
         if whole is not None:
             return self._read(whole, (outputs, columns))
+        # Files of an incomplete download lack some of the experts.
         if parts and (len(parts) != count or len({len(sources) for sources in parts}) > 1):
             raise ModelSourceError(f"{name}: the checkpoint has only some of {count} experts")
         read = [
+            # Gate and up projections are separate in most files, and below each other in the model.
             [self._read(source, (outputs // len(sources), columns)) for source in sources]
             for sources in parts
         ]
@@ -243,6 +253,7 @@ def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection
     for name, target in weights.items():
         given = loader.floats(name)
         if given is None:
+            # A tied weight is in the file under the name of the other one.
             missing += [] if name in tied else [name]
             continue
         if given.shape != target.shape:
@@ -250,6 +261,7 @@ def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection
                 f"{name} is {list(given.shape)} in the checkpoint, "
                 f"{list(target.shape)} in the model"
             )
+        # ``copy_`` would convert codes to floats without their scales, and no error would show it.
         if target.dtype.is_floating_point and given.dtype not in _FLOATS:
             raise ModelSourceError(
                 f"{name} is {given.dtype} in the checkpoint: the codes of a weight that is "
@@ -270,6 +282,8 @@ def _check_unread(model: Any, names: WeightNames, tensors: Checkpoint) -> None:
     paths = {path for path, _ in model.named_modules()}
     for renamed, name in names.tensors.items():
         path, _, attribute = renamed.rpartition(".")
+        # Files may also hold parts that this model does not have, such as those for speculative
+        # decoding.
         if name in tensors.unread and path in paths and _PARTS.search(attribute):
             raise ModelSourceError(
                 f"the checkpoint has {name}, which is not supported\n"

@@ -38,7 +38,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Check the settings of a checkpoint.
 
     Raises:
-        ModelSourceError: If one is unsupported.
+        ModelSourceError: If a setting is unsupported.
     """
     check_settings("ModelOpt", settings, _KNOWN)
     algorithm = settings.get("quant_algo")
@@ -64,6 +64,8 @@ def read(
     if settings["quant_algo"] == "FP8":
         rounding = None if inputs is None else Rounding(_FLOAT8, inputs, None)
         return LayerWeight(float8_matrix(weight, scales), rounding)
+    # In float32: the product of a float8 and the scale of the tensor does not fit 8 bits.
     scales = scales * tensors[f"{path}.weight_scale_2"].float()
+    # compressed-tensors, whose rounding this is, has the reciprocal of ModelOpt's scale.
     rounding = None if inputs is None else Rounding(_NVFP4, None, None, 1 / inputs.float())
     return LayerWeight(float4_matrix(weight, scales, shape[1]), rounding)

@@ -49,7 +49,9 @@ class WeightNames:
         self.experts: dict[str, list[list[str]]] = {}
         paths: dict[str, None] = {}
         for name in tensors:
+            # transformers' own functions rename, so that names follow its releases.
             renamed, pattern = self._renamed(name)
+            # A pattern means that several tensors become one weight: none of them is that weight.
             if pattern is None:
                 self.tensors[renamed] = name
             if found := _STORED.match(name):
@@ -58,6 +60,8 @@ class WeightNames:
                 self.layers[self._renamed(found[1])[0]] = found[1]
         parts: dict[str, dict[int, dict[int, str]]] = {}
         for path in paths:
+            # Renamings are written for plain weights: codes have other endings, so that the path is
+            # renamed as if it had a weight.
             renamed, pattern = self._renamed(path + _WEIGHT)
             place = None if pattern is None else self._expert(path + _WEIGHT, pattern)
             if place is not None:
@@ -67,6 +71,7 @@ class WeightNames:
                 self.layers[renamed.removesuffix(_WEIGHT)] = path
         for renamed, experts in parts.items():
             self.experts[renamed] = [
+                # Files list experts in the order of text: 10 before 2.
                 [experts[expert][part] for part in sorted(experts[expert])]
                 for expert in sorted(experts)
             ]
@@ -80,11 +85,13 @@ class WeightNames:
 
     def _expert(self, name: str, pattern: str) -> tuple[int, int] | None:
         """Return the number of an expert and of the part of its weight."""
+        # The star of a pattern is the number of the expert.
         number = re.escape(pattern).replace(r"\*", r"(\d+)")
         found = re.search(number, apply_renamings(name, self._renamings))
         for converter in self._converters:
             if found and pattern in converter.source_patterns:
                 merges = [type(operation) for operation in converter.operations]
+                # Other operations, such as a transposition, cannot be made on packed codes.
                 if merges in ([MergeModulelist], [MergeModulelist, Concatenate]):
                     return int(found[1]), converter.source_patterns.index(pattern)
         return None

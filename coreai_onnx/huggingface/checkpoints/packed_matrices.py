@@ -53,7 +53,7 @@ class LayerWeight(NamedTuple):
 
     Attributes:
         matrix: The weight, ``[outputs, inputs]``.
-        rounding: Rounds the inputs of the layer; None for none.
+        rounding: Rounds the inputs of the layer, or None.
     """
 
     matrix: PackedMatrix
@@ -90,7 +90,9 @@ def of_stream(
     stream = _stream(words, bits, columns)
     size = _group_size(scales, columns, group_size)
     _check_scales(scales, len(words), columns, size)
+    # Files with g_idx often have it in ascending order: nothing is to be sorted then.
     sorted_already = groups is None or torch.equal(groups.long(), torch.arange(columns) // size)
+    # The bytes of the file serve as they are; all other cases unpack them and pack them again.
     if bits in CODE_BITS and sorted_already and columns % size == 0 and size * bits % 8 == 0:
         codes = stream[:, : columns * bits // 8].reshape(*scales.shape, -1).contiguous()
         return PackedMatrix(codes, scales, bits, zero_points, palette)
@@ -136,15 +138,21 @@ def of_codes(
         raise ModelSourceError(
             f"the groups of columns (g_idx) are not {columns} numbers below {scales.shape[1]}"
         )
+    # A sort that is not stable would also move neighbors that share a scale.
     order = None if bool((of.diff() >= 0).all()) else of.argsort(stable=True)
     if order is not None:
         codes, of = codes[:, order], of[order]
     starts = torch.nonzero(of.diff()).flatten().tolist()
+    # The largest size with which no group of linear_nbits lies across two groups of the file.
     step = math.gcd(columns, *(start + 1 for start in starts))
+    # 8 bits always serve: a code is a whole byte then.
     stored = min(n for n in CODE_BITS if n >= bits and step * n % 8 == 0)
     if palette is not None:
+        # More bits mean more entries of the palette, which no code selects.
         palette = torch.nn.functional.pad(palette, (0, (1 << stored) - len(palette)))
     elif zero_points is None:
+        # Without zero points, codes are read relative to the middle, which is another one with more
+        # bits.
         codes = codes + ((1 << stored >> 1) - (1 << bits >> 1))
     packed = torch.from_numpy(pack_codes(codes.numpy(), stored))
     chosen = of[::step]
@@ -172,6 +180,7 @@ def by_rows(values: torch.Tensor, shape: tuple[int, int], group_size: int) -> to
         raise ModelSourceError(
             f"{len(values)} scales for a weight {list(shape)} in groups of {group_size}"
         )
+    # A part lies within one row and within one group.
     part = math.gcd(columns, group_size)
     starts = torch.arange(rows * columns // part) * part
     return values[starts // group_size].view(rows, -1)
@@ -188,10 +197,10 @@ def unpacked_rows(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
 
 
 def check_bits(bits: object) -> int:
-    """Return the size of a code, if a byte can hold it.
+    """Return the size of a code after checking that it fits into a byte.
 
     Raises:
-        ModelSourceError: If it cannot.
+        ModelSourceError: If the size is not from 2 to 8.
     """
     if not isinstance(bits, int) or not 2 <= bits <= _BYTE:
         raise ModelSourceError(f"weights of {bits} bits are not supported, only of 2 to {_BYTE}")
@@ -199,7 +208,7 @@ def check_bits(bits: object) -> int:
 
 
 def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
-    """Return the bytes of words that hold codes of a row, and less than one word more."""
+    """Return the bytes of the words that hold the codes of each row, including padding."""
     if words.dtype.is_floating_point or words.dtype.is_complex or words.dim() != 2:
         raise ModelSourceError(
             f"packed codes are {words.dtype} {list(words.shape)}, not a matrix of integers"
@@ -212,20 +221,23 @@ def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
 def _unpacked(stream: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     rows = stream.numpy()
     if bits in STREAM_BITS:
+        # Codes of 3 bits come back in step with bytes only after 8 of them.
         rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % (math.lcm(bits, _BYTE) // _BYTE))))
         return torch.from_numpy(np.ascontiguousarray(unpack_codes(rows, bits)[:, :columns]))
+    # 5, 6 and 7 bits are rare in files: bit by bit is slow, but short.
     places = np.unpackbits(rows, axis=1, bitorder="little")[:, : columns * bits]
     shifts = np.uint8(1) << np.arange(bits, dtype=np.uint8)
     return torch.from_numpy(places.reshape(len(rows), columns, bits) @ shifts)
 
 
 def _group_size(scales: torch.Tensor, columns: int, given: int | None) -> int:
-    """Return the size of a group; what is given, or else a row divided by the number of scales."""
+    """Return the given group size, or the length of a row divided by the number of scales."""
     if scales.dim() != 2 or not scales.dtype.is_floating_point:
         raise ModelSourceError(
             f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"
         )
     if given is not None:
+        # Files write -1 for one group per row, and may have rows that are shorter than a group.
         return given if 0 < given < columns else columns
     return max(1, columns // max(1, scales.shape[1]))
 
@@ -258,7 +270,7 @@ class PackedLinear(CheckpointLayer):
     Args:
         weight: The weight.
         bias: ``[outputs]``, or None.
-        rounding: Rounds the inputs; None for none.
+        rounding: Rounds the inputs, or None.
     """
 
     codes: torch.Tensor
@@ -285,6 +297,8 @@ class PackedLinear(CheckpointLayer):
         if self.rounding is not None:
             x = self.rounding(x)
         if self.order is not None:
+            # The columns were sorted once, when the checkpoint was read; the inputs follow in each
+            # call.
             x = x.index_select(-1, self.order)
         parts = (self.codes, self.scales, self.zero_points, self.palette, self.bias)
         return call("linear_nbits", x, *parts, bits=self.bits, group_size=self.group_size)

@@ -116,6 +116,7 @@ class Rounding(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rounded values of ``[..., inputs]``, in their dtype."""
+        # Scales are float32, and float16 would round the quotient once more.
         if not self.scheme.dynamic:
             return self._static(x.float()).to(x.dtype)
         wide = x.float()
@@ -128,6 +129,8 @@ class Rounding(torch.nn.Module):
     def _static(self, x: torch.Tensor) -> torch.Tensor:
         if self.scheme.is_float:
             return self._floats(x / self.scale) * self.scale
+        # These become QuantizeLinear and DequantizeLinear, which onnxruntime fuses with the
+        # product.
         ops, limits = torch.ops.quantized_decomposed, (self.low, self.high, torch.int8)
         steps = ops.quantize_per_tensor(x, self.scale, self.zero_point, *limits)
         values: torch.Tensor = ops.dequantize_per_tensor(
@@ -144,6 +147,7 @@ class Rounding(torch.nn.Module):
         low, high = self._limits(x)
         if not self.scheme.symmetric:
             scale = _positive((high - low) / (self.high - self.low))
+            # A zero point is a step too, and must be one of the integers.
             zero = torch.round(torch.clamp(self.low - low / scale, self.low, self.high))
             return torch.round(torch.clamp(x / scale + zero, self.low, self.high)), scale, zero
         largest = torch.maximum(-low, high)
@@ -153,6 +157,7 @@ class Rounding(torch.nn.Module):
         scale = largest / _LARGEST[self.scheme.bits]
         if self.scheme.strategy == "tensor_group":
             part = (self.total * scale).clamp(max=_LARGEST[8]).to(FLOAT8).float()
+            # float8 rounds small scales to 0, by which the values cannot be divided.
             part = torch.where(part == 0, torch.finfo(FLOAT8).eps, part)
             scale = part / self.total
         scale = _positive(scale)
@@ -161,10 +166,12 @@ class Rounding(torch.nn.Module):
     def _floats(self, x: torch.Tensor) -> torch.Tensor:
         """Return values rounded to the floating-point numbers of the scheme."""
         largest = _LARGEST[self.scheme.bits]
+        # Older releases of torch make numbers beyond the largest NaN, newer ones the largest.
         kept = x.clamp(-largest, largest)
         if self.scheme.bits == 8:
             return kept.to(FLOAT8).float()
         size = kept.abs()
+        # E2M1 has steps of 0.5 below 2, of 1 below 4, and of 2 up to 6.
         step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
         return torch.round(kept / step) * step
 
@@ -174,6 +181,7 @@ class Rounding(torch.nn.Module):
             low, high = x.amin(), x.amax()
         else:
             low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        # 0 must be a step, so that padding stays 0.
         return low.clamp(max=0), high.clamp(min=0)
 
 

@@ -20,7 +20,7 @@ _OFF: tuple[object, ...] = (None, False, "", [], {}, ())
 
 
 def check_settings(what: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Check that no setting is ignored that may change what a layer computes.
+    """Refuse settings that are not read but may change what a layer computes.
 
     Args:
         what: The part of the configuration, for the message.
@@ -42,9 +42,10 @@ def matches(pattern: str, path: str) -> bool:
     """Whether a regular expression matches the start of a path.
 
     Raises:
-        ModelSourceError: If it is not valid.
+        ModelSourceError: If the pattern is not valid.
     """
     with failures_as(ModelSourceError, f"the pattern {pattern!r} of layers is not valid"):
+        # ``match`` rather than ``fullmatch``, as the libraries that write the patterns.
         return re.match(pattern, path) is not None
 
 
@@ -75,6 +76,7 @@ class Checkpoint:
         Raises:
             ModelSourceError: If it has no safetensors files.
         """
+        # An index names the files of all tensors; only a checkpoint of a single file has none.
         if (folder / _INDEX).is_file():
             with failures_as(ModelSourceError, f"cannot read {folder / _INDEX}"):
                 table = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
@@ -98,13 +100,15 @@ class Checkpoint:
         if name not in self._files:
             raise ModelSourceError(f"the checkpoint has no tensor {name}; is a file missing?")
         path = self._files[name]
+        # Opened for each tensor: shards are mapped, and not all of them stay open.
         with failures_as(ModelSourceError, f"cannot read {path}"), safe_open(path, "pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
+        # What stays in here when all layers are loaded may be a part that was ignored.
         self.unread.discard(name)
         return tensor
 
     def get(self, name: str) -> torch.Tensor | None:
-        """Read a tensor; None if there is none."""
+        """Read a tensor, or return None if the checkpoint does not have it."""
         if name not in self:
             return None
         return self[name]

@@ -30,7 +30,7 @@ _MOST_POSITIONS = 2**31 - 1
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a setting may be.
+    """The values that a setting may have.
 
     Attributes:
         name: For messages.
@@ -49,7 +49,7 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < math.inf and float(value) == value
 
 
-_is_token = _whole(-1)  # some configurations have -1 for none
+_is_token = _whole(-1)  # some configurations write -1 for a token that does not exist
 
 
 def _tokens(value: Any) -> bool:
@@ -140,7 +140,7 @@ class Configuration:
 
     @classmethod
     def read(cls, folder: Path) -> Configuration:
-        """Read the files of a folder; a file that is missing says nothing.
+        """Read the files of a folder; missing files are ignored.
 
         Raises:
             GenerationError: If a file cannot be read, or a setting has a value of another kind; the
@@ -148,6 +148,7 @@ class Configuration:
         """
         files = {name: _read(folder / name) for name in (GENERATION_CONFIG, CONFIG)}
         generation, config = files.values()
+        # Whisper's own generation needs these settings; without them it is a decoder like others.
         is_speech = _OF_WHISPER in generation
         for name, settings in files.items():
             _check(folder / name, settings, {**KINDS, **(SPEECH_KINDS if is_speech else {})})
@@ -156,6 +157,7 @@ class Configuration:
             given = (one.get(name) for name in names for one in (generation, config))
             return next((value for value in given if value is not None), None)
 
+        # Generation settings precede those of the model, as in transformers.
         stops = first("eos_token_id")
         stop_ids = tuple(stops) if isinstance(stops, list) else () if stops is None else (stops,)
         pad, start = first("pad_token_id"), first("decoder_start_token_id", "bos_token_id")
@@ -184,6 +186,7 @@ class Configuration:
             for name in ("forced_bos_token_id", "forced_eos_token_id")
         }
         forced |= {"decoder_start_token_id": self.start_id} if starts else {}
+        # -1 stands for no padding token.
         forced["pad_token_id"] = max(self.pad_id, 0)
         for name, given in forced.items():
             tokens = given if isinstance(given, list) else [] if given is None else [given]
@@ -203,6 +206,7 @@ def _rules(settings: Mapping[str, Any]) -> TokenRules:
 def _check(file: Path, settings: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
     for name, kind in kinds.items():
         value = settings.get(name)
+        # None means that a setting is not given; transformers writes it for many.
         if value is not None and not kind.accepts(value):
             raise GenerationError(
                 f"{file}: {name} is {value!r:.80}, and must be {kind.name}\n"

@@ -51,6 +51,7 @@ class Decoding:
         """
         self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
         check_decoder(session)
+        # Padding without a mask would be read as text.
         if "attention_mask" not in self._names and not bool(prompt.mask.all()):
             raise GenerationError(
                 "the prompts have different lengths, and the model has no attention_mask: "
@@ -63,17 +64,19 @@ class Decoding:
         self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids), capacity)
 
     def logits(self) -> torch.Tensor:
-        """Read the tokens that were not read yet, and return ``[batch, vocabulary]``."""
+        """Read the unread tokens and return the last logits, ``[batch, vocabulary]``."""
         return torch.from_numpy(np.asarray(self.read(1)[:, -1], np.float32))
 
     def read(self, count: int) -> Any:
-        """Read the tokens that were not read yet, and return ``[batch, tokens, vocabulary]``.
+        """Read the unread tokens and return logits, ``[batch, tokens, vocabulary]``.
 
         Args:
             count: How many of the last tokens to return logits of, if the model has a choice; 0 for
                 all of them.
         """
+        # Without a cache, every step reads all tokens.
         start = self._read if self._has_cache else 0
+        # Prompts are padded on the left: positions count from the first token, and padding has 0.
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         feeds = {
             "input_ids": self.ids[:, start:],
@@ -86,7 +89,9 @@ class Decoding:
         }
         given = {name: value for name, value in feeds.items() if name in self._names}
         outputs = self._stream.run(**given, **self._feeds)
+        # The stream holds the states from now on; the empty ones start it only.
         self._feeds, self._read = {}, self.ids.shape[1]
+        # Files of others may name it in another way; logits come first in all of them.
         return outputs["logits"] if "logits" in outputs.names else outputs[0]
 
     def append(self, tokens: torch.Tensor) -> None:
@@ -125,6 +130,7 @@ def generated(
     try:
         for _ in range(settings.max_new_tokens):
             tokens = sampler.choose(decoding.ids, decoding.logits())
+            # A batch runs until its last sequence ends: the others are padded meanwhile.
             tokens = torch.where(running, tokens, settings.pad_id)
             yield tokens
             running &= ~torch.isin(tokens, stops)
@@ -132,6 +138,7 @@ def generated(
                 return
             decoding.append(tokens)
     finally:
+        # Also if the caller stops reading: closing the generator runs this.
         decoding.close()
 
 
@@ -183,6 +190,7 @@ def _empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]
     The length of keys and values is the capacity where it is fixed, and 0 otherwise.
     """
     known = session.stream().state
+    # The batch has the name that the exporter gave it; other dims of a state are empty.
     ids = next(info for info in session.inputs if info.name == "input_ids")
     return {
         info.name: _empty(info, {ids.dims[0]: batch, CAPACITY: capacity})
@@ -210,18 +218,20 @@ def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
 
 
 def _memory() -> int:
-    """Return the bytes of memory that the machine has."""
+    """Return the size of the machine's memory in bytes."""
     if not hasattr(os, "sysconf"):  # on Windows, where an allocation beyond the memory fails
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:
-    """Refuse a text that is longer than a cache of fixed length."""
+    """Refuse a text that does not fit into a cache of fixed length."""
     if all(info.name != "cache_position" for info in session.inputs):
         return
+    # Keys and values have four axes, the third of which is the length.
     lengths = [info.dims[2] for info in session.state_inputs if len(info.dims) == 4]
     capacity = min((size for size in lengths if isinstance(size, int)), default=None)
+    # The last token is returned, but not read.
     needed = prompt.ids.shape[1] + settings.max_new_tokens - 1
     if capacity is not None and needed > capacity:
         raise GenerationError(

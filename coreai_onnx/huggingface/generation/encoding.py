@@ -56,8 +56,10 @@ class Encoder:
         """
         if self.session.inputs[0].name == _FEATURES:
             return self._encode_features(prompt)
+        # An encoder numbers positions from the left: padding belongs on the right.
         asked = read_prompt(prompt, tokenizer, mask=mask, pad_id=pad_id, side="right")
         given = {"input_ids": asked.ids, "attention_mask": asked.mask}
+        # Encoders of a fixed length take no mask.
         names = {info.name for info in self.session.inputs}
         outputs = self.session.run(**{name: x for name, x in given.items() if name in names})
         feeds = {"encoder_hidden_states": outputs[0], "encoder_attention_mask": asked.mask}
@@ -77,10 +79,10 @@ class Encoder:
 
 
 def read_features(prompt: Any) -> tuple[Array, bool]:
-    """Return a spectrogram ``[batch, bins, frames]``, and whether it was one without the batch.
+    """Return a spectrogram ``[batch, bins, frames]``, and whether it had no batch axis.
 
     Raises:
-        GenerationError: If it is something else.
+        GenerationError: If the prompt is not a spectrogram.
     """
     if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
         raise GenerationError(

@@ -48,7 +48,7 @@ class LanguageModel:
 
     Attributes:
         session: The session of the decoder.
-        tokenizer: The tokenizer of transformers; None if there is none.
+        tokenizer: The tokenizer of transformers, or None.
         stop_ids: Tokens that end a sequence.
         pad_id: The token for padding.
         encoder: The encoder, of a model that has one; then the tokens are those of the decoder,
@@ -85,14 +85,17 @@ class LanguageModel:
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
+        # Both files make an encoder and a decoder; one alone is left over from something else.
         encodes = not (file_fault(path / ENCODER_FILE) or file_fault(path / MERGED_FILE))
         if not encodes and file_fault(path / MODEL_FILE):
             is_folder = file_fault(path) == "is a folder"
             what = f"there is no {MODEL_FILE}" if is_folder else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
+        # Before the session, which takes longer to open.
         settings = Configuration.read(path)
         file = path / (MERGED_FILE if encodes else MODEL_FILE)
         session = Session(file, kernels=kernels, threads=threads)
+        # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
         encoder = speech = None
@@ -140,6 +143,8 @@ class LanguageModel:
                 "generation_config.json of Whisper"
             )
         if self.speech is not None:
+            # Timestamps decide where the next window begins: tokens are final only at the end of a
+            # window.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
         mask, stops = further.pop("attention_mask", None), further.pop("stop_ids", None)
         stop_ids = self.stop_ids if stops is None else tuple(stops)
@@ -178,11 +183,15 @@ class _Text:
     shown: int = 0
 
     def add(self, token: int) -> str:
-        """Return the text that a token adds; a character of several tokens comes with its last."""
+        """Return the text that a token adds; a character of several tokens comes with the last."""
         self.tokens.append(token)
         before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
+        # Byte-level tokens may end within a character of UTF-8: what is not complete decodes to
+        # U+FFFD.
         if text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ""
+        # Only the tokens of the last piece stay: decoding all of them in each step would be
+        # quadratic.
         self.tokens = self.tokens[self.shown :]
         self.shown = len(self.tokens)
         return text[len(before) :]
@@ -274,7 +283,9 @@ def _check_names(options: Mapping[str, Any]) -> None:
 def _tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         return None
+    # transformers imports this class lazily, and slowly: folders without a tokenizer do without it.
     from transformers import AutoTokenizer
 
     with failures_as(GenerationError, f"cannot read the tokenizer in {folder}"):
+        # A folder names everything that is needed: nothing may be downloaded.
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -62,14 +62,17 @@ def perplexity(
         stride = max(window // 2, 1)
     loss, count = 0.0, 0
     for start, end, new in _windows(len(ids), window, stride):
+        # One call for each window: a batch of them would multiply the logits in memory.
         part = read_prompt(ids[start:end], None)
         losses = torch.nn.functional.cross_entropy(
             logits_of(decoder.session, part)[0, :-1], part.ids[0, 1:], reduction="none"
         )
+        # Tokens before are predicted in an earlier window already.
         loss += float(losses[-new:].double().sum())
         count += new
     try:
         return math.exp(loss / count)
+    # ``math.exp`` raises it from 710 on.
     except OverflowError:
         return math.inf
 
@@ -85,10 +88,12 @@ def _windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, 
             f"window={window} and stride={stride}: a window has two tokens or more, and begins at "
             "least one token, and at most a whole window, after the one before"
         )
+    # The first token has nothing before it to be predicted from.
     read = 1
     for start in range(0, length - 1, stride):
         end = min(start + window, length)
         yield start, end, min(end - read, end - start - 1)
         read = end
+        # A further window would hold no new tokens.
         if end == length:
             return

@@ -42,7 +42,7 @@ def read_prompt(
     Args:
         prompt: Text, a list of texts, token ids, or a list of lists of token ids; ids may also be a
             tensor or array of one or two axes.
-        tokenizer: The tokenizer of transformers; None if there is none.
+        tokenizer: The tokenizer of transformers, or None.
         mask: 1 for tokens and 0 for padding, if the ids are padded already.
         pad_id: The token to pad with.
         side: Where shorter prompts are padded: on the left for a decoder, which continues on the
@@ -54,6 +54,7 @@ def read_prompt(
     texts = [prompt] if isinstance(prompt, str) else prompt
     is_text = isinstance(texts, Sequence) and bool(texts) and isinstance(texts[0], str)
     rows = _encoded(texts, tokenizer) if is_text else _rows(prompt)
+    # Without a token, there is nothing to compute the next one from.
     if not rows or not all(rows):
         raise GenerationError("a prompt is empty; give at least one token or character of each")
     ids, own_mask = _padded(rows, pad_id, side)
@@ -69,6 +70,7 @@ def _encoded(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
             "the prompt is text, and there is no tokenizer: give token ids, or the folder that "
             "export_model wrote with a tokenizer"
         )
+    # One by one: tokenizers without a padding token refuse to pad a list.
     return [list(map(int, tokenizer(text)["input_ids"])) for text in texts]
 
 
@@ -76,6 +78,7 @@ def _rows(prompt: Any) -> list[list[int]]:
     """Return token ids as lists of numbers, one for each sequence."""
     values = _listed(prompt)
     if isinstance(values, Sequence) and not isinstance(values, str):
+        # A list of tensors or arrays is admitted too.
         values = [_listed(row) for row in values]
     if isinstance(values, Sequence) and values and not isinstance(values[0], Sequence):
         values = [values]

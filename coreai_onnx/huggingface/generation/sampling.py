@@ -54,7 +54,7 @@ class Settings:
         top_k: Sample from this many of the most likely tokens.
         top_p: Sample from the most likely tokens whose probabilities add up to this.
         repetition_penalty: Divides the logits of tokens that are there already, see
-            https://arxiv.org/abs/1909.05858; 1 is none.
+            https://arxiv.org/abs/1909.05858; 1 leaves them as they are.
         seed: Seed of the random numbers of sampling; None draws one.
         stop_ids: Tokens that end a sequence.
         pad_id: The token after the end of a sequence.
@@ -105,6 +105,7 @@ class Sampler:
         self._samples = settings.samples
         self._random = torch.Generator()
         with failures_as(GenerationError, "a setting of the generation is out of range"):
+            # A generator starts with the same fixed seed in each process.
             if settings.seed is None:
                 self._random.seed()
             else:
@@ -121,7 +122,10 @@ class Sampler:
         Returns:
             int64 ``[batch]``.
         """
+        # Processors put minus infinity into logits, and softmax in float16 would lose small
+        # chances.
         scores: torch.Tensor = self._processors(ids, logits.float())
+        # No softmax: the largest logit is also the largest probability.
         if not self._samples:
             return scores.argmax(dim=-1)
         chances = torch.softmax(scores, dim=-1)
@@ -133,6 +137,7 @@ def _processors(settings: Settings, mask: torch.Tensor) -> Sequence[object]:
     found: list[object] = []
     penalty = settings.repetition_penalty
     if (penalty := settings.rules.repetition_penalty if penalty is None else penalty) is not None:
+        # The processor must not count the padding token as one that is there already.
         padding = None if bool(mask.all()) else mask.argmax(dim=1)
         found.append(RepetitionPenaltyLogitsProcessor(penalty, padding))
     found += _of_rules(settings.rules, mask.shape[1], settings.max_new_tokens)
@@ -159,10 +164,12 @@ def _of_rules(rules: TokenRules, start: int, new: int) -> list[object]:
     if rules.forced_bos_token_id is not None:
         found.append(ForcedBOSTokenLogitsProcessor(rules.forced_bos_token_id))
     if rules.forced_eos_token_id is not None:
+        # It is forced at the last place of the whole length, which includes the prompt.
         found.append(ForcedEOSTokenLogitsProcessor(start + new, rules.forced_eos_token_id))
     if rules.suppress_tokens:
         found.append(SuppressTokensLogitsProcessor(rules.suppress_tokens))
     if rules.begin_suppress_tokens:
+        # A forced first token comes before the first that is chosen, as in transformers.
         first = start + int(start == 1 and rules.forced_bos_token_id is not None)
         found.append(SuppressTokensAtBeginLogitsProcessor(rules.begin_suppress_tokens, first))
     return found

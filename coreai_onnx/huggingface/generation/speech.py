@@ -30,7 +30,7 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 
 
 class Speech:
-    """A Whisper whose encoder and decoder are in sessions.
+    """A Whisper model whose encoder and decoder run in sessions.
 
     Args:
         folder: The exported folder, with its configurations.
@@ -75,6 +75,8 @@ class Speech:
         given = {name: options[name] for name in _PASSED if options.get(name) is not None}
         sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
         if sampling:
+            # Whisper's generation samples only with a temperature: top_k or top_p alone change
+            # nothing.
             given |= {"temperature": 1.0, "do_sample": True, **sampling}
         if options.get("stop_ids"):
             given["eos_token_id"] = list(options["stop_ids"])
@@ -84,8 +86,10 @@ class Speech:
         return ids[0] if is_single else ids
 
     def _seeded(self, features: Array, given: dict[str, Any], seed: int | None) -> torch.Tensor:
+        # ``generate`` draws from torch's global generator: the caller's must not move.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.seed() if seed is None else seed)
+            # The states are in the session: a cache of transformers would find no keys and values.
             tokens: torch.Tensor = self._model.generate(
                 torch.from_numpy(features), use_cache=False, **given
             )
@@ -93,7 +97,7 @@ class Speech:
 
 
 def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
-    """Refuse sizes of which transformers would allocate windows and scores.
+    """Refuse sizes that differ from the model's: transformers allocates windows and scores by them.
 
     Raises:
         GenerationError: If one is not that of the model.
@@ -114,9 +118,10 @@ def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
 
 
 class _Whisper(WhisperForConditionalGeneration):
-    """The model that transformers' ``generate`` calls: it has modules, but no weights."""
+    """The model that transformers' ``generate`` calls; it has modules but no weights."""
 
     def __init__(self, config: Any, encoder: Session, decoder: Session) -> None:
+        # No memory for the weights, which are in the sessions.
         with torch.device("meta"):
             super().__init__(config)
         self._encoder_in_session, self._decoder = _Encoder(encoder), decoder
@@ -160,12 +165,15 @@ class _Whisper(WhisperForConditionalGeneration):
         return Seq2SeqLMOutput(logits=decoding.logits()[:, None])
 
     def _continued(self, ids: torch.Tensor, state: torch.Tensor) -> Decoding:
-        """Return the decoding of these tokens: that of the last call, if they are one more."""
+        """Return a decoding of these tokens; the last call's if they extend it by one token."""
         last = self._decoding
+        # Another window, or a beam that was exchanged, starts anew: the states belong to the last
+        # tokens.
         if last is not None and state is self._state and torch.equal(last.ids, ids[:, :-1]):
             last.append(ids[:, -1])
             return last
         if last is not None:
+            # States are released at once, because they may be large.
             last.close()
         prompt = Prompt(ids, torch.ones_like(ids), is_text=False, is_single=False)
         feeds = {"encoder_hidden_states": state.numpy()}

@@ -136,12 +136,12 @@ def _quantized(
 ) -> Quantized:
     if model.graph.opset_imports.get("", 1) < _OLDEST[bits]:
         raise QuantizationError(f"activations of {bits} bits need opset {_OLDEST[bits]} or later")
-    refuse_few_bits(model)
-    copy = model.clone()
+    refuse_few_bits(model)  # they have no float weight to round
+    copy = model.clone()  # an error must leave the program as it is
     layers, kept = _chosen(copy, rules)
     if not layers:
         if not kept:
-            refuse_integers(model)
+            refuse_integers(model)  # otherwise the reasons in `kept` say more
         raise QuantizationError(_nothing(kept))
     values = [layer.node.inputs[0] for layer in layers] + [layer.result for layer in layers]
     names = dict.fromkeys(v.name or "" for v in values if v is not None)
@@ -179,7 +179,7 @@ def _nothing(kept: list[KeptWeight]) -> str:
 
 
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
-    """Return the layers in the order of the nodes; those in functions and subgraphs are left."""
+    """Return the layers in node order, without those in functions and subgraphs."""
     found = {
         p.node: _IntegerLayer(p.node, p.weight, 1 - p.by_rows, None, _is_turned(p), p.dtype)
         for p in Products(model).products
@@ -237,7 +237,7 @@ def _conv_result(node: ir.Node) -> ir.Value:
 
 
 def _keeps_floats(reader: ir.Node, node: ir.Node) -> bool:
-    """Whether the bias that is added to a product stays float32, in the rank of the product.
+    """Whether the bias of a product stays float32 and gets the rank of the product.
 
     onnxruntime would make a Gemm in float32 of a product of rank 3 or more and a row of rank 1,
     before it looks for integers.
@@ -275,7 +275,7 @@ class _IntegerWriter:
         rounded, step = self._activation(x)
         node.replace_input_with(0, rounded)
         others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-        largest = np.abs(array).max(axis=others, initial=0)
+        largest = np.abs(array).max(axis=others, initial=0)  # initial: of an empty weight
         limit = LARGEST if self.dtype.itemsize == 1 else _WHOLE
         scales = np.where(largest > 0, largest / limit, 1).astype(np.float32)
         bias = _bias_of(node, len(scales))
@@ -325,6 +325,7 @@ class _IntegerWriter:
             row = row.reshape((1,) * (len(shape) - 1) + (-1,))
             self._replace(reader, index, self._initializer(f"{name}.row", row))
             return
+        # float32 counts without gaps to 2**24 only, and these codes reach 2**30.
         values = np.rint(bias.const_value.numpy().astype(np.float64) / scales)
         codes = np.clip(values, -_BIAS, _BIAS).astype(np.int32)
         inputs = [
@@ -351,7 +352,7 @@ class _IntegerWriter:
         if value not in self._quantized:
             readers, steps = list(value.uses()), np.iinfo(self.dtype).max
             low, high = self.ranges[value.name or ""]
-            low, high = min(low, 0.0), max(high, 0.0)
+            low, high = min(low, 0.0), max(high, 0.0)  # padding and Relu need an exact 0
             scale = np.maximum(np.float32((high - low) / steps or 1.0), _SMALLEST)
             zero = np.clip(np.rint(-low / scale), 0, steps).astype(self.dtype)
             name, first = value.name or "", readers[0].node
@@ -366,10 +367,10 @@ class _IntegerWriter:
 
     def _round_result(self, value: ir.Value) -> None:
         """Let all readers of a result read it rounded."""
-        readers = [(use.node, use.idx) for use in value.uses()]
+        readers = [(use.node, use.idx) for use in value.uses()]  # before QuantizeLinear joins them
         if value.is_graph_output() or not readers:
             return
-        rounded, _ = self._activation(value)
+        rounded, _ = self._activation(value)  # its QuantizeLinear reads the value itself
         maker = rounded.producer()
         for node, index in readers:
             if node.op_type != "QuantizeLinear" and node is not maker:

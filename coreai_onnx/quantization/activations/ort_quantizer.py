@@ -98,10 +98,13 @@ class OrtQuantizer(Quantizer):
         """
         nodes = [node for node in model.graph.nodes if node.op == "call_function"]
         self._check_skipped(nodes)
+        # Operators on integers look at the annotations of their operands, so operands come first.
         for node in nodes:
             if self._is_skipped(node):
                 continue
             if node.target is aten.linear.default:
+                # The scale of an int32 bias is the product of both scales; a dynamic one is unknown
+                # before the run.
                 self._product(node, with_bias=not self.specs.dynamic)
             elif self.specs.dynamic:
                 continue
@@ -119,6 +122,7 @@ class OrtQuantizer(Quantizer):
     # ------------------------------------------------------------------ operators
     def _convolution(self, node: Node) -> None:
         self._product(node, with_bias=not self.specs.training)
+        # A convolution, its norm and its clamp become one kernel: only the last result is rounded.
         last = node
         for targets in ((_NORMS if self.specs.training else ()), _CLAMPS):
             following = _only_user(last)
@@ -138,6 +142,8 @@ class OrtQuantizer(Quantizer):
 
     def _elementwise(self, node: Node) -> None:
         operands = _operands(node)
+        # Beside an operand in float32 there is no integer kernel; rounding would only lose
+        # accuracy.
         if not operands or not all(map(_is_quantized, operands)):
             return
         node.meta[_KEY] = QuantizationAnnotation(
@@ -153,6 +159,8 @@ class OrtQuantizer(Quantizer):
             return
         first = operands[0]
         specs = {first: self.specs.activation()}
+        # onnxruntime removes the QuantizeLinear and DequantizeLinear around such an operator only
+        # if both have the same scale and zero point.
         shared = SharedQuantizationSpec((first, node))
         specs.update(dict.fromkeys(operands[1:], shared))
         node.meta[_KEY] = QuantizationAnnotation(
@@ -188,11 +196,12 @@ def _parameter(node: Node) -> torch.Tensor | None:
 def _paths(node: Node) -> set[str]:
     """Return the paths of the modules that contain a node."""
     stack = node.meta.get("nn_module_stack") or {}
+    # Strict export, by dynamo, puts these prefixes before the paths; the non-strict one does not.
     return {path.removeprefix("L['self'].").removeprefix("L__self__") for path, _ in stack.values()}
 
 
 def _operands(node: Node) -> list[Node]:
-    """Return the tensors among the arguments, with those of a list."""
+    """Return the tensors among the arguments, including those of a list."""
     first = node.args[0]
     given = first if isinstance(first, list | tuple) else node.args
     return [x for x in given if isinstance(x, Node)]
@@ -200,6 +209,7 @@ def _operands(node: Node) -> list[Node]:
 
 def _is_quantized(node: Node) -> bool:
     annotation = node.meta.get(_KEY)
+    # Linear layers have annotated operands, but return floats.
     return annotation is not None and annotation.output_qspec is not None
 
 

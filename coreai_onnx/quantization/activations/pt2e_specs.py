@@ -42,6 +42,7 @@ class Specs:
         """Return the spec of activations: uint8, one scale and zero point."""
         options = {"eps": _SMALLEST}
         if self.dynamic:
+            # The graph computes a dynamic range in each run: there is nothing to observe.
             observer = PlaceholderObserver.with_args(**options)
         elif self.training:
             observer = FakeQuantize.with_args(observer=MovingAverageMinMaxObserver, **options)
@@ -65,6 +66,8 @@ class Specs:
             )
         return QuantizationSpec(
             dtype=torch.int8,
+            # vpmaddubsw adds two products of uint8 and int8 in int16: 2 · 255 · 63 = 32130 fits.
+            # The codes are symmetric, without -64 and -128, because there are no zero points.
             quant_min=-63 if self.reduced else -127,
             quant_max=63 if self.reduced else 127,
             qscheme=torch.per_channel_symmetric,
@@ -100,6 +103,7 @@ def _scales_of_sums(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     (activation, _), (weight, _) = (observer.calculate_qparams() for observer in observers)
     scales = activation.to(torch.float32) * weight.to(torch.float32)
+    # A bias that is computed has no known size: its scale cannot be adapted to it.
     if bias is not None:
         scales = torch.maximum(scales, bias.detach().abs().to(scales) / _LARGEST_BIAS)
     return scales, torch.zeros_like(scales, dtype=torch.int64)

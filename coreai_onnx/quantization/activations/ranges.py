@@ -33,7 +33,7 @@ buckets of single values would differ from their neighbors by chance."""
 
 @dataclass(frozen=True)
 class Clipping:
-    """Which values are outside of a range, and rounded to its ends.
+    """Which values a range leaves out and rounds to its ends.
 
     Attributes:
         method: ``"minmax"``: none; ``"percentile"``: the smallest and the largest ones;
@@ -84,6 +84,7 @@ class ValueHistogram:
         if values.size:
             self.low = min(self.low, float(values.min()))
             self.high = max(self.high, float(values.max()))
+            # The upper half of a float32 is a bfloat16: sign, exponent and 7 bits of the fraction.
             buckets = np.ascontiguousarray(values).view(np.uint32).reshape(-1) >> 16
             self.counts += np.bincount(buckets, minlength=_BUCKETS)
 
@@ -94,6 +95,7 @@ class ValueHistogram:
             clipping: Which values are.
             levels: The number of values that a rounded value can have.
         """
+        # A single value has no tails to clip, and no width to divide by.
         if clipping.method == "minmax" or self.low == self.high:
             return self.low, self.high
         if clipping.method == "percentile":
@@ -107,6 +109,7 @@ class ValueHistogram:
         far = ((used << 16) | 0xFFFF).view(np.float32)  # away from zero
         far = np.where(np.isfinite(far), far, near)
         lower, upper = np.minimum(near, far), np.maximum(near, far)
+        # The bit patterns of negative numbers rise as the numbers fall.
         order = np.argsort(lower, kind="stable")
         return lower[order], upper[order], self.counts[used][order]
 
@@ -115,6 +118,7 @@ class ValueHistogram:
         below = np.cumsum(counts) / counts.sum()
         low = lower[np.searchsorted(below, 1 - share, side="right")]
         high = upper[min(int(np.searchsorted(below, share)), len(upper) - 1)]
+        # A bucket reaches beyond the values in it.
         return max(self.low, float(low)), min(self.high, float(high))
 
     def _least_divergence(self, levels: int) -> Range:
@@ -134,6 +138,7 @@ class ValueHistogram:
             low, high = max(self.low, -limit), min(self.high, limit)
             inside = (middle >= low) & (middle <= high)
             if counts[inside].sum() < _LEAST_SHARE * counts.sum():
+                # Later limits are smaller, and leave out more values still.
                 break
             ends = middle[inside][0] - width[inside][0], middle[inside][-1] + width[inside][-1]
             ends = float(max(low, ends[0])), float(min(high, ends[1]))  # an outlier on one side
@@ -144,7 +149,7 @@ class ValueHistogram:
 
 
 def _merged(lower: Array, upper: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Return middles, widths and counts, with one bucket for the many small ones next to zero."""
+    """Return middles, widths and counts, with the small buckets next to zero merged."""
     middle = (lower.astype(np.float64) + upper) / 2
     order = np.argsort(np.abs(middle))
     below = np.cumsum(counts[order]) / counts.sum()
@@ -159,12 +164,17 @@ def _divergence(
     middle: Array, width: Array, counts: Array, inside: Array, ends: Range, levels: int
 ) -> float:
     """Return the divergence between values that are clipped, and their spread over their levels."""
+    # QuantizeLinear gets a grid with an exact 0, so the divergence is measured on the same grid.
     low, high = min(ends[0], 0.0), max(ends[1], 0.0)
     steps = np.rint((middle[inside] - low) * ((levels - 1) / (high - low))).astype(np.int64)
     own, sizes = counts[inside].astype(np.float64), width[inside].astype(np.float64)
     per_level = np.bincount(steps, own, minlength=levels)
+    # The values of a level are spread by width, because buckets of bfloat16 grow with magnitude;
+    # NVIDIA's have one width, and are spread by count.
     size = np.bincount(steps, sizes, minlength=levels)
     spread = per_level[steps] * sizes / size[steps]
+    # Clipped values count for the original distribution only, as in NVIDIA's method: this is what
+    # makes a small limit costly.
     clipped = own.copy()
     clipped[0] += counts[middle < ends[0]].sum()
     clipped[-1] += counts[middle > ends[1]].sum()
@@ -198,6 +208,7 @@ def value_ranges(
     """
     probed, wanted = model.clone(), dict.fromkeys(names)
     graph = probed.graph
+    # Inputs of the graph need no probe: `run_calls` yields them as well.
     for node in graph:
         for value in node.outputs:
             if value.name in wanted and value not in graph.outputs:

@@ -39,6 +39,7 @@ def bodies(root: ir.Graph | ir.Function, keep: Sequence[str]) -> dict[ir.Graph, 
     """
     found: dict[ir.Graph, ir.Node] = {}
     waiting: list[ir.Graph | ir.Function] = [root]
+    # The list grows while the loop reads it: bodies hold further bodies.
     for graph in waiting:
         for node in graph:
             if is_control_flow(node) and not matching(node, keep):
@@ -50,10 +51,12 @@ def bodies(root: ir.Graph | ir.Function, keep: Sequence[str]) -> dict[ir.Graph, 
 
 def receivers(node: ir.Node) -> list[ir.Value | None]:
     """Return for each input of an If, a Loop or a Scan the input of its body with that value."""
+    # Branches have no inputs: they read values of the outer graph.
     if node.op_type == "If":
         return [None] * len(node.inputs)
     (body,) = subgraphs(node)
     first = _FIRST_INPUT[node.op_type]
+    # A trip count and a condition are not floats, and have no dtype to decide.
     given: list[ir.Value | None] = [None] * min(first, len(node.inputs))
     return given + list(body.inputs[first : len(node.inputs)])
 
@@ -69,6 +72,7 @@ def equal_dtypes(node: ir.Node) -> Iterator[list[ir.Value]]:
     first = _FIRST_INPUT.get(op, 0)
     carried = len(node.inputs) - first - node.attributes.get_int("num_scan_inputs", 0)
     for index, (position, value) in enumerate(results(node)):
+        # ONNX gives a result one dtype in all branches, and a carried state one in all steps.
         group = [value, *(graph.outputs[position] for graph in graphs)]
         if op != "If" and index < carried:
             group.append(graphs[0].inputs[first + index])

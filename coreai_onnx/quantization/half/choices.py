@@ -26,15 +26,18 @@ _WIDE_OPS = frozenset(
 )
 """Ops that torch.autocast computes in float32 as well, without those that accumulate so anyway
 (https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32)."""
+# An attribute sets the dtype of some of them; scales and spectra of the others need float32.
 _FIXED_OPS = frozenset(
     """QuantizeLinear DequantizeLinear DynamicQuantizeLinear EyeLike DFT STFT MelWeightMatrix
     HannWindow HammingWindow BlackmanWindow""".split()
 ).union(RANDOM_OPS)
+# float16 counts without gaps up to 2048 only, bfloat16 up to 256.
 _POSITION_OPS = frozenset(
     """Add Sub Mul Div Neg Sin Cos Exp Log Pow Floor Ceil Unsqueeze Squeeze Reshape Expand Transpose
     Concat Slice Tile Identity Where MatMul Einsum Cast Range Min Max Clip""".split()
 )
 """Ops through which positions, counts and masks that are made of integers keep float32."""
+# Positions meet scalars and rows of frequencies; constants with more elements are weights.
 _SMALL_TABLE = 4096
 
 
@@ -107,6 +110,7 @@ class Choices:
         floats = [self.values.is_float(value) for value in node.inputs]
         if node in self.kept or node.domain not in ONNX_DOMAINS:
             return [node not in self.kept and given for given in floats]
+        # A fixed type, ``tensor(float)``, stays; only a type variable can stand for 16 bits.
         return [f and "(" not in v for f, v in zip(floats, self._variables(node), strict=True)]
 
     def half_outputs(self, node: ir.Node) -> list[bool]:
@@ -126,6 +130,7 @@ class Choices:
         taken = self.half_inputs(node)
         bound = {v for v, half in zip(self._variables(node), taken, strict=True) if half}
         types = [o.type_str for o in schema.outputs]
+        # The last output may be variadic.
         types += types[-1:] * len(floats)
         return [given and types[index] in bound for index, given in enumerate(floats)]
 
@@ -134,6 +139,7 @@ class Choices:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             return
         given = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+        # An unknown type may be float32: such a node needs a reason as well.
         inner = [one for graph in subgraphs(node) for one in graph.all_nodes()]
         if not inner and not any(
             self.values.is_float(value) or value not in self.values.known for value in given
@@ -141,6 +147,8 @@ class Choices:
             return
         if (reason := self._reason(node, given)) is not None:
             self.kept[node] = reason
+            # A pattern that matches in a body that is kept is used: it must not be reported as a
+            # mistake.
             for one in inner:
                 self._pattern(one)
 
@@ -148,12 +156,14 @@ class Choices:
         """Return why a node keeps float32, or None."""
         if module_function(self.model, node) is not None:
             return None  # what keeps float32 is decided for the nodes of the function
+        # What the user asks for comes first, so that the report gives this reason.
         if pattern := self._pattern(node):
             return Reason(f"matches {pattern!r}")
         if is_control_flow(node):
             return None  # the same holds for the nodes of its bodies
         if any(subgraphs(node)):
             return Reason(f"{node.op_type} keeps float32 with its body")
+        # Optional outputs that nothing reads may have no type.
         read = [v for v in given if v.uses() or v.is_graph_output()]
         if any(element(self.values.known.get(v)) is None for v in read):
             return Reason("the type of a value is unknown, or is not that of a tensor")
@@ -173,6 +183,7 @@ class Choices:
     def _standard_reason(self, node: ir.Node) -> Reason | None:
         op, word = node.op_type, self.dtype.name.lower()
         filled = node.attributes.get("value")
+        # Its constant is an attribute, which the flags of values do not see.
         if op == "ConstantOfShape" and filled and (why := fault(filled.as_tensor(), self.dtype)):
             return Reason(why)
         if op in _FIXED_OPS:
@@ -187,6 +198,7 @@ class Choices:
             for v, value in zip(variables, node.inputs, strict=True)
             if self.values.is_float(value) and "(" not in v
         }
+        # The schema is that of the model's opset: many ops take bfloat16 only from a later one on.
         if any(f"tensor({word})" not in allowed[v] for v in floats):
             return Reason(f"ONNX does not define {op} for {word}", store=True)
         opset = self.values.opset(node)
@@ -218,6 +230,8 @@ class Choices:
         ):
             return False
         self._positions.add(node.outputs[0])
+        # A mask that is computed from positions holds the fill, and is clipped where it is read in
+        # 16 bits.
         if any(v in self.values.fills for v in floats):
             self.values.fills.add(node.outputs[0])
         return True
@@ -229,6 +243,7 @@ class Choices:
             return None
         given = [None if v is None else self.values.known.get(v) for v in node.inputs]
         arguments = [self._half_type(one) for one in given]
+        # Layers share bodies, whose types are inferred once for each kind of arguments.
         key = (id(function), *(a.SerializeToString() if a else b"" for a in arguments))
         if key not in self._bodies:
             types = ModelTypes(
@@ -242,6 +257,7 @@ class Choices:
 
     def _runs(self, function: ir.Function, known: Mapping[ir.Value, Type]) -> bool:
         """Return whether onnxruntime has the ops of a body; it computes float16 in any case."""
+        # onnxruntime inserts Casts around float16 ops without a kernel, but none for bfloat16.
         if self.dtype == ir.DataType.FLOAT16:
             return True
         for node in function:
@@ -275,6 +291,7 @@ class Choices:
     def _variables(self, node: ir.Node) -> list[str]:
         """Return the type variable, or the fixed type with its parentheses, of each input."""
         declared = [parameter.type_str for parameter in self._schema(node).inputs]
+        # The last input may be variadic.
         declared += declared[-1:] * len(node.inputs)
         return declared[: len(node.inputs)]
 
@@ -286,6 +303,7 @@ def _is_integer(given: Type | None) -> bool:
 
 def _size(given: Type) -> int:
     dims = given.tensor_type.shape.dim
+    # An unknown dimension counts as too large, to be safe.
     return math.prod(d.dim_value if d.HasField("dim_value") else _SMALL_TABLE for d in dims)
 
 

@@ -34,6 +34,7 @@ def callers_first(model: ir.Model) -> list[ir.Function]:
                 finished[function.identifier()] = function
 
     visit(model.graph)
+    # The visit finishes a function after all that it calls.
     return list(finished.values())[::-1]
 
 
@@ -58,6 +59,7 @@ def known_types(model: ir.Model, functions: Sequence[ir.Function]) -> dict[ir.Va
     calls: dict[ir.OperatorIdentifier, ir.Node] = {}
     roots: list[ir.Graph | ir.Function] = [model.graph, *functions]
     for node in (node for root in roots for node in root.all_nodes()):
+        # A body is converted once: the types of its first call stand for those of all calls.
         calls.setdefault(node.op_identifier(), node)
     for function in functions:
         inputs = calls[function.identifier()].inputs
@@ -89,6 +91,7 @@ def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, fl
             if values.dtype.kind != "f":
                 continue
             finite = np.abs(values[np.isfinite(values)])
+            # Inputs and outputs of the model are measured without a probe.
             label = labels.get(name, (None, name))
             found[label] = max(found.get(label, 0.0), float(finite.max(initial=0)))
     return found
@@ -106,6 +109,7 @@ class _Probes:
         self._model, self._known = model, known_types(model, functions)
         self._inner: dict[ir.OperatorIdentifier, list[Label]] = {}
         self._count = 0
+        # Callees come first: their callers pass on what they return.
         for function in functions[::-1]:
             found = self._probe(function, function.identifier())
             function.outputs.extend(found)
@@ -127,9 +131,11 @@ class _Probes:
         Returns:
             The magnitudes, which are to be outputs of the graph.
         """
+        # Outputs reach the caller, which measures them; those of a body only after the last step.
         seen = set() if body else set(root.outputs)
         added: dict[ir.Value, Label] = {}
         wanted: dict[ir.Value, Label] = {}
+        # The list is made before magnitudes are added, which must not be measured in turn.
         for node in [node for node in root if node.op_type != "Constant"]:
             floats = [v for v in node.outputs if v not in seen and self._is_float(v)]
             wanted |= {value: (key, value.name or "") for value in floats}
@@ -154,6 +160,7 @@ class _Probes:
                 body.outputs.extend(found if body is owner else self._zeros(body, len(found)))
         node.resize_outputs(first + len(labels))
         for name in ("scan_output_axes", "scan_output_directions"):
+            # ONNX requires an entry for each of the scan outputs, if there are any entries.
             if given := node.attributes.get(name):
                 each = [*given.as_ints(), *(0 for _ in labels)]
                 node.attributes[name] = ir.AttrInt64s(name, each)
@@ -219,7 +226,9 @@ def _magnitude(
         return node.outputs[0]
 
     size = made("Abs", value)
+    # Less is false for NaN too, so that both infinity and NaN count as 0.
     finite = made("Where", made("Less", size, ends["infinity"]), size, ends["zero"])
+    # Without the 0, the largest of an empty value would be minus infinity.
     joined = made("Concat", made("Reshape", finite, ends["row"]), ends["zero"], axis=0)
     largest = made("ReduceMax", joined, keepdims=0)
     largest.type, largest.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())

@@ -22,6 +22,7 @@ from coreai_onnx.quantization.half.magnitudes import Label, largest_magnitudes, 
 from coreai_onnx.quantization.half.rewriting import HalfRewriting
 from coreai_onnx.quantization.half.values import DTYPES
 
+# ONNX admits bfloat16 in most ops from opset 13 on.
 _OLDEST = 13
 _SUFFIX = ".float32"
 
@@ -74,6 +75,8 @@ def convert_models(
         raise QuantizationError(f"keep={keep!r} is a text\n  give a list of patterns")
     for model in models.values():
         _refuse_other(model, dtype)
+    # No model changes before all copies are converted, so that an error leaves the program as it
+    # is.
     reports: dict[str, DtypeReport] = {}
     copies: dict[str, ir.Model] = {}
     used: set[str] = set()
@@ -107,10 +110,11 @@ def _refuse_other(model: ir.Model, dtype: str) -> None:
     """Check that a model is not in the other dtype of 16 bits, which has rounded it already.
 
     Raises:
-        QuantizationError: It is.
+        QuantizationError: A value of the model has the other dtype.
     """
     (other,) = DTYPES.keys() - {dtype}
     ends = [*model.graph.inputs, *model.graph.outputs]
+    # Weights may be stored in 16 bits for a computation in float32, by a Cast to float32.
     casts = [node for graph in graphs(model) for node in graph if node.op_type == "Cast"]
     weights = [
         node.inputs[0]
@@ -137,6 +141,7 @@ def _converted(
     opset = model.graph.opset_imports.get("", 1)
     if opset < _OLDEST:
         raise QuantizationError(f"the model has opset {opset}; {dtype} needs {_OLDEST} or later")
+    # The conversion may be refused after it: the model must not change before the check.
     copy = model.clone()
     isolated = _isolate(copy, keep)
     choices = Choices(copy, DTYPES[dtype], keep, magnitudes, isolated)
@@ -172,8 +177,10 @@ def _isolate(model: ir.Model, keep: Sequence[str]) -> Isolated:
             found = matching(node, keep)
             if found:
                 isolated.calls[node] = found[0]
+            # What a body that keeps float32 calls keeps float32 too.
             if found or node not in converted:
                 _copy_function(model, node, isolated.functions)
+    # If all calls have the copy, nothing is left that calls the original.
     called = {node.op_identifier() for graph in graphs(model) for node in graph}
     for domain, name, overload in isolated.functions:
         original = (domain, name.removesuffix(_SUFFIX), overload)
@@ -188,6 +195,7 @@ def _copy_function(model: ir.Model, call: ir.Node, done: set[ir.OperatorIdentifi
     if function is None or function.identifier() in done:
         return
     key = (function.domain, f"{function.name}{_SUFFIX}", function.overload)
+    # Several calls that are kept share one copy.
     if key not in done:
         copy = function.clone()
         copy.name = key[1]
@@ -204,10 +212,12 @@ def _wide(model: ir.Model, choices: Choices, *, keep_io: bool) -> set[str]:
     ends = {value.name or "": value for value in (*graph.inputs, *graph.outputs)}
     states = read_states(model.metadata_props)
     flagged = {name for name, value in ends.items() if value in choices.values.flagged}
+    # NumPy has no complex number of two 16-bit floats to make of such a pair.
     wide = flagged | set(read_complex(model.metadata_props))
     if keep_io:
         wide |= ends.keys() - {name for s in states for name in (s.input, s.output)}
     for state in states:
+        # The output of a call is the input of the next one: both have one dtype.
         if {state.input, state.output} & flagged:
             wide |= {state.input, state.output}
     return wide
@@ -253,6 +263,7 @@ class DtypeReport:
         if not self.kept:
             return text
         counts = Counter((kept.op, kept.reason) for kept in self.kept)
+        # The last entry of a key wins, which is the first node in reverse order.
         first = {(kept.op, kept.reason): kept.path for kept in reversed(self.kept)}
         rows = [(count, op, why, first[op, why]) for (op, why), count in counts.most_common()]
         return f"{text}\n\n{render(('nodes', 'op', 'keeps float32', 'first'), rows, indent='  ')}"

@@ -33,6 +33,7 @@ class HalfRewriting:
         self._converted = {node for root in self.values.roots for node in root}
         self._casts: dict[tuple[ir.Value, bool], ir.Value] = {}
         self._names = _names(choices.model)
+        # Callees come first: what a caller wants of an argument depends on the input it becomes.
         for function in self.values.functions[::-1]:
             self._half |= {v for v in function.inputs if self._is_wanted(v)}
         for root in self.values.roots:
@@ -49,6 +50,7 @@ class HalfRewriting:
     def _rewrite_graph(self, root: ir.Graph | ir.Function) -> int:
         """Rewrite a graph and its bodies, in the order in which a Cast must precede its readers."""
         count = 0
+        # A copy of the list, because Casts are inserted on the way.
         for node in list(root):
             count += self._rewrite(node)
             count += sum(
@@ -85,6 +87,8 @@ class HalfRewriting:
         if all(narrow):
             return True
         kept = [u.node for u, half in zip(value.uses(), narrow, strict=True) if not half]
+        # A reader that accumulates in float32 may cast a weight of 16 bits, which halves the file;
+        # one that rounding would change gets float32.
         hard = any(n not in self.choices.kept or not self.choices.kept[n].store for n in kept)
         return not hard and (value.const_value is None or value.const_value.size >= _SMALLEST)
 
@@ -112,6 +116,7 @@ class HalfRewriting:
         if node.outputs and node.outputs[0] in self._half:
             self._change_attributes(node)
         computes = any(wanted) or any(value in self._half for value in node.outputs)
+        # The report counts computations; a Cast does none.
         return computes and node.op_type != "Cast"
 
     def _change_attributes(self, node: ir.Node) -> None:
@@ -119,6 +124,7 @@ class HalfRewriting:
             node.attributes["to"] = ir.AttrInt64("to", int(self.dtype))
         elif node.op_type == "ConstantOfShape":
             given = node.attributes.get("value")
+            # Without a value, ONNX fills with 0 in float32.
             tensor = ir.tensor(np.zeros(1, np.float32)) if given is None else given.as_tensor()
             node.attributes["value"] = ir.AttrTensor("value", narrowed(tensor, self.dtype, ""))
 
@@ -127,6 +133,8 @@ class HalfRewriting:
         tensor = ir.convenience.get_const_tensor(value) if value in self._half else None
         if tensor is not None:
             small = narrowed(tensor, self.dtype, value.name or "")
+            # ``value_float`` and ``value_floats`` are float32 by definition; only ``value`` has a
+            # dtype.
             node.attributes.clear()
             node.attributes["value"] = ir.AttrTensor("value", small)
             value.const_value = small
@@ -140,6 +148,8 @@ class HalfRewriting:
             return value
         if (value, half) not in self._casts:
             node, source = self.values.reader(value, node), value
+            # Below float16's range a fill becomes minus infinity, and softmax of a row of these is
+            # NaN.
             if half and value in self.values.fills:
                 source = self._limited(value, node)
             cast = self._cast(source, half=half, name=f"{value.name}")
@@ -164,7 +174,9 @@ class HalfRewriting:
         return found
 
     def _limited(self, value: ir.Value, node: ir.Node) -> ir.Value:
-        """Clip a mask to the finite range, so that a row that is masked wholly gives no NaN."""
+        """Clip a mask to the finite range, so that a fully masked row does not become NaN."""
+        # 3.38e38 is less than the largest bfloat16, 3.3895e38, so that rounding cannot make it
+        # infinite.
         limit = LIMIT if self.dtype == ir.DataType.FLOAT16 else 3.38e38
         ends = []
         for name, end in (("least", -limit), ("largest", limit)):
@@ -202,6 +214,7 @@ class HalfRewriting:
             self._finish_body(root)
             return
         for index, value in enumerate(list(root.outputs)):
+            # An output that is an input has the dtype in which it was given.
             if not self.values.is_float(value) or value.producer() is None:
                 continue
             half = value not in self.values.flagged
@@ -223,6 +236,7 @@ class HalfRewriting:
     ) -> None:
         """Put a Cast before an output, which keeps its name."""
         name = value.name or ""
+        # Callers know the output by its name, so the value before the Cast is renamed.
         cast = self._cast(value, half=half, name=name)
         value.name = self._unused(f"{name}.{_word(ir.DataType.FLOAT if half else self.dtype)}")
         cast.outputs[0].name = name
@@ -233,6 +247,7 @@ class HalfRewriting:
 def _names(model: ir.Model) -> set[str | None]:
     """Return the names of all nodes and values, also in the bodies of functions."""
     roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    # ONNX requires names that are unique in a graph and all of its subgraphs.
     names = {value.name for root in roots for value in root.inputs}
     for graph in graphs(model):
         names |= {value.name for value in graph.initializers.values()}

@@ -75,6 +75,7 @@ class Values:
             self._flag_constants(root)
             self._flag_large(root, magnitudes)
         count = -1
+        # Flags pass into functions and out of them: a loop until nothing is added.
         while count < len(self.flagged):
             count = len(self.flagged)
             self._pass_flags()
@@ -105,6 +106,7 @@ class Values:
     def opset(self, node: ir.Node) -> int:
         """Return the version of ONNX's operators in the graph of a node."""
         graph = node.graph
+        # Bodies import no opsets: the graph or function around them does.
         while graph in self.holders:
             graph = self.holders[graph].graph
         assert graph is not None
@@ -130,6 +132,7 @@ class Values:
 
     def _flag_large(self, root: ir.Graph | ir.Function, magnitudes: Mapping[Label, float]) -> None:
         """Flag values that exceeded float16's range."""
+        # bfloat16 has the range of float32.
         if self.dtype != ir.DataType.FLOAT16:
             return
         for value in (*root.inputs, *(v for node in root for v in node.outputs)):
@@ -147,6 +150,7 @@ class Values:
         for node in dict.fromkeys(self.holders.values()):
             for group in equal_dtypes(node):
                 self._equal(group)
+        # Callees come first, so that a flag passes through nested calls in one turn.
         for function in self.functions[::-1]:
             for index, value in enumerate(function.outputs):
                 if value in self.flagged:
@@ -155,7 +159,7 @@ class Values:
                             self.flagged[call.outputs[index]] = self.flagged[value]
 
     def _enter(self, function: ir.Function) -> None:
-        """Give the inputs and outputs of a function what is known of its calls."""
+        """Pass what is known of the calls of a function to its inputs and outputs."""
         calls = self._calls[function.identifier()]
         for index, value in enumerate(function.outputs):
             for result in (call.outputs[index] for call in calls if index < len(call.outputs)):
@@ -163,6 +167,8 @@ class Values:
                     self.flagged[value] = self.flagged[result]
         for index, value in enumerate(function.inputs):
             passed = [call.inputs[index] for call in calls if index < len(call.inputs)]
+            # Externalized modules get their weights as arguments; these count as constants in the
+            # function.
             if passed and all(v in self.constants for v in passed):
                 self.constants.add(value)
             for given in passed:
@@ -173,6 +179,7 @@ class Values:
         """Flag all of the values that have one dtype if one is flagged, or is of unknown type."""
         floats = [value for value in group if self.is_float(value)]
         why = next((self.flagged[value] for value in floats if value in self.flagged), "")
+        # A value of unknown type cannot be converted with the others, so none of them is.
         if floats and len(floats) < len(group):
             why = why or "the type of a value of a loop or branch is unknown"
         if why:
@@ -186,7 +193,7 @@ class Values:
 
 
 def constants(root: ir.Graph | ir.Function) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers that are no inputs, and the results of Constant nodes."""
+    """Yield the initializers that are not inputs, and the results of Constant nodes."""
     if isinstance(root, ir.Graph):
         for value in root.initializers.values():
             if value.const_value is not None and not value.is_graph_input():
@@ -228,6 +235,7 @@ def fault(tensor: ir.TensorProtocol, dtype: ir.DataType) -> str:
     if ((sizes > LIMIT) & (sizes < FILL)).any():
         return f"the constant {sizes[sizes < FILL].max():.3g} exceeds float16's largest, 65504"
     small = sizes[sizes <= LIMIT].astype(np.float64)
+    # The error of all values together: a few tiny weights among large ones do no harm.
     error = np.square(small - small.astype(np.float16)).sum()
     if error > _WORST**2 * np.square(small).sum():
         return f"the constant {small.max():.3g} is below float16's normal numbers"
@@ -243,6 +251,7 @@ def is_fill(tensor: ir.TensorProtocol) -> bool:
 def narrowed(tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
     """Return a constant in 16 bits, converted when it is read; finite values stay finite."""
     shape = ir.Shape(tensor.shape.numpy())
+    # A large model would be in memory twice if its weights were converted here.
     return ir.LazyTensor(
         lambda: ir.tensor(_converted(np.asarray(tensor.numpy()), dtype), dtype=dtype, name=name),
         dtype=dtype,
@@ -253,5 +262,6 @@ def narrowed(tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.Ten
 
 def _converted(values: np.ndarray, dtype: ir.DataType) -> np.ndarray:
     largest = float(ml_dtypes.finfo(dtype.numpy()).max)
+    # Infinities in a mask are meant as such, and stay.
     clamped = np.where(np.isfinite(values), np.clip(values, -largest, largest), values)
     return np.asarray(clamped.astype(dtype.numpy()))

@@ -64,6 +64,7 @@ class FewBitBodies:
             "scales": torch.float16,
             "palette": torch.float16,
         }
+        # These bodies read their dimensions at run time, so that one serves layers of all sizes.
         examples = [
             Example(dtypes.get(declared.name, own), ()) if declared.name in present else None
             for declared in composite.inputs

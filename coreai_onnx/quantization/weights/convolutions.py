@@ -44,7 +44,7 @@ class ConvolutionWeight(MatrixWeight):
         Methods that need the inputs of products become ``"hqq"``.
 
         Returns:
-            The scheme, or the reason why there is none.
+            The scheme, or the reason why no group size fits.
         """
         channels = self.shape[1] // self.kernel
         sizes = [n * self.kernel for n in range(1, channels + 1) if channels % n == 0]
@@ -52,6 +52,7 @@ class ConvolutionWeight(MatrixWeight):
         if not whole:
             return f"no number of its kernels fills whole bytes with codes of {scheme.bits} bits"
         wanted = scheme.group_size or self.shape[1]
+        # By the ratio of sizes: 32 is as far from 64 as 128 is.
         size = min(whole, key=lambda n: abs(math.log(n / wanted)))
         method = "hqq" if scheme.method in CALIBRATED else scheme.method
         return replace(scheme, group_size=size, method=method, activation_bits=0)
@@ -86,6 +87,7 @@ def _constants(
         for argument in products.arguments(source):
             yield from _constants(products, argument)
         return
+    # A caller may replace an initializer that is an input: its value is not known.
     tensor = source.const_value
     is_plain = source.graph is products.model.graph and not source.is_graph_input()
     if is_plain and tensor is not None and tensor.dtype in FLOATS and len(tensor.shape) > _MATRIX:
@@ -94,6 +96,7 @@ def _constants(
 
 
 def _only_convolutions_read(products: Products, value: ir.Value) -> bool:
+    # Another reader needs the floats, so that the file would hold the weight twice.
     if value.is_graph_output():
         return False
     for use in value.uses():
@@ -119,6 +122,7 @@ def _weight(value: ir.Value, readers: list[Product]) -> ConvolutionWeight:
     def matrix() -> ir.TensorProtocol:
         return ir.tensor(tensor.numpy().reshape(shape.numpy()), dtype=tensor.dtype)
 
+    # Models are planned before they are packed: the reshaped copies are not needed at once.
     lazy = ir.LazyTensor(matrix, dtype=tensor.dtype, shape=shape, name=value.name)
     paths = dict.fromkeys(_path(value, reader) for reader in readers)
     return ConvolutionWeight(value, lazy, tuple(readers), tuple(paths), math.prod(kernel))
@@ -160,7 +164,9 @@ def _replace(
     node.metadata_props.update(weight.products[0].node.metadata_props)
     dense = node.outputs[0]
     dense.name, dense.type, dense.shape = node.name, ir.TensorType(dtype), ir.Shape(shape)
+    # The first place of the graph precedes every reader, those in loops and branches as well.
     graph.insert_before(graph[0], [*_makers(inputs), node])
+    # Calls pass on the dense weight, so that functions with convolutions stay as they are.
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, dense)
     graph.initializers.pop(value.name or "", None)
@@ -175,7 +181,8 @@ def _makers(inputs: list[ir.Value | None]) -> list[ir.Node]:
 def _composite(
     done: PackedWeight, shape: list[int]
 ) -> tuple[str, dict[str, np.ndarray], dict[str, int]]:
-    """Return the composite of a weight, its inputs, and what it has besides bits and shape."""
+    """Return the composite of a weight, its inputs, and its attributes besides bits and shape."""
+    # A group is whole kernels: its scale broadcasts over the axes of the kernel.
     grid = (*done.scales.shape, *(1 for _ in shape[2:]))
     scales, codes = done.scales.reshape(grid), done.codes.reshape(-1)
     if done.palette is not None:
@@ -204,6 +211,7 @@ def _stored(
     graph.register_initializer(value)
     if value.dtype not in FLOATS or value.dtype == dtype:
         return value
+    # The result of the composite has the dtype of its scales, and must have that of the weight.
     cast = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{name}.Cast")
     made = cast.outputs[0]
     made.name, made.type, made.shape = cast.name, ir.TensorType(dtype), value.shape

@@ -40,6 +40,8 @@ class Corrections:
         self, moments: np.ndarray, *, damping: float = DAMPING, act_order: bool = False
     ) -> None:
         """Factorize the moments."""
+        # Inputs correlate, so the moments are close to singular: in float32 the inverse is too
+        # inexact.
         matrix = moments.astype(np.float64)
         diagonal = np.diagonal(matrix).copy()
         mean = float(diagonal.mean())
@@ -52,6 +54,7 @@ class Corrections:
         matrix = matrix[np.ix_(order, order)]
         matrix[np.diag_indices_from(matrix)] += damping * mean
         inverse = np.linalg.inv(matrix)
+        # Rounding makes the inverse slightly asymmetric, and Cholesky reads one triangle only.
         lower = np.linalg.cholesky((inverse + inverse.T) / 2)
         self.factors = np.ascontiguousarray(lower.T).astype(np.float32)
 
@@ -73,10 +76,13 @@ def corrected_codes(
         The codes, float32 ``[rows, groups, size]``, and the grids.
     """
     rows, groups, size = weight.shape
+    # With act_order, columns of large inputs go first: more are left to correct their errors.
     left = weight.reshape(rows, -1)[:, corrections.order].copy()
     codes = np.empty_like(left)
     grid = grid_of(weight, scheme)
     factors, owner = corrections.factors, corrections.order // size
+    # In order, a block must end where a group does: the next grid is chosen from weights that all
+    # columns before have corrected.
     step = (
         BLOCK if not corrections.in_order else max(n for n in range(1, BLOCK + 1) if size % n == 0)
     )
@@ -87,7 +93,10 @@ def corrected_codes(
             part = grid_of(left[:, None, start : start + size], scheme)
             grid.scales[:, group], grid.zeros[:, group] = part.scales[:, 0], part.zeros[:, 0]
         errors = _block(left, codes, grid, owner, factors, slice(start, stop), scheme.levels)
+        # One product for a block (the paper's lazy batch updates, section 3.3): a rank-1 update of
+        # all columns for each column is limited by the bandwidth of memory.
         left[:, stop:] -= errors @ factors[start:stop, stop:]
+    # The file has the columns in their own order.
     restored = np.empty_like(codes)
     restored[:, corrections.order] = codes
     return restored.reshape(rows, groups, size), grid
@@ -106,6 +115,7 @@ def _block(
     errors = np.empty((len(left), block.stop - block.start), np.float32)
     for column in range(block.start, block.stop):
         group = slice(owner[column], owner[column] + 1)
+        # Columns that are ordered by their inputs come from all groups in turn.
         own = Grid(grid.scales[:, group], grid.zeros[:, group])
         before = left[:, column]
         code = own.codes(before[:, None, None], levels)

@@ -22,6 +22,7 @@ class Grid(NamedTuple):
 
     def codes(self, weight: np.ndarray, levels: int) -> np.ndarray:
         """Return the nearest codes, float32, for weights ``[rows, groups, size]``."""
+        # A group of zeros has the scale 0; any other divisor gives it the code of its zero point.
         scales = np.where(self.scales == 0, np.float32(1), self.scales)[..., None]
         codes: np.ndarray = np.rint(weight / scales + self.zeros[..., None])
         return np.clip(codes, 0, levels - 1, out=codes)
@@ -52,9 +53,11 @@ def extreme_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
         at = np.abs(weight).argmax(-1, keepdims=True)
         scales = np.take_along_axis(weight, at, -1)[..., 0] / -middle
         return Grid(representable(scales, scheme), np.full_like(scales, middle))
+    # The zero point is a code, so that 0 must be between the ends.
     low = np.minimum(weight.min(-1), 0)
     high = np.maximum(weight.max(-1), 0)
     scales = representable((high - low) / np.float32(scheme.levels - 1), scheme)
+    # Zero points follow from the scales as stored: rounding both on their own would shift the grid.
     return Grid(scales, whole_zeros(-low, scales, scheme))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable, whole_zeros
 from coreai_onnx.quantization.weights.scheme import Scheme
 
+# The defaults of the authors' package hqq: 20 iterations, lp_norm 0.7, beta 10 and kappa 1.01.
 ITERATIONS = 20
 NORM = 0.7
 """The p of the norm."""
@@ -32,9 +33,12 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
     for _ in range(ITERATIONS):
         codes = grid.codes(weight, levels)
         error = weight - grid.values(codes)
+        # Scales are rounded to float16 and zero points to codes, so that a turn may be worse than
+        # the last.
         best, least = _better(best, least, grid, np.square(error).sum(-1))
         target = weight - _outliers(error, grid.scales, penalty)
         grid, penalty = _fitted(target, codes, scheme), penalty * GROWTH
+    # The last grid was fitted after the last comparison.
     error = np.square(weight - grid.rounded(weight, levels)).sum(-1)
     return _better(best, least, grid, error)[0]
 
@@ -50,8 +54,10 @@ def _better(
 
 def _outliers(error: np.ndarray, scales: np.ndarray, penalty: float) -> np.ndarray:
     """Return the part of the errors that the threshold of the l_p norm leaves aside."""
+    # In units of the scale, one penalty serves groups of all magnitudes.
     units = np.where(scales == 0, np.float32(1), np.abs(scales))[..., None]
     size = np.abs(error) / units
+    # The power is negative: of an error of 0 it would be infinite.
     threshold = np.power(np.maximum(size, 1e-6), NORM - 1) / penalty
     outside: np.ndarray = np.sign(error) * np.maximum(size - threshold, 0) * units
     return outside

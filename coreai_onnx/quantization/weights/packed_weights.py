@@ -40,8 +40,8 @@ class PackedWeight:
         codes: uint8 ``[N, groups, bytes]``.
         scales: ``[N, groups]`` in the scheme's dtype.
         zeros: uint8 ``[N, groups]``; None if all are the middle.
-        palette: float32 ``[2 ** bits]``; None without one.
-        divisors: float32 ``[K]`` that the inputs are divided by; None for none.
+        palette: float32 ``[2 ** bits]``; None if codes are numbers.
+        divisors: float32 ``[K]`` that the inputs are divided by, or None.
         sqnr: Ratio of signal to rounding error in decibels; infinite without an error.
         output_sqnr: That of the product's result on the calibration data; None without data.
     """
@@ -97,16 +97,20 @@ class _WeightPacking:
         zeros = np.empty((rows, self.groups), np.uint8)
         signal, noise, current = np.zeros(2), np.zeros(2), 0
         for start, part in self._chunks():
+            # The corrections of GPTQ belong to the inputs of one expert.
             if start // self.outputs != current:
                 current = start // self.outputs
                 quantize = self._method(current)
             here = slice(start, start + len(part))
+            # The inputs are divided by the factors when the model runs, so the weight is multiplied
+            # by them.
             original = part if self.divisors is None else part * self._grouped(self.divisors)
             found, grid = quantize(original)
             codes[here] = pack_codes(found.astype(np.uint8), self.scheme.bits)
             scales[here], zeros[here] = grid.scales, grid.zeros
             values = self._values(found, grid)
             if self.divisors is not None:
+                # The report compares weights as the product sees them.
                 values /= self._grouped(self.divisors)
             signal += self._power(part, current)
             noise += self._power(part - values, current)
@@ -156,6 +160,7 @@ class _WeightPacking:
         return rounded
 
     def _divisors(self) -> Array | None:
+        # Only AWQ scales columns; the others leave the inputs as they are, without one more Mul.
         if self.scheme.method != "awq":
             return None
         assert self.moments is not None
@@ -167,6 +172,7 @@ class _WeightPacking:
         for _, part in self._chunks():
             scales = largest_magnitudes(part)
             units = np.where(scales == 0, np.float32(1), scales)[..., None]
+            # An error in units of the scale counts by the square of the scale in the weight.
             histogram.add(part / units, np.broadcast_to(np.square(scales)[..., None], part.shape))
         return clusters(histogram, self.scheme.levels)
 
@@ -174,6 +180,8 @@ class _WeightPacking:
         assert self.palette is not None
         scales = representable(largest_magnitudes(part), self.scheme)
         codes = palette_codes(part, scales, self.palette)
+        # The largest magnitude is seldom a value of the palette: other scales fit the codes better,
+        # and other codes may then be the nearest.
         scales = refit_scales(part, codes, scales, self.palette, self.scheme)
         codes = palette_codes(part, scales, self.palette)
         return codes, Grid(scales, np.zeros_like(scales))
@@ -193,6 +201,7 @@ class _WeightPacking:
         own = float(np.square(rows, dtype=np.float64).sum())
         if self.moments is None:
             return np.array([own, 0.0])
+        # For inputs X, |X w|² is w (X^T X) w^T: the inputs themselves are not needed.
         return np.array([own, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))])
 
 
@@ -218,12 +227,15 @@ def scaled_by_activations(weight: np.ndarray, moments: np.ndarray, scheme: Schem
         moments: ``X^T X`` of the inputs, ``[K, K]``.
         scheme: Bits and symmetry.
     """
+    # Rows share the divisors of their columns: a sample in even steps shows the same minimum.
     rows = weight[:: -(-len(weight) // ROWS)]
     size = np.sqrt(np.maximum(np.diagonal(moments), 0)).astype(np.float64)
+    # A column whose inputs are zeros would get the divisor 0.
     size = np.maximum(size / max(float(size.max()), 1e-30), 1e-4)
     best, least = np.ones(len(size), np.float32), np.inf
     for power in np.linspace(0, 1, POWERS):
         factors = size**power
+        # As in AWQ's own code, the factors are centered on 1: scales in float16 keep their range.
         factors = (factors / np.sqrt(factors.max() * factors.min())).astype(np.float32)
         grouped = factors.reshape(weight.shape[1:])
         scaled = rows * grouped

@@ -49,7 +49,10 @@ def clusters(histogram: Histogram, count: int) -> np.ndarray:
     that pruned weights stay zeros.
     """
     totals, centers = histogram.totals, Histogram.centers
+    # With running sums, an iteration costs two look-ups for each cluster instead of a pass over
+    # bins.
     mass, moment = (np.concatenate([[0.0], np.cumsum(t)]) for t in (totals, totals * centers))
+    # All weights are zeros: any palette serves.
     if mass[-1] == 0:
         return np.linspace(-1, 1, count).astype(np.float32)
     shares = (np.arange(count) + 0.5) / count * mass[-1]
@@ -59,7 +62,9 @@ def clusters(histogram: Histogram, count: int) -> np.ndarray:
         edges = np.concatenate([[0], borders, [BINS]])
         weights = np.diff(mass[edges])
         sums = np.diff(moment[edges])
+        # A cluster without weights keeps its center.
         new = np.sort(np.divide(sums, weights, out=found.copy(), where=weights > 0))
+        # Half a bin: the histogram does not resolve more.
         if np.abs(new - found).max() < 1 / BINS:
             break
         found = new
@@ -77,6 +82,7 @@ def palette_codes(weight: np.ndarray, scales: np.ndarray, palette: np.ndarray) -
         palette: float32 ``[levels]``, in rising order.
     """
     units = np.where(scales == 0, np.float32(1), scales)[..., None]
+    # Borders of sorted values are their middles: a search instead of a distance to each value.
     return np.searchsorted((palette[1:] + palette[:-1]) / 2, weight / units).astype(np.uint8)
 
 

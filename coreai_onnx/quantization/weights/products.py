@@ -97,7 +97,7 @@ class MatrixWeight:
 
     @property
     def is_lookup(self) -> bool:
-        """Whether rows are looked up in it, by itself or besides a product."""
+        """Whether rows are looked up in it, even if products read it as well."""
         return any(product.is_lookup for product in self.products)
 
     @cached_property
@@ -126,10 +126,12 @@ class Products:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Search all graphs of a model but the bodies of standard composites."""
+        """Search all graphs of a model except the bodies of standard composites."""
         self.model = model
         self.calls: dict[ir.OperatorIdentifier, list[Call]] = defaultdict(list)
         """The calls of each function, with the main graph or function that each is in."""
+        # ``all_nodes`` visits loops and branches too, whose products belong to the function around
+        # them.
         nodes = [(node, root) for root in searched(model) for node in root.all_nodes()]
         for node, root in nodes:
             if node.op_identifier() in model.functions:
@@ -148,12 +150,13 @@ class Products:
             for value in self.constants(product.weight) or ():
                 readers.setdefault(value, []).append(product)
         return [
+            # Codes are packed along rows of outputs: a product with the transpose cannot read them.
             _weight(value, [p for p in products if p.by_rows == products[0].by_rows])
             for value, products in readers.items()
         ]
 
     def owner(self, value: ir.Value) -> ir.Function | None:
-        """Return the function that a value is an input of."""
+        """Return the function that has a value as an input, or None."""
         return self._owners.get(value)
 
     def arguments(self, value: ir.Value) -> list[ir.Value | None]:
@@ -185,6 +188,7 @@ class Products:
         """
         value = origin(value)
         if value in self._owners:
+            # A function is rewritten for all of its calls, so that each call must pass a constant.
             found: list[ir.Value] = []
             for argument in self.arguments(value):
                 inner = None if argument is None else self.constants(argument, ranks)
@@ -193,6 +197,7 @@ class Products:
                 found += inner
             return list(dict.fromkeys(found))
         tensor = value.const_value
+        # A caller may replace an initializer that is an input: its value is not known.
         if not value.is_initializer() or tensor is None or value.is_graph_input():
             return None
         return [value] if len(tensor.shape) in ranks and tensor.dtype in FLOATS else None
@@ -204,6 +209,7 @@ class Products:
         found, rank = (_stack_of(node), _STACK) if gathered else (_matrix_of(node), _MATRIX)
         if found is None or not self.constants(found[0], (rank,)):
             return None
+        # linear_nbits adds a row of constants; Gemm also takes matrices, columns and scalars.
         if not self._has_plain_bias(node):
             return None
         factor, by_rows = found
@@ -242,6 +248,8 @@ def _is_cast(node: ir.Node) -> bool:
 
 def _is_bias(product: Product, indices: set[ir.Value]) -> bool:
     """Whether a lookup takes the biases of experts."""
+    # A small table, whose rows are added to sums: few bits would save little and shift every
+    # result.
     return product.is_lookup and product.node.inputs[1] in indices
 
 
@@ -252,6 +260,8 @@ def _is_gather_mm(node: ir.Node) -> bool:
 def _stack_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
     """Return the matrices of experts, and whether they have a row per output."""
     inputs = [*node.inputs, None, None][: _INDICES + 1]
+    # gather_mm_nbits selects matrices only: rows that are selected as well, or batches, have no
+    # place.
     plain = inputs[2] is None and inputs[_INDICES] is not None
     if inputs[1] is None or not plain or node.attributes.get_int("num_batch_axes", 0) != 0:
         return None
@@ -261,9 +271,11 @@ def _stack_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
 def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
     """Return the constant factor before its Transpose, and whether it has a row per output."""
     if node.op_type == "Gather":
+        # Rows are contiguous codes; along another axis a lookup would cut through them.
         plain = node.attributes.get_int("axis", 0) == 0
         return (node.inputs[0], True) if plain and node.inputs[0] is not None else None
     if node.op_type == "Gemm":
+        # linear_nbits has no factors, and no transposed input.
         plain = all(node.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
         turned = node.attributes.get_int("transA", 0)
         if turned or not plain:
@@ -275,6 +287,7 @@ def _matrix_of(node: ir.Node) -> tuple[ir.Value, bool] | None:
         return None
     value = node.inputs[1]
     while value is not None and (turn := value.producer()) is not None:
+        # A weight may be stored in 16 bits: its Cast to float32 is a part of it.
         if _is_cast(turn) and origin(value).producer() is None:
             break
         if turn.op_type != "Transpose" or turn.domain not in ONNX_DOMAINS:

@@ -23,7 +23,7 @@ _BIAS = 2
 
 
 class Rewriting:
-    """The rewriting of one model.
+    """Rewrites one model.
 
     Args:
         products: The products of the model.
@@ -31,7 +31,7 @@ class Rewriting:
     """
 
     def __init__(self, products: Products, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
-        """Nothing is changed yet."""
+        """Prepare the rewriting; nothing is changed yet."""
         self.products = products
         self.packed = {weight.value: done for weight, done in packed.items()}
         self._by_rows = {weight.value: weight.by_rows for weight in packed}
@@ -48,8 +48,11 @@ class Rewriting:
         """Replace every product whose weight is packed, and remove what is no longer used."""
         for product in self.products.products:
             packed = [self._packed_for(value, product) for value in self._constants(product)]
+            # After `specialize`, all weights that an input of a function may be have one scheme:
+            # the first stands for them.
             if packed and packed[0] is not None and None not in packed:
                 self._rewrite(product, packed[0])
+        # Only when all products are rewritten is it known which weights nothing reads.
         for product in self.products.products:
             self._remove_unused(product.weight)
         self._remove_bodies()
@@ -88,6 +91,7 @@ class Rewriting:
         node, inputs = product.node, product.inputs
         x = inputs[0]
         if DIVISORS in parts:
+            # A product by reciprocals, which costs less than a division.
             x = self._before(node, "Mul", x, parts[DIVISORS])
         if product.is_gathered:
             given: dict[str, ir.Value | None] = {"lhs": x, **parts, "indices": inputs[1]}
@@ -117,6 +121,7 @@ class Rewriting:
         op_type = self.bodies.op_type(name, dtype, present, attributes)
         function = self.products.model.functions[DOMAIN, op_type, ""]
         self._replaced.add(node.op_identifier())
+        # In place rather than a new node: results keep their names, source positions and readers.
         node.domain, node.op_type, node.version = DOMAIN, op_type, None
         node.resize_inputs(len(function.inputs))
         for index, declared in enumerate(function.inputs):
@@ -147,6 +152,7 @@ class Rewriting:
             if weight not in self._parts:
                 self._parts[weight] = self._inputs(weight, function)
             return self._parts[weight]
+        # Equal weights share one packed weight, so that a tied head and embedding are stored once.
         key = (id(self.packed[weight]), id(weight.graph))
         if key not in self._parts:
             self._parts[key] = self._initializers(weight, self.packed[weight])
@@ -183,6 +189,8 @@ class Rewriting:
     def _remove_unused(self, weight: ir.Value) -> None:
         if weight.uses() or weight.is_graph_output():
             return
+        # The weight may be passed through functions: each of their inputs and arguments goes as
+        # well.
         function = self.products.owner(weight)
         if function is None:
             graph = weight.graph
@@ -231,6 +239,7 @@ def remove_makers(value: ir.Value) -> None:
     while node is not None and not value.uses() and not value.is_graph_output():
         above = node.inputs[0]
         assert node.graph is not None
+        # ``safe`` also detaches its inputs: the next maker then has no reader either.
         node.graph.remove(node, safe=True)
         if above is None:
             return
@@ -260,7 +269,7 @@ def refuse_few_bits(model: ir.Model) -> None:
     """Check that a model has no products or lookups with weights of few bits.
 
     Raises:
-        QuantizationError: It has some.
+        QuantizationError: The model has some.
     """
     _refuse(model, _FEW_BITS, "have weights of few bits")
 
@@ -269,12 +278,13 @@ def refuse_integers(model: ir.Model) -> None:
     """Check that a model in which nothing can be quantized has no integers for weights.
 
     Raises:
-        QuantizationError: It has some.
+        QuantizationError: The model has some.
     """
     _refuse(model, _INTEGERS, "compute with integers, or dequantize them")
 
 
 def _refuse(model: ir.Model, ops: set[tuple[str, str]], what: str) -> None:
+    # The op type of a composite has the words of its variant after a dot.
     found = [(n.domain, n.op_type.partition(".")[0]) for graph in graphs(model) for n in graph]
     if count := sum(op in ops for op in found):
         raise QuantizationError(

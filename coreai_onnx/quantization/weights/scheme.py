@@ -82,6 +82,7 @@ class Scheme:
 
     def group_of(self, columns: int) -> int:
         """Return the size of a group in a row of ``columns`` values; 0 if no group size fits."""
+        # Each group begins at a byte, so that kernels unpack groups by themselves.
         size = self.group_size or columns
         return 0 if columns % size or size * self.bits % _BYTE else size
 
@@ -94,6 +95,8 @@ class Scheme:
 def fitting_sizes(columns: int, bits: int) -> list[int]:
     """Return the group sizes from 16 to 256 that divide a row of ``columns`` values."""
     step = _whole(bits)
+    # onnxruntime's MatMulNBits takes blocks of 16 or more; smaller groups have more bytes of
+    # scales.
     return [n for n in range(step, min(columns, 256) + 1, step) if columns % n == 0 and n >= 16]
 
 
@@ -106,8 +109,9 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     """Check that the value of an option is one of those that are allowed.
 
     Raises:
-        QuantizationError: It is not.
+        QuantizationError: The value is not allowed.
     """
+    # Without it, True would pass as 1, and 4.0 as 4.
     known = isinstance(value, str | Integral) and not isinstance(value, bool)
     if not known or value not in allowed:
         raise QuantizationError(f"{name}={value!r}; choose from {', '.join(map(str, allowed))}")

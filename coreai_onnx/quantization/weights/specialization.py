@@ -22,8 +22,10 @@ def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Produc
     Returns:
         The products of the model afterwards.
     """
+    # A copy calls the same functions, whose calls then may differ: search again after each.
     while (split := _first_mixed(products, kinds)) is not None:
         function, groups = split
+        # The first kind keeps the original.
         for calls in groups[1:]:
             copy = function.clone()
             copy.name = _unused(function, products.model)
@@ -70,6 +72,8 @@ def _kind(
     kind = []
     for place in places:
         value = call.inputs[place] if place < len(call.inputs) else None
+        # An argument inside of a function may be several constants, one for each call of that
+        # function.
         constants = (products.constants(value) if value is not None else None) or []
         kind.append(frozenset(kinds.get(constant) for constant in constants))
     return tuple(kind)
