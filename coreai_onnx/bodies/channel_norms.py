@@ -26,6 +26,8 @@ def group_norm(b: BodyBuilder) -> Value:
     if b.dtype == torch.float64:
         normalized = _normalized(b, rows)
     else:
+        # InstanceNormalization requires scale and bias, one per group here. Those of the call are
+        # per channel and follow later.
         one, zero = op.Expand(1.0, groups), op.Expand(0.0, groups)
         normalized = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
     result = normalized
@@ -56,6 +58,7 @@ def instance_norm(b: BodyBuilder) -> Value:
     rows = op.Reshape(b.widened(x), target, allowzero=1)
     mean, deviation = _moments(b, rows)
     rounded = [op.Reciprocal(deviation), mean]
+    # torch keeps the statistics in float32 if a parameter is wider than the input.
     if not mixed(b):
         rounded = [b.widened(op.cast(s, b.dtype)) for s in rounded]
     normalized = op.Mul(op.Sub(rows, rounded[1]), rounded[0])

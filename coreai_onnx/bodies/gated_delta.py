@@ -37,6 +37,7 @@ def gated_delta_update(b: BodyBuilder) -> list[Value]:
     sizes = _Sizes(op, key, value)
     tokens = [
         op.Reshape(q, sizes("B H 1 S 1 D"), allowzero=1),
+        # The key is passed as a row and as a column, so that no step transposes it.
         op.Reshape(k, sizes("B H 1 S 1 D"), allowzero=1),
         op.Reshape(k, sizes("B H 1 S D 1"), allowzero=1),
         op.Reshape(v, sizes("B H R S 1 E"), allowzero=1),
@@ -100,6 +101,7 @@ def _scan(
         {
             "body": graph,
             "num_scan_inputs": len(tokens),
+            # The tokens are axis 3 of every input and axis 1 of the output.
             "scan_input_axes": [3] * len(tokens),
             "scan_output_axes": [1],
         },

@@ -112,6 +112,8 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
     first = examples[0]
     assert first is not None
     others = {e.dtype for e in examples if e is not None} - {first.dtype}
+    # float16 stands for the dtype of the first input in the trace; an input that is float16 for
+    # itself could not be told from it.
     if first.dtype == torch.float64 or torch.float16 in others:
         return tuple(examples)
     return tuple(
@@ -175,6 +177,7 @@ def _dtype_word(call: CompositeCall) -> str:
 
 
 def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    # functools.cache needs hashable arguments.
     return tuple((k, tuple(v) if isinstance(v, list | tuple) else v) for k, v in attributes.items())
 
 

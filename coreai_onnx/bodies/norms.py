@@ -129,6 +129,7 @@ def _layer_norm_of(b: BodyBuilder, x: Value) -> Value:
 def _rms_norm_of(b: BodyBuilder, x: Value) -> Value:
     """Return the root-mean-square norm of a value, with a scale."""
     op, scale = b.op, b.input("scale")
+    # RMSNormalization exists from opset 23 on.
     computed = b.dtype in (torch.float32, torch.float16) and b.opset >= 23
     if computed and _few_trailing(b.variant) and scale is not None and dtype_of(scale) == b.dtype:
         axis = min(b.attributes["axes"])

@@ -244,6 +244,7 @@ def sqrt(op: OpBuilder, self: Value) -> Value:
     wide = op.cast(self, torch.float64)
     size = _size(op, wide)
     re, im = split(op, wide)
+    # |z| may be rounded to less than |Re|; the root of the difference would be NaN.
     up = op.Sqrt(op.Mul(op.Max(op.Add(size, re), 0.0), 0.5))
     down = op.Sqrt(op.Mul(op.Max(op.Sub(size, re), 0.0), 0.5))
     signed = op.Where(op.Less(im, 0.0), op.Neg(down), down)

@@ -36,6 +36,7 @@ def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
         x, info = state
         whole = column(op, x, k)
         head = row(op, whole, k)
+        # Not of Greater: NaN is not positive either.
         bad = op.Squeeze(op.Not(op.Greater(head, 0.0)), [-2, -1])
         info = op.Where(op.And(bad, op.Equal(info, 0)), op.Add(k, 1), info)
         scaled = op.Div(whole, op.Sqrt(head))

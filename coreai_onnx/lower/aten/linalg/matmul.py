@@ -124,6 +124,7 @@ def addmm(
 ) -> Value:
     """beta * self + alpha * (mat1 @ mat2); ``self`` is not read if beta is 0."""
     if _fits_gemm(mat1, mat2) and isinstance(alpha, int | float) and isinstance(beta, int | float):
+        # As in torch, beta = 0 ignores self even where it is NaN.
         addend = None if beta == 0 else self
         return op.Gemm(
             mat1, mat2, addend, alpha=float(alpha), beta=float(beta) if addend is not None else None

@@ -66,6 +66,7 @@ def svd(
     """U diag(S) Vᴴ = A: columns rotated until they are orthogonal (Hestenes), S descending."""
     dims = dims_of(A)
     count = smaller(dims[-2], dims[-1])
+    # Rotations act on columns: for a broad matrix, the transpose has fewer of them.
     flat = count == dims[-2]
     if 0 in dims:
         return _nothing(op, A, full=full_matrices, vectors=compute_uv)
@@ -186,12 +187,14 @@ def matrix_exp(op: OpBuilder, self: Value) -> Value:
     halvings = op.Add(op.Ceil(log), 1.0)
     scaled = op.Div(x, op.Pow(op.like(x, 2), halvings))
     ones = identity(op, dims[-1], dims[-1])
+    # Horner's scheme: one product per term.
     total = op.Add(op.Div(scaled, float(_TERMS)), ones)
     for k in range(_TERMS - 1, 0, -1):
         total = op.Add(op.Div(op.MatMul(scaled, total), float(k)), ones)
     most = op.cast(op.ReduceMax(halvings, keepdims=0), torch.int64)
 
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
+        # The loop runs for the largest norm of the batch; other matrices stop earlier.
         open_ = op.Less(wide(op, number), halvings)
         return [op.Where(open_, op.MatMul(state[0], state[0]), state[0])]
 

@@ -99,6 +99,7 @@ def exact_transposed(
     swapped = op.reshape(weight, [groups, inputs // groups, outputs, *kernel])
     swapped = op.transpose(swapped, [0, 2, 1, *range(3, 3 + axes)])
     flipped = op.reshape(swapped, [groups * outputs, inputs // groups, *kernel])
+    # With a negative step, an end far below zero includes the first element.
     last, ends = [-1] * axes, [-(2**62)] * axes
     flipped = op.Slice(flipped, last, ends, list(range(2, 2 + axes)), last)
     flipped = op.reshape(flipped, [groups * outputs, inputs // groups, *kernel])

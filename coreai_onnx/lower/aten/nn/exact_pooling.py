@@ -43,6 +43,7 @@ def exact_maximum(
         if winners is None:
             winners = op.Expand(here, op.Shape(part))
             continue
+        # Greater: as in torch, the first of equal elements wins.
         more = op.Greater(part, largest)
         largest, winners = (
             op.Where(more, part, largest),
@@ -72,6 +73,7 @@ def exact_average(
     border = padding if count_include_pad else [0] * len(kernel)
     counted = [as_dim(s + 2 * b) for s, b in zip(sizes, border, strict=True)]
     mask = op.expand(op.const(1, dtype_of(x)), [1, 1, *counted])
+    # The border counts if count_include_pad is set; what ceil_mode adds behind it never does.
     rest = [p - b for p, b in zip([*pads], [*border, *border], strict=True)]
     counts = _window_sum(op, pad_sizes(op, mask, rest, 0)[0], kernel, windows, stride)
     return op.Div(total, counts)
