@@ -47,6 +47,7 @@ def lut_to_dense(op: OpBuilder, indices: Value, lut: Value, axis: int | None = N
     """The composite ``lut_to_dense``; tables of other dtypes are cast to float32 and back."""
     shape, entries = _sizes(indices), _sizes(lut)[-2]
     constant = constant_or_none(indices)
+    # Codes that are computed at run time have a byte each; only constants can be packed.
     bits = _fewest(entries - 1) if constant is not None else _BYTE
     codes = _stream(op, indices, constant, bits)
     attributes = {"bits": bits, "shape": shape, "axis": (axis or 0) % len(shape)}
@@ -113,6 +114,7 @@ def _integers(op: OpBuilder, x: Value, low: int, *, keep: bool) -> tuple[Value, 
         return op.cast(codes, torch.uint8), _BYTE, low
     steps = constant.to(torch.int64)
     least, largest = (int(steps.min()), int(steps.max())) if steps.numel() else (0, 0)
+    # minval is the value of the lowest integer of the dtype, so that this must remain code 0.
     if keep or low == 0:
         bits, minimum = _fewest(largest - low), low
     else:

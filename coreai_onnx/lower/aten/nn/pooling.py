@@ -136,6 +136,7 @@ def _avg_pool(
             strides=strides,
             pads=[*pads, *pads],
             ceil_mode=int(ceil_mode),
+            # With a divisor, every window counts all its elements, so that its sum can be restored.
             count_include_pad=int(with_pad or divisor is not None),
         )
         if divisor is not None:

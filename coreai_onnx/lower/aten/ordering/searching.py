@@ -29,6 +29,7 @@ def insertion_index(op: OpBuilder, sequence: Value, x: Value | Number, *, right:
     sequence, x = promote(op, sequence, x if isinstance(x, ir.Value) else op.const(x))
     row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
     column = op.unsqueeze(x, [rank_of(x)])
+    # Every element is compared: a binary search would need a loop.
     beyond = op.node("Greater" if right else "GreaterOrEqual", row, column)
     below = op.cast(op.Not(beyond), torch.int64)
     below = set_dims(below, (*dims_of(x), dims_of(sequence)[-1]))

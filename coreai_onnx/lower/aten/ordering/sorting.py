@@ -145,6 +145,7 @@ def mode(
         return self, op.const(0)
     axis = wrap(dim, rank)
     key = op.cast(self, torch.int64) if not is_float(self) else self
+    # All pairs are compared: ONNX has no op that counts equal elements along an axis.
     equal = op.Equal(op.unsqueeze(key, [axis]), op.unsqueeze(key, [axis + 1]))
     counts = op.ReduceSum(op.cast(equal, torch.int64), [axis + 1], keepdims=0)
     most = op.ReduceMax(counts, [axis], keepdims=1)

@@ -62,6 +62,7 @@ def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) ->
 
 
 def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:
+    # onnxruntime has no kernel of Unique for most integers.
     key = x if is_float(x) else op.cast(x, torch.int64)
     if 0 in dims_of(x):
         none = op.const([], torch.int64)

@@ -159,6 +159,7 @@ def softplus_of(op: OpBuilder, x: Value) -> Value:
     """Return log(1 + exp(x)) without overflow."""
     if not is_double(x):
         return op.Softplus(x)
+    # The exponent is never positive, so that Exp cannot overflow.
     return op.Add(op.Max(x, 0.0), log1p_of(op, op.Exp(op.Neg(op.Abs(x)))))
 
 

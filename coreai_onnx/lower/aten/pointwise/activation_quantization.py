@@ -45,6 +45,7 @@ def quantize(
         return quantize_per_tensor(
             op, values, scale, 0 if zero_point is None else zero_point, *last
         )
+    # QuantizeLinear takes the dtype of its result from the zero points.
     zeros = op.cast(op.Mul(scale, op.like(scale, 0)), last[2]) if zero_point is None else zero_point
     return quantize_per_channel(op, values, scale, zeros, axis % len(dims_of(input)), *last)
 

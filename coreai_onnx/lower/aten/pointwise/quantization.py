@@ -189,6 +189,7 @@ def quantize_per_token(
     dtype: torch.dtype,
 ) -> Value:
     """round(input / scale + zero_point) per row, clamped to [quant_min, quant_max]."""
+    # As in torch, whose product with the reciprocal is rounded differently than a quotient.
     scaled = op.Mul(*promote(op, input, op.Reciprocal(scales)))
     steps = op.Round(op.Add(*promote(op, scaled, zero_points)))
     kept = op.Clip(steps, op.like(steps, quant_min), op.like(steps, quant_max))
@@ -290,6 +291,7 @@ def _groups(input: Value, scales: Value, group_size: int) -> Sequence[Dim]:
     """Return the number of rows, of groups in a row, and of elements in a group."""
     rows, columns = dims_of(input)
     if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
+        # A single group may be declared longer than the rows.
         group_size = columns
     return rows, columns // group_size, group_size
 
