@@ -131,6 +131,7 @@ def _check_attention(dims: Dims, attributes: Attributes) -> str:
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     """Return the attributes, with defaults for those that have no effect, as with a mask."""
+    # Calls that compute the same then share one body.
     written = dict(attributes)
     if "attn_mask" in dims:
         written |= {"is_causal": 0, "window_size": 0}
@@ -150,6 +151,7 @@ def _candidates(attributes: Attributes) -> Iterator[Attributes]:
 
 def _unproven(dims: Dims, attributes: Attributes) -> str:
     window, keys = attributes.get("window_size") or 0, dims["key"][-2]
+    # With no more keys than the window has places, a module without a window agrees too.
     if window <= 0 or "attn_mask" in dims or keys is None or keys > window:
         return ""
     return f"{keys} keys do not show a window of {window}"

@@ -42,6 +42,7 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
     """Return the first k elements in stable order, NaN as the greatest, and their indices."""
     values, indices = _top(op, order_key(op, x), k, axis, largest=descending)
     if is_float(x):
+        # The key has another dtype, and other numbers in place of NaN and infinity.
         values = op.GatherElements(x, indices, axis=axis)
     return values, indices
 

@@ -39,6 +39,7 @@ def join(op: OpBuilder, re: Value, im: Value) -> Value:
 
 def as_pairs(op: OpBuilder, x: Value) -> Value:
     """Return a complex value as a real one with one more axis."""
+    # Not x itself, which is marked as complex.
     return op.Identity(x)
 
 

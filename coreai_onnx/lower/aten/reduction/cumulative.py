@@ -98,6 +98,7 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
         return x, filled(op, dims, 0, torch.int64)
     axis = wrap(dim, len(dims))
     rest = _slice_dims(dims, axis)
+    # Booleans have no order in ONNX.
     wide = op.cast(x, torch.uint8) if is_bool(x) else x
 
     def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:

@@ -31,6 +31,7 @@ def variance(
         return reduced(op, "ReduceMean", squares, axes, keepdim=keepdim), mean
     total = reduced(op, "ReduceSum", squares, axes, keepdim=keepdim)
     if count == 0:
+        # NaN, as in torch; a constant would not have the shape of the result.
         return op.Div(total, 0.0), op.Div(mean, 0.0)
     return op.Div(total, _degrees(op, count, less, dtype_of(wide))), mean
 

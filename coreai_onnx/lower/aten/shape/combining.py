@@ -120,6 +120,7 @@ def repeat_interleave_index(op: OpBuilder, repeats: Value) -> Value:
         return op.const([], torch.int64)
     wide = op.cast(repeats, torch.int64)
     most = op.ReduceMax(wide, keepdims=0)
+    # Row i of a mask has as many true elements as index i has repetitions; NonZero lists them.
     slots = op.Range(op.const(0), most, op.const(1))
     taken = op.Less(op.unsqueeze(slots, [0]), op.unsqueeze(wide, [1]))
     rows = op.Gather(op.NonZero(taken), op.const(0), axis=0)

@@ -95,6 +95,7 @@ def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) ->
     if isinstance(size, int) and isinstance(length, int):
         lengths = [max(0, min(length, size - i * length)) for i in range(count)]
         return _parts(op, x, axis, lengths)
+    # Slices, because Split would need the length of the last range.
     bounds = [length * i for i in range(count)]
     return [
         sliced(op, x, axis, start, None if i == count - 1 else start + length)

@@ -60,11 +60,13 @@ def as_strided(
     storage, base = _storage(op, self)
     offset = as_dim((base if storage_offset is None else storage_offset) - base)
     count = dims_of(storage)[0]
+    # The elements are in order: no index is needed.
     if offset == 0 and numel(size) == count and list(stride) == _contiguous_strides(size):
         return op.reshape(storage, size)
     steps = [(n - 1) * s for n, s in zip(size, stride, strict=True)]
     if 0 not in size and is_static((offset, count, *steps)):
         last = int(offset) + sum(int(step) for step in steps)
+        # The view has elements outside of the input.
         if int(offset) < 0 or last >= int(count):
             raise _hidden_storage(op)
     index = strided_index(op, size, stride, offset)
@@ -126,6 +128,7 @@ def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
     if example.is_contiguous():
         return flat(op, x), base
     strides = [as_dim(s) for s in example.stride()]
+    # An expanded axis has a single element in its storage.
     for axis in [i for i, s in enumerate(strides) if s == 0]:
         x = op.slice(x, axis, 0, 1)
     dims = dims_of(x)

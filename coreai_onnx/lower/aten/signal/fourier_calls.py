@@ -76,6 +76,7 @@ def _hfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
     for axis, other in axes[:-1]:
         p = dft(op, _sized(op, p, axis, other), axis, forward=True)
     sizes = [*_sizes(p, axes[:-1]), count]
+    # But for its factor, a forward transform is the inverse transform of the conjugate.
     whole = mirrored(op, _conjugate(op, _sized(op, p, last, half(count))), last, count)
     re, _ = split(op, dft(op, whole, last, forward=False))
     re = normalized(op, re, [count], 0, forward=False)  # undoes the inverse's 1 / N
@@ -129,6 +130,7 @@ def _sized(op: OpBuilder, p: Value, axis: int, size: Dim | None) -> Value:
     after = (*dims[:axis], size, *dims[axis + 1 :])
     if isinstance(size, int) and isinstance(now, int) and size < now:
         return set_dims(op.slice(p, axis, 0, size), after)
+    # Which of both sizes is greater is unknown; Slice or Pad then changes nothing.
     more = op.Max(op.Sub(op.dim(size), op.dim(now)), 0)
     rank = len(dims)
     pads: list[Dim | Value] = [more if a == rank + axis else 0 for a in range(2 * rank)]

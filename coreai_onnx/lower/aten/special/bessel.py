@@ -51,6 +51,7 @@ def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     value = scaled_i(op, size, order)
     if not scaled:
         half = op.Exp(op.Mul(size, 0.5))
+        # In two factors, because exp(x) overflows a little before I(x) does.
         value = op.Mul(op.Mul(value, half), half)
     if order:
         value = op.Mul(value, op.Sign(x))

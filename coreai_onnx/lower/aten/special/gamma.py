@@ -49,6 +49,7 @@ def lgamma_of(op: OpBuilder, x: Value) -> Value:
     value = op.Add(op.Add(main, tail), 0.5 * math.log(2 * math.pi) - 0.5)
     value = op.Sub(value, op.Where(low, logs, op.like(x, 0.0)))
     value = op.Where(op.Equal(z, math.inf), math.inf, value)
+    # The distance to the next integer is exact, whereas π x is rounded.
     sine = op.Abs(op.Sin(op.Mul(op.Sub(x, op.Round(x)), math.pi)))
     mirrored = op.Sub(op.Sub(math.log(math.pi), op.Log(sine)), value)
     mirrored = op.Where(op.Equal(x, op.Floor(x)), math.inf, mirrored)
@@ -178,6 +179,8 @@ def _incomplete(op: OpBuilder, self: Value, other: Value) -> tuple[Value, Value]
     log_front = op.Sub(op.Sub(op.Mul(a_, op.Log(x_)), x_), lgamma_of(op, a_))
     front = op.Exp(log_front)
     series = op.Less(x_, op.Add(a_, 1.0))
+    # The loops run until every element converges. Elements of the other branch get arguments for
+    # which this is soon.
     lower = op.Mul(front, _lower_series(op, a_, op.Where(series, x_, op.like(a, 0.0))))
     upper = op.Mul(front, _upper_fraction(op, a_, op.Where(series, op.Add(a_, 2.0), x_)))
     p = op.Where(series, lower, op.Sub(1.0, upper))
@@ -201,6 +204,7 @@ def _lower_series(op: OpBuilder, a: Value, x: Value) -> Value:
     """Return 1/a + x/(a (a + 1)) + x²/(a (a + 1) (a + 2)) + …, until terms are negligible."""
 
     def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
+        # Smaller terms do not change the sum, since the spacing of float64 is 2.2e-16.
         return any_true(inner, inner.Greater(state[1], inner.Mul(state[0], 1e-17)))
 
     def step(inner: OpBuilder, state: list[Value]) -> list[Value]:
@@ -231,5 +235,6 @@ def _upper_fraction(op: OpBuilder, a: Value, x: Value) -> Value:
     b = op.Add(op.Sub(x, a), 1.0)
     d = op.Reciprocal(b)
     none, one = op.Mul(a, 0.0), op.Add(op.Mul(a, 0.0), 1.0)
+    # 1e300 stands for infinity, from which the method starts.
     state = [d, op.Add(none, 1e300), d, none, b, one]
     return repeat_while(op, state, unfinished, step)[0]
