@@ -75,7 +75,7 @@ def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) 
 
 
 def body_of(call: CompositeCall, opset: int) -> ir.Function:
-    """Return the body of a call; it is cached: clone it before a change."""
+    """Return the body of a call. It is cached and must be cloned before it is changed."""
     return _body_of(call, opset)[0]
 
 

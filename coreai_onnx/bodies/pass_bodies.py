@@ -85,7 +85,7 @@ CALLS: Mapping[str, PassCall] = {
 
 @functools.cache
 def write_pass_body(name: str, dtype: str, opset: int) -> ir.Function | None:
-    """Return the body of a call, as a conversion writes it; clone it before a change.
+    """Return the body of a call, as a conversion writes it. Clone it before changing it.
 
     Args:
         name: A key of `CALLS`.

@@ -106,7 +106,7 @@ class ScaledPalettizeModule(PalettizeModule):
 
 
 class SparseModule(nn.Module):
-    """A weight of which the elements that are not zero are stored.
+    """A sparse weight, of which only the nonzero elements are stored.
 
     Args:
         nonzero_data: ``[count]``, floating: the values in C order.
@@ -221,6 +221,7 @@ class WeightDequantizeModule(nn.Module):
             weight: torch.Tensor = self.floats()
             return weight
         tensors = [self.scale, self.codes, self.zero_point, self.minval]
+        # As in a node, absent inputs at the end are omitted.
         while tensors[-1] is None:
             tensors.pop()
         layout = {"bits": self.bits, "shape": self.shape, "minimum": self.minimum}

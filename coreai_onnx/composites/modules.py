@@ -245,6 +245,7 @@ class GatherMM(nn.Module):
         _require_valid(GATHER_MM, inputs, num_batch_axes=axis, transpose_rhs=transposed)
         _check_indices("lhs", lhs, lhs_indices, axis)
         _check_indices("rhs", rhs, rhs_indices, axis)
+        # Only there, because the op has no gradients and eager models may be trained.
         if torch.compiler.is_exporting():
             indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
             product: torch.Tensor = torch_ops.gather_mm(lhs, rhs, *indices, axis, transposed)
@@ -265,6 +266,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
         return
     whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
     _require("gather_mm", whole, f"{name}_indices must be integers, got {indices.dtype}")
+    # Fake tensors are a subclass; they have no values.
     readable = type(indices) is torch.Tensor and indices.device.type != "meta"
     if readable and not torch.compiler.is_compiling() and indices.numel():
         wide = indices.to(torch.int64)

@@ -81,6 +81,7 @@ class ModuleCalls:
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
         leader = call.leader
+        # The program may have changed buffers before this call, which therefore gets their values.
         now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
@@ -165,6 +166,7 @@ class ModuleCalls:
         graph = op.scope.graph
         inputs, weights = _inputs(program, inner, op, call, tensors)
         known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
+        # The body may reach a weight by another path; its storage identifies it.
         known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
         walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
@@ -209,6 +211,7 @@ def call_tensors(call: ModuleCall) -> list[str]:
 
 
 def _part(entry: Any) -> str:
+    # Entries of a pytree path: keys of dicts, names of fields, indices of sequences.
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
@@ -226,6 +229,7 @@ def _output_names(call: ModuleCall) -> list[str]:
     changed = [f"{path.replace('.', '_')}_out" for path in call.changed or ()]
     if len(names) == 1 and not names[0]:
         return ["output", *changed]
+    # Results in a tuple have an index instead of a name.
     return [*(n if n and not n[0].isdigit() else f"output_{n}" for n in names), *changed]
 
 
@@ -304,6 +308,7 @@ def _inputs(
             values.append(expression)
         else:
             values.append(example)
+    # Weights follow the arguments, in whatever order the program has them.
     graph.inputs.extend(later)
     return values, weights
 

@@ -81,8 +81,10 @@ def onnx_body(model: ir.Model, name: str) -> tuple[OnnxBody, list[ir.TensorProto
         model: The model; it is changed.
         name: Its name, for example the file's.
     """
+    # Functions have no initializers, and neither have the subgraphs of their nodes.
     common_passes.LiftSubgraphInitializersToMainGraphPass()(model)
     graph, initial = model.graph, model.graph.initializers
+    # Before IR version 4, initializers had to be inputs too.
     given = [value for value in graph.inputs if value.name not in initial]
     weights = [value for value in initial.values() if _is_weight(value)]
     for value in [value for value in initial.values() if not _is_weight(value)]:
@@ -137,6 +139,7 @@ def _converted(model: ir.Model, opset: int, name: str) -> ir.Model:
         for body in bodies:
             body.opset_imports[""] = opset
         return model
+    # The version converter of onnx changes nodes of the main graph only.
     common_passes.InlinePass()(model)
     source = model.graph.opset_imports.get("", 1)
     top = set(model.graph)
