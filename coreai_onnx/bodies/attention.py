@@ -102,8 +102,8 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     """
     op, (query, key, value) = b.op, b.inputs[:3]
     mask = b.inputs[3] if call.mask else None
-    # ONNX's is_causal starts the diagonal in the upper left corner and knows no window; every other
-    # mask of positions must be a tensor.
+    # Without past keys, ONNX's is_causal starts the diagonal in the upper left corner, and it knows
+    # no window; every other mask of positions must be a tensor.
     corner = call.causal and call.upper_left and not call.window
     if call.positional and not corner:
         mask = _position_mask(b, query, key, call)

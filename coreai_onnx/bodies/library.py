@@ -53,6 +53,7 @@ def _named_groups(
     by_words: dict[str, list[str]] = {}
     for text, same in by_text.items():
         words = variant_words(same[0].composite, examples_of(same[0]), same[0].attributes)
+        # A single body keeps the plain name, whatever its variant.
         by_words.setdefault("_".join(words) if len(by_text) > 1 else "", []).append(text)
     for joined, texts in by_words.items():
         for text in texts:

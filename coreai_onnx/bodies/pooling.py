@@ -129,7 +129,7 @@ def _shuffle_words(variant: Variant) -> list[str]:
 def pixel_shuffle(b: BodyBuilder) -> Value:
     """DepthToSpace on four axes; the axes before the channels are merged into one."""
     op, x = b.op, b.inputs[0]
-    # onnxruntime has no CPU kernel of DepthToSpace for 16-bit floats.
+    # onnxruntime does not run DepthToSpace in bfloat16.
     wide = op.cast(x, torch.float32) if b.dtype.itemsize < 4 else x
     if len(b.variant.inputs["input"].dims) == 4:
         moved = op.DepthToSpace(wide, blocksize=b.ref("upscale_factor"), mode="CRD")

@@ -62,6 +62,7 @@ class PalettizeModule(nn.Module):
         self.axis %= indices.ndim
         self.register_buffer("indices", streamed(indices, self.bits))
         self.register_buffer("lut", lut)
+        # Declared here, so that the scaled subclass shares forward.
         self.register_buffer("scale", None)
         self.indices: torch.Tensor
         self.lut: torch.Tensor
@@ -209,6 +210,7 @@ class WeightDequantizeModule(nn.Module):
         zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
         _require(zeros, name, f"zero_point must be {data.dtype}, as the data")
         try:
+            # Codes count from the least integer, since a stream has no signs.
             self.register_buffer("codes", streamed(data.to(torch.int64) - self.minimum, bits))
         except ValueError as error:
             raise ValueError(f"{name}: data is out of range of {dtype} ({error})") from None

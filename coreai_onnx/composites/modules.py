@@ -200,6 +200,7 @@ class RoPE(nn.Module):
             offset,
             scale=self.scale,
             base=self.base,
+            # The composite writes all lanes as 0.
             dims=self.dims or 0,
             interleaved=int(self.interleaved),
         )

@@ -107,9 +107,11 @@ def _place(
     """
     domain, name, overload = function.identifier()
     plain = name.partition(".")[0]
+    # The kernel of a composite is registered under all of its op types.
     names = [name, *(COMPOSITES[plain].op_types() if domain == DOMAIN else ())]
     same = [n for n in names if _dtype(n) == _dtype(name)]
     for wanted in same:
+        # A name without a text is unused.
         if texts.get((domain, wanted, overload), text) == text:
             return domain, wanted, overload
     free = (f"{name}.{number}" for number in itertools.count(2))

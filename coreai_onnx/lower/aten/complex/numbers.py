@@ -172,6 +172,7 @@ def rsub_scalar(op: OpBuilder, self: Value, other: Operand, alpha: Operand = 1) 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar", "prims.mul.default", complex=True)
 def mul(op: OpBuilder, self: Value, other: Operand) -> Value:
     """(a + ib)(c + id) = ac - bd + i(ad + bc); a real factor scales both parts."""
+    # A real factor needs two products instead of four.
     for x, y in ((self, other), (other, self)):
         if is_complex(x) and not is_complex(y) and not isinstance(y, complex):
             (a, b), (factor, _) = promoted_parts(op, x, y)

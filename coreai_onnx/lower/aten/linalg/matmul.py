@@ -24,6 +24,7 @@ from coreai_onnx.lower.walk.registry import lowers
 @lowers("aten.linear.default", whole=True)
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""
+    # A vector of weights has no axis of outputs, and cannot be transposed.
     if rank_of(weight) == 1:
         return _plus(op, product(op, input, weight), bias)
     if rank_of(input) == 2 and _fits_gemm(input, weight):

@@ -34,6 +34,7 @@ def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) ->
     """The average of every window, computed axis by axis, since windows are boxes."""
     axes = len(output_size)
     sizes = dims_of(self)[-axes:]
+    # ONNX's pools require a batch axis.
     batched = rank_of(self) == axes + 2
     if batched and dtype_of(self) in _KERNEL_DTYPES and 0 not in dims_of(self):
         if all(o == 1 for o in output_size):

@@ -59,6 +59,7 @@ def exact_convolution(
     for place in itertools.product(*(range(k) for k in kernel)):
         part = window(op, padded, place, windows, stride, dilation)
         matrix = matrices
+        # Each Gather removes the last axis that is left.
         for offset in reversed(place):
             matrix = op.Gather(matrix, offset, axis=rank_of(matrix) - 1)
         term = op.MatMul(matrix, op.reshape(part, shape))
@@ -107,6 +108,7 @@ def exact_transposed(
     for axis, step in enumerate(stride, start=2):
         spread = _spread(op, spread, axis, step)
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    # A full convolution, cut by the padding.
     begin = [r - p for r, p in zip(reach, padding, strict=True)]
     end = [b + o for b, o in zip(begin, output_padding, strict=True)]
     ones = [1] * axes

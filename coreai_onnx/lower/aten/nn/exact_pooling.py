@@ -28,6 +28,7 @@ def exact_maximum(
     windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode=ceil_mode)
     pads = _pads(dims_of(x)[2:], windows, kernel, stride, padding, dilation)
     dtype = dtype_of(x)
+    # The padding must not win.
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     padded, _ = pad_sizes(op, x, pads, lowest)
     places = list(itertools.product(*(range(k) for k in kernel)))

@@ -70,6 +70,7 @@ def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool =
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
+    # All pairs are compared: ONNX has no op for sets.
     equal = op.Equal(column, flat(op, test_elements))
     counted = op.cast(equal, torch.int64)
     set_dims(counted, (*dims_of(elements), numel(dims_of(test_elements))))
@@ -103,6 +104,7 @@ def bincount(op: OpBuilder, self: Value, weights: Value | None = None, minlength
     (size,) = dims_of(self)
     dtype = torch.int64 if weights is None else dtype_of(weights)
     if weights is not None and dtype not in (torch.float32, torch.float64):
+        # torch sums weights of other dtypes in float64.
         dtype = torch.float64
     if size == 0:
         return filled(op, [minlength], 0, torch.int64)

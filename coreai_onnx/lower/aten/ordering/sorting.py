@@ -107,6 +107,7 @@ def median(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tu
     if not is_float(self):
         return values, indices
     has_nan = reduced(op, "ReduceMax", op.IsNaN(self), axis, keepdim=keepdim)
+    # order_key makes NaN the greatest element.
     first = extreme_index(op, self, axis, largest=True, keepdim=keepdim)
     return op.Where(has_nan, float("nan"), values), op.Where(has_nan, first, indices)
 

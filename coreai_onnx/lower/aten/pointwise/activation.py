@@ -132,6 +132,7 @@ def celu(op: OpBuilder, self: Value, alpha: Number = 1.0) -> Value:
     """self above zero, alpha * (exp(self / alpha) - 1) below."""
     if is_double(self):
         return _elu(op, self, float(alpha), 1.0, 1.0 / alpha)
+    # ONNX defines Celu for float32 only.
     return op.Celu(*widen(op, self), alpha=float(alpha))
 
 

@@ -29,6 +29,7 @@ def quantize(
     """round(input / scale) + zero_point, or round((input - minval) / scale) + qmin, clamped."""
     values = op.cast(input, torch.float32)
     if output_dtype.is_floating_point:
+        # torch casts larger numbers to NaN or infinity; the reference clamps them first.
         largest = torch.finfo(output_dtype).max
         scaled = op.Div(values, _along(op, scale, axis, input))
         return op.cast(

@@ -68,7 +68,6 @@ def parts_of(op: OpBuilder, size: Value) -> tuple[Value, Value]:
     """Return m and e, both float64, of positive finite float64 numbers; undefined for 0."""
     two, none = op.like(size, 2.0), op.like(size, 0.0)
     low = op.Less(size, 2.0**-1000)
-    # Subnormal numbers have fewer digits; raised, they are divided like all others.
     normal = op.Where(low, op.Mul(size, 2.0**64), size)
     guess = op.Add(op.Floor(op.Div(op.Log(normal), 0.6931471805599453)), 1.0)
     # In two factors, because 2 ** -guess may be out of range.

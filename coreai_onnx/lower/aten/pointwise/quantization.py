@@ -40,6 +40,7 @@ def quantize_per_tensor(
     """round(input / scale) + zero_point, clamped to [quant_min, quant_max]."""
     values = op.cast(input, torch.float32)
     scale = _scalar(op, scale, torch.float32)
+    # Limits that are tensors are known only at run time.
     if not _has_linear_ops(op, dtype) or not _are_numbers(quant_min, quant_max):
         zero_point = _scalar(op, zero_point, torch.float32)
         return _steps(op, values, scale, zero_point, quant_min, quant_max, dtype)
@@ -267,6 +268,7 @@ def _clamped(
     op: OpBuilder, steps: Value, low: Value | int, high: Value | int, dtype: torch.dtype
 ) -> Value:
     """Clamp quantized values where the limits are narrower than those of the dtype."""
+    # QuantizeLinear clamps to the limits of the dtype.
     info = torch.iinfo(dtype)
     assert isinstance(low, int)
     assert isinstance(high, int)

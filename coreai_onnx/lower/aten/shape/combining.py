@@ -155,6 +155,7 @@ def roll(
     moves = list(shifts) if isinstance(shifts, Sequence) else [shifts]
     axes = list(dims) if isinstance(dims, Sequence) else [dims]
     if not axes:
+        # Without axes, torch rolls the flattened tensor.
         moved = _rolled(op, flat(op, self), 0, moves[0])
         return op.reshape(moved, dims_of(self))
     for shift, axis in zip(moves, axes, strict=True):

@@ -64,6 +64,7 @@ def narrow(op: OpBuilder, self: Value, dim: int, start: Dim, length: Dim) -> Val
 def unbind(op: OpBuilder, self: Value, dim: int = 0) -> list[Value]:
     """self[..., i, ...] for every i of an axis."""
     axis = wrap(dim, rank_of(self))
+    # The export fixes the number of results.
     parts = _equal_parts(op, self, axis, 1, len(op.scope.traced.result))
     return [op.squeeze(part, [axis]) for part in parts]
 
