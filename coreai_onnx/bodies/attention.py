@@ -135,6 +135,7 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
     length, lengths = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
     scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
     if call.softcap > 0:
         bound = op.cast(b.attribute("softcap"), call.wide)

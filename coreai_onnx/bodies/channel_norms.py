@@ -22,6 +22,7 @@ def group_norm(b: BodyBuilder) -> Value:
     samples = op.Shape(x, start=0, end=1)
     groups = op.Reshape(b.attribute("num_groups"), [1])
     size = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), groups)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     rows = op.Reshape(b.widened(x), op.Concat(samples, groups, size, axis=0), allowzero=1)
     if b.dtype == torch.float64:
         normalized = _normalized(b, rows)

@@ -82,6 +82,7 @@ def _codes(op: OpBuilder, stream: Value, bits: int, shape: Value) -> Value:
     count = op.ReduceProd(shape, keepdims=1)
     # The last byte may end with padding.
     used = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     return op.Reshape(used, shape, allowzero=1)
 
 

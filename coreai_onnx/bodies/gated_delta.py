@@ -35,6 +35,7 @@ def gated_delta_update(b: BodyBuilder) -> list[Value]:
     lanes = op.Shape(key, start=3, end=4)
     q = op.Mul(q, op.Reciprocal(op.Sqrt(always_cast(op, lanes, wide))))
     sizes = _Sizes(op, key, value)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     tokens = [
         op.Reshape(q, sizes("B H 1 S 1 D"), allowzero=1),
         # The key is passed as a row and as a column, so that no step transposes it.

@@ -90,6 +90,7 @@ def _stored(
     chosen = op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
     count = op.ReduceProd(op.Shape(rhs, start=0, end=-2), keepdims=1)
     width = op.Shape(rhs, start=-2, end=-1) if transposed else op.Shape(rhs, start=-1)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     stacked = op.Reshape(rhs, _stack(op, rhs), allowzero=1)
 
     def product(inner: OpBuilder, rows: Value, which: Value) -> Value:

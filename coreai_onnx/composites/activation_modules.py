@@ -260,7 +260,9 @@ def _check(
             raise ValueError(f"{name}: {dtype} has neither zero_point nor minval")
     if dtype is None:
         return
+    # QuantizeLinear requires zero points in the dtype of its result.
     if zero_point is not None and zero_point.dtype != stored(dtype):
         raise ValueError(f"{name}: zero_point is {zero_point.dtype}, not {stored(dtype)}")
+    # For its error: booleans and complex numbers have no limits.
     if not dtype.is_floating_point:
         limits(dtype)

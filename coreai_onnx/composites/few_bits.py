@@ -228,6 +228,7 @@ def gather_mm_nbits(
     """
     wide = compute_dtype(lhs)
     zeros = None if zero_points is None else take(zero_points, indices, 0)
+    # One copy of a matrix per index, in the reference only; op, body and kernel share them.
     steps, factors = take(codes, indices, 0), take(scales, indices, 0)
     weight = dequantized(steps, factors, zeros, palette, bits, wide).flatten(-2)
     x = lhs.to(wide)

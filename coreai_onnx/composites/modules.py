@@ -189,6 +189,7 @@ class RoPE(nn.Module):
             rotated >= 2 and rotated % 2 == 0,
             lambda: f"rope: the number of rotated lanes must be even and positive, is {rotated}",
         )
+        # The reference expects a tensor, since each entry of a batch may have its own offset.
         if isinstance(offset, int | torch.SymInt):
             offset = torch.full((), offset, dtype=torch.int64, device=input.device)
         return rope(
@@ -323,6 +324,7 @@ class GatedDeltaUpdate(nn.Module):
         names = (declared.name for declared in GATED_DELTA_UPDATE.inputs)
         _require_valid(GATED_DELTA_UPDATE, dict(zip(names, tensors, strict=True)))
         if torch.compiler.is_exporting():
+            # As for GatherMM, eager models keep their gradients.
             output, state = torch_ops.gated_delta_update(
                 query, key, value, g, beta, initial_state, self.use_qk_l2_norm
             )

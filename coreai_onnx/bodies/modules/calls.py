@@ -126,6 +126,7 @@ class ModuleCalls:
             bodies = kept.setdefault(base, {})
             forget_types(function.graph)
             text = ir.to_proto(function).SerializeToString().hex()
+            # Equal modules, such as the layers of a model, share one function.
             if text not in bodies:
                 if bodies:
                     function.name = f"{function.name}.{len(bodies) + 1}"
@@ -243,6 +244,7 @@ def _results(
     """
     outputs: list[Value] = []
     changed: dict[str, Value] = {}
+    # By identity, because a buffer may have several paths.
     own = {id(tensor): path for path, tensor in call.module.named_buffers()}
     for spec, value in zip(program.graph_signature.output_specs, results, strict=True):
         if spec.kind == OutputKind.BUFFER_MUTATION:
@@ -350,6 +352,7 @@ def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -
         return walker.weight(call.inner_path(path), storage)
     except ConversionError:
         scope = walker.op.scope.root
+        # Inside a function, weights must be inputs.
         if scope.constants_as_nodes:
             raise
     name = call.inner_path(path)

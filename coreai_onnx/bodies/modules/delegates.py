@@ -198,6 +198,7 @@ def _content(function: ir.Function) -> bytes:
         return numbers.setdefault(name, str(len(numbers)))
 
     proto.name = ""
+    # In the order of definition, so that equal functions get equal numbers.
     proto.input[:] = map(number, proto.input)
     _rename(proto.node, number)
     proto.output[:] = map(number, proto.output)

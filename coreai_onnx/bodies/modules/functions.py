@@ -48,6 +48,7 @@ def composite_attributes(call: ModuleCall) -> dict[str, Any]:
         value = getattr(call.module, name)
         if value is not None:
             written[name] = _onnx_value(call, name, value)
+    # Every composite has a version.
     written.setdefault("version", 1)
     return written
 

@@ -95,6 +95,7 @@ def onnx_body(model: ir.Model, name: str) -> tuple[OnnxBody, list[ir.TensorProto
     for value in weights:
         value.const_value = None
     _separate_outputs(graph)
+    # ONNX requires op types to be identifiers.
     return OnnxBody(re.sub(r"\W", "_", name) or "model", model, len(weights)), tensors
 
 
@@ -108,6 +109,7 @@ def _make_constant(graph: ir.Graph, value: ir.Value) -> None:
     node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
     node.outputs[0].name = value.name
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+    # In front, because nodes must follow those that they read.
     if len(graph):
         graph.insert_before(graph[0], node)
     else:

@@ -192,6 +192,7 @@ def _typed(attribute: Attribute, value: Any) -> Any:
     if isinstance(value, Enum):
         value = value.value
     if attribute.type == "ints":
+        # Modules may name a single axis by a number.
         items = [value] if isinstance(value, int) else value
         all_ints = isinstance(items, list | tuple) and all(isinstance(i, int) for i in items)
         return [int(i) for i in items] if all_ints else None

@@ -101,6 +101,7 @@ def resolved(op: OpBuilder, self: Value) -> Value:
 
 def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
     """Return the pairs of two parts of any shapes."""
+    # Concat, unlike the arithmetic before it, does not broadcast.
     if dims_of(re) == dims_of(im):
         return join(op, re, im)
     return join(op, broadcast_with(op, re, im), broadcast_with(op, im, re))
@@ -235,6 +236,7 @@ def exp(op: OpBuilder, self: Value) -> Value:
 @lowers("aten.log.default", complex=True)
 def log(op: OpBuilder, self: Value) -> Value:
     """log |self| + i angle(self), the logarithm in float64."""
+    # float64, in which the squares of float32 do not overflow.
     size = op.Log(_size(op, op.cast(self, torch.float64)))
     return join(op, op.cast(size, dtype_of(angle_ := angle(op, self))), angle_)
 

@@ -85,6 +85,7 @@ def _info(op: OpBuilder, lu: Value) -> Value:
     steps = numbers(op, count)
     ones = op.cast(identity(op, dims[-2], dims[-1]), torch.bool)
     zeros = op.cast(op.And(ones, op.Equal(lu, 0.0)), torch.int64)
+    # The longer axis is reduced; one number per element of the diagonal remains.
     axis = -2 if count == dims[-1] else -1
     hit = op.ReduceMax(zeros, [len(dims) + axis], keepdims=0)
     # 2**31 is greater than any index and means that there is no zero.
@@ -98,6 +99,7 @@ def solved(op: OpBuilder, lu: Value, order: Value, b: Value, *, transpose: bool 
     if 0 in dims:
         return op.expand(op.like(b, 0), list(dims))
     if transpose:
+        # Aᵀ = Uᵀ Lᵀ Pᵀ, solved from the left.
         turned = transposed(op, lu)
         y = solve_triangular(op, turned, b, upper=False)
         x = solve_triangular(op, turned, y, upper=True, unit=True)
@@ -222,6 +224,7 @@ def lu_solve(
     batch, size = dims_of(lu)[:-2], dims_of(lu)[-1]
     order = _order(op, pivots, size)
     order = set_dims(op.expand(order, [*batch, size]), (*batch, size))
+    # X A = B is Aᵀ Xᵀ = Bᵀ: together with the adjoint, the transposes cancel.
     x = solved(op, lu, order, b, transpose=adjoint == left)
     return x if left else transposed(op, x)
 

@@ -21,6 +21,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- plain products
+# Whole, because its decomposition for three axes is an addmm between two views.
 @lowers("aten.linear.default", whole=True)
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""

@@ -55,6 +55,7 @@ def nll_loss_forward(
     losses = op.Where(used, op.Neg(op.Mul(picked, weights)), op.like(self, 0))
     total = op.ReduceSum(weights, keepdims=0)
     if reduction == _NONE:
+        # Without a reduction, torch leaves the sum of the weights at zero.
         return losses, op.like(self, 0)
     loss = op.ReduceSum(losses, keepdims=0)
     return (op.Div(loss, total) if reduction == _MEAN else loss), total
@@ -84,6 +85,7 @@ def cross_entropy_loss(
     weighted = logs if factors is None else op.Mul(logs, factors)
     spread = op.Neg(op.ReduceSum(weighted, [axis], keepdims=0))
     used = op.Not(op.Equal(op.cast(target, torch.int64), ignore_index))
+    # Ignored targets count in neither of the two terms.
     spread = op.Where(used, spread, op.like(spread, 0))
     if reduction != _NONE:
         spread = op.ReduceSum(spread, keepdims=0)

@@ -74,6 +74,7 @@ def constexpr_blockwise_shift_scale(
     factors = op.cast(scale, computed)
     shifted = zero_point is not None or minval is not None
     palette: _Palette | None = input.meta.get(_PALETTE)
+    # The rule of composites.compressed_ops.is_float4, by which the exported program has its shape.
     pairs = input_dtype == PAIRS or (is_powers(scale) and not shifted and input_dtype is None)
     if pairs and dtype_of(input) == torch.uint8:
         dense = _float4(op, input, factors)
@@ -97,6 +98,7 @@ def sparse_to_dense(op: OpBuilder, nonzero: Value, mask: Value) -> Value:
     shape, constant = _sizes(mask), constant_or_none(mask)
     if constant is None:
         present = op.cast(op.reshape(mask, [math.prod(shape)]), torch.int64)
+        # Absent elements read the zero in front of the values.
         places = op.Mul(op.CumSum(present, 0), present)
         zero = op.cast(op.const([0.0]), dtype_of(nonzero))
         return op.reshape(op.Gather(op.Concat(zero, nonzero, axis=0), places, axis=0), shape)
@@ -136,6 +138,7 @@ def _floats(op: OpBuilder, x: Value, factors: Value) -> Value:
     shape, dtype = _sizes(x), dtype_of(x)
     if x.const_value is None or dtype.itemsize > 1:
         return op.Mul(op.cast(x, dtype_of(factors)), _tiled(op, factors, shape))
+    # A copy, because torch warns about memory that is not writable.
     data = torch.from_numpy(x.const_value.numpy().view("uint8").copy())
     indices, table = float_table(data.view(dtype), dtype)
     return _looked_up(op, _stream(op, x, indices, _BYTE), _BYTE, shape, table, factors)

@@ -75,6 +75,7 @@ def _max_pool(
 ) -> tuple[Value, Value | None]:
     """Return the maxima and, if requested, their positions within the pooled axes."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
+    # Without strides, torch uses the sizes of the window.
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
     places: Value | None = None

@@ -201,6 +201,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
         params = layers.params[layer * per_layer : (layer + 1) * per_layer]
         parts = [params[i : i + per_direction] for i in range(0, per_layer, per_direction)]
         first, end = layer * directions, (layer + 1) * directions
+        # torch stacks the states of all layers and directions on the first axis.
         states = [op.slice(h, 0, first, end) if layers.count > 1 else h for h in hx]
         x, *last = _layer(op, layers.cell, x, parts, states)
         for found, h in zip(collected, last, strict=True):

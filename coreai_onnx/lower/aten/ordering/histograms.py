@@ -33,6 +33,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
     if dims_of(x) == (0,):
         return filled(op, [bins], 0, dtype)
     low, high = op.const(float(min), torch.float64), op.const(float(max), torch.float64)
+    # As in torch, equal limits stand for the extremes of the elements.
     if min == max:
         low, high = (op.node(f"Reduce{e}", wide, keepdims=0) for e in ("Min", "Max"))
         flat_range = op.Equal(low, high)

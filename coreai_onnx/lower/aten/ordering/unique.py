@@ -122,6 +122,7 @@ def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
     steps = op.cast(differ, torch.int64)
     if others:
         steps = op.ReduceMax(steps, others, keepdims=0)
+    # The first element always begins a run.
     starts = op.Concat(op.const([1]), steps, axis=0)
     set_dims(starts, (size,))
     first = op.cast(starts, torch.bool)

@@ -201,6 +201,7 @@ def isclose(
     a, b = promote_to_float(op, self, other)
     error = op.Abs(op.Sub(a, b))
     allowed = op.Add(op.Abs(op.Mul(b, rtol)), atol)
+    # An infinite other allows any error, but only equal infinities are close.
     near = op.And(op.LessOrEqual(error, allowed), op.Less(error, math.inf))
     return op.Or(close, near)
 

@@ -103,6 +103,7 @@ def dequantize_per_tensor(
     """(input - zero_point) * scale."""
     target = out_dtype or torch.float32
     if target == torch.float32 and _dequantizes(op, input, dtype, zero_point):
+        # DequantizeLinear takes no zero point for int32.
         zeros = None if dtype == torch.int32 else _scalar(op, zero_point, dtype)
         return op.DequantizeLinear(input, _scalar(op, scale, target), zeros)
     centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))

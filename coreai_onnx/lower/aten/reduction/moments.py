@@ -23,6 +23,7 @@ def variance(
     """Return Σ(x - mean)² / max(0, n - correction) and the mean, in the compute dtype."""
     (wide,) = widen(op, x)
     center = reduced(op, "ReduceMean", wide, axes, keepdim=True)
+    # Pow, which fusions of onnxruntime match.
     squares = op.Pow(op.Sub(wide, center), 2.0)
     count = reduced_count(x, axes)
     less = 1 if correction is None else correction

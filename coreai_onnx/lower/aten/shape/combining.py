@@ -172,6 +172,7 @@ def _rolled(op: OpBuilder, x: Value, axis: int, shift: Dim) -> Value:
     if isinstance(size, int) and isinstance(shift, int):
         turn = shift % size
     else:
+        # PythonMod, because a shift may be negative.
         turn = as_dim(PythonMod(sympy.sympify(shift), sympy.sympify(size)))
     if turn == 0:
         return x

@@ -95,6 +95,7 @@ def constant_or_none(x: Value) -> torch.Tensor | None:
     """Return the tensor of a constant value, or None."""
     if x.const_value is None:
         return None
+    # A copy, because torch warns about memory that is not writable.
     return torch.from_numpy(x.const_value.numpy().copy())
 
 

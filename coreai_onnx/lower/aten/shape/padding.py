@@ -44,6 +44,7 @@ def pad(
 
 
 def _register_mode(names: Sequence[str], mode: str) -> None:
+    # Whole, because their decompositions index the input by computed positions.
     @lowers(*names, whole=True)
     def lowering(op: OpBuilder, self: Value, padding: Sequence[Dim]) -> Value:
         """self padded with its own elements."""

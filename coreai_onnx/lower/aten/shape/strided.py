@@ -134,7 +134,9 @@ def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
     dims = dims_of(x)
     if not is_static((*dims, *strides)):
         raise _hidden_storage(op)
+    # Axes by descending stride are in the order of the storage.
     order = sorted(range(len(dims)), key=lambda i: (-int(strides[i]), i))
+    # The stride of an axis of size 1 has no effect.
     inner = [i for i in order if dims[i] != 1]
     expected = _contiguous_strides([dims[i] for i in inner])
     if [strides[i] for i in inner] != expected:

@@ -127,6 +127,7 @@ def normalized(
     op: OpBuilder, x: Value, sizes: Sequence[Dim], normalization: int, *, forward: bool
 ) -> Value:
     """Return the transform scaled by torch's normalization: 1 (0), 1 / √N (1) or 1 / N (2)."""
+    # The inverse DFT of ONNX is divided by the number of points already.
     power = {0: 0.0, _BY_ROOT: -0.5, _BY_SIZE: -1.0}[normalization] + (0 if forward else 1)
     count = numel(sizes)
     if power == 0:

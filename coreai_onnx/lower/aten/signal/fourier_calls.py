@@ -60,6 +60,7 @@ def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 def _irfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
     """Its inverse: 2 (N - 1) reals from N frequencies, or as many as requested."""
     p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
+    # Even and odd sizes have equally many frequencies; as in torch, the even one is the default.
     count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
     for axis, other in axes[:-1]:
         p = dft(op, _sized(op, p, axis, other), axis, forward=False)

@@ -81,6 +81,7 @@ def digamma(op: OpBuilder, self: Value) -> Value:
     angle = op.Mul(op.Sub(x, op.Round(x)), math.pi)
     mirrored = op.Sub(value, op.Div(op.Mul(op.Cos(angle), math.pi), op.Sin(angle)))
     mirrored = op.Where(op.Equal(x, op.Floor(x)), math.nan, mirrored)
+    # As in torch, digamma is -inf at 0.0 and inf at -0.0.
     value = op.Where(op.Equal(x, 0.0), op.Neg(op.Reciprocal(x)), value)
     return op.Where(reflect, mirrored, value)
 
@@ -95,6 +96,7 @@ def zeta_of(op: OpBuilder, x: Value, q: Value) -> Value:
     dims = broadcast_dims(dims_of(x), dims_of(q))
     power, start = op.expand(op.Neg(x), dims), op.expand(q, dims)
     finite = op.Greater(start, -math.inf)
+    # -inf would never reach zero in the loop.
     start = op.Where(finite, start, op.like(q, 0.0))
 
     def below(inner: OpBuilder, state: list[Value]) -> Value:

@@ -112,6 +112,7 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
 
     start = [op.const(1.0, torch.float64), first, one]
     value = repeat_while(op, start, unfinished, step)[1]
+    # The loop starts at degree 1.
     value = op.Where(op.Less(degree, 1.0), one, value)
     if family.limited:
         value = op.Where(op.Greater(degree, limit), math.nan, value)
