@@ -25,7 +25,7 @@ def _approximation_words(variant: Variant) -> list[str]:
 def swiglu(b: BodyBuilder) -> Value:
     """``gate * sigmoid(gate)``, which onnxruntime fuses, times ``up``."""
     gate, up = _wide_inputs(b)
-    # CastLike, not Cast, here and in the bodies below: their text is then equal for all dtypes.
+    # CastLike, not Cast, here and in the next two bodies: their text is equal for all dtypes.
     return b.op.CastLike(b.op.Mul(_silu(b.op, gate), up), b.inputs[0])
 
 

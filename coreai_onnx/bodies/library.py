@@ -113,8 +113,8 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
     first = examples[0]
     assert first is not None
     others = {e.dtype for e in examples if e is not None} - {first.dtype}
-    # float16 stands for the dtype of the first input in the trace; an input that is float16 for
-    # itself could not be told from it.
+    # In the trace float16 stands for the dtype of the first input; an input that really is float16
+    # could not be distinguished from it.
     if first.dtype == torch.float64 or torch.float16 in others:
         return tuple(examples)
     return tuple(

@@ -233,7 +233,7 @@ def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
     quotient = op.Div(total, counts)
     if is_float(total):
         return quotient
-    # Div truncates toward zero. Counts are positive, so that a negative remainder means one more.
+    # Div truncates toward zero: with positive counts, a negative remainder means one too many.
     remainder = op.Sub(total, op.Mul(quotient, counts))
     below = op.Less(remainder, op.like(remainder, 0))
     return op.Sub(quotient, op.cast(below, dtype_of(total)))

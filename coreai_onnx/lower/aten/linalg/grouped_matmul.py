@@ -70,7 +70,7 @@ def composed_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
     group = op.Slice(passed, [0], [-1], [0])
     last = op.Sub(groups, 1)
     stored = _before_transpose(weight)
-    # Rows behind the last group are multiplied by its matrix and zeroed afterwards.
+    # Rows after the last group are multiplied by its matrix, and zeroed below.
     matrix = set_dims(op.Min(group, last), [rows])
     x = set_dims(op.unsqueeze(x, [1]), [rows, 1, dims_of(x)[1]])
     product = op.composite(

@@ -66,7 +66,7 @@ def svd(
     """U diag(S) Vᴴ = A: columns rotated until they are orthogonal (Hestenes), S descending."""
     dims = dims_of(A)
     count = smaller(dims[-2], dims[-1])
-    # Rotations act on columns: for a broad matrix, the transpose has fewer of them.
+    # Rotations act on columns, of which the transpose of a wide matrix has fewer.
     flat = count == dims[-2]
     if 0 in dims:
         return _nothing(op, A, full=full_matrices, vectors=compute_uv)

@@ -27,7 +27,7 @@ def embedding_renorm(
     power = op.Pow(op.Abs(self), norm_type)
     norms = op.Pow(op.ReduceSum(power, [1], keepdims=1), 1 / norm_type)
     rows = op.Reshape(indices, [-1, 1])
-    # Marks, not a product per index: a row that is named twice is scaled once.
+    # Rows are marked, not scaled per index: a row that occurs twice is scaled once.
     named = op.ScatterND(
         op.expand(op.const(False), [size]),
         op.cast(rows, torch.int64),
@@ -94,7 +94,7 @@ def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
     length = op.Shape(indices)
     places = op.Reshape(op.cast(offsets, torch.int64), [-1, 1])
     ones = op.Expand(op.const(1), op.Shape(places, end=1))
-    # One place more than indices: an empty last bag begins behind them.
+    # One place more than indices: an empty last bag begins after them.
     none = op.Expand(op.const(0), op.Add(length, 1))
     begun = op.ScatterND(none, places, ones, reduction="add")
     return op.Sub(op.Slice(op.CumSum(begun, op.const(0)), [0], length, [0]), 1)

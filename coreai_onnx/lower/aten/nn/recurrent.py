@@ -188,7 +188,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
     """Return all hidden states [steps, batch, directions * hidden], and the last states."""
     directions = 2 if layers.bidirectional else 1
     per_direction = 4 if layers.has_biases else 2
-    # A projection is one more weight per layer and direction; nothing else tells it.
+    # A projection adds a weight per layer and direction; no other argument indicates one.
     if len(layers.params) != layers.count * directions * per_direction:
         raise LoweringError(
             "a recurrent layer with projections (proj_size) has no ONNX op",

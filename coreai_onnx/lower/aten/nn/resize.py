@@ -126,8 +126,8 @@ def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
         elif scale == int(scale):
             found.append(as_dim(size * int(scale)))
         else:
-            # A scale such as 1/3 has no exact float. Scales that are no fraction of this size are
-            # multiplied at run time.
+            # A scale such as 1/3 has no exact float. Scales that are not fractions with such a
+            # denominator are multiplied at run time.
             ratio = Fraction(scale).limit_denominator(1024)
             if float(ratio) != scale:
                 return None

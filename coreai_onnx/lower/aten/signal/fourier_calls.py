@@ -131,7 +131,7 @@ def _sized(op: OpBuilder, p: Value, axis: int, size: Dim | None) -> Value:
     after = (*dims[:axis], size, *dims[axis + 1 :])
     if isinstance(size, int) and isinstance(now, int) and size < now:
         return set_dims(op.slice(p, axis, 0, size), after)
-    # Which of both sizes is greater is unknown; Slice or Pad then changes nothing.
+    # For symbolic sizes it is unknown which of Slice and Pad has an effect.
     more = op.Max(op.Sub(op.dim(size), op.dim(now)), 0)
     rank = len(dims)
     pads: list[Dim | Value] = [more if a == rank + axis else 0 for a in range(2 * rank)]
