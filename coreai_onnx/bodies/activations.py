@@ -25,6 +25,7 @@ def _approximation_words(variant: Variant) -> list[str]:
 def swiglu(b: BodyBuilder) -> Value:
     """``gate * sigmoid(gate)``, which onnxruntime fuses, times ``up``."""
     gate, up = _wide_inputs(b)
+    # CastLike, not Cast, here and in the next two bodies: their text is equal for all dtypes.
     return b.op.CastLike(b.op.Mul(_silu(b.op, gate), up), b.inputs[0])
 
 
@@ -60,6 +61,8 @@ def _gelu(op: OpBuilder, x: Value) -> Value:
 
 
 def _gelu_tanh(op: OpBuilder, x: Value) -> Value:
+    # The approximation of D. Hendrycks and K. Gimpel, "Gaussian Error Linear Units" (2016), in the
+    # form that torch computes.
     cube = op.Mul(op.Mul(x, x), x)
     inner = op.Mul(op.Add(x, op.Mul(cube, 0.044715)), math.sqrt(2 / math.pi))
     return _scaled_gelu(op, x, op.Tanh(inner))

@@ -102,6 +102,8 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     """
     op, (query, key, value) = b.op, b.inputs[:3]
     mask = b.inputs[3] if call.mask else None
+    # Without past keys, ONNX's is_causal starts the diagonal in the upper left corner, and it knows
+    # no window; every other mask of positions must be a tensor.
     corner = call.causal and call.upper_left and not call.window
     if call.positional and not corner:
         mask = _position_mask(b, query, key, call)
@@ -133,6 +135,7 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     batch, heads = op.Shape(query, start=0, end=1), op.Shape(query, start=1, end=2)
     length, lengths = op.Shape(query, start=2, end=3), op.Shape(key, start=2, end=3)
     scores = op.MatMul(_by_group(op, scaled, key, batch, heads, length), keys)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     scores = op.Reshape(scores, op.Concat(batch, heads, length, lengths, axis=0), allowzero=1)
     if call.softcap > 0:
         bound = op.cast(b.attribute("softcap"), call.wide)
@@ -151,6 +154,7 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     )
     dims = op.Concat(batch, heads, length, op.Shape(value, start=3, end=4), axis=0)
     result = op.Reshape(product, dims, allowzero=1)
+    # With sinks no row is empty: the softmax always has a finite column.
     if mask is not None and not call.sinks:
         result = _empty_rows_to_zero(op, result, mask, call)
     return op.cast(result, b.dtype)
@@ -172,6 +176,7 @@ def _position_mask(b: BodyBuilder, query: Value, key: Value, call: _Call) -> Val
     queries = op.squeeze(op.Shape(query, start=2, end=3), [0])
     keys = op.squeeze(op.Shape(key, start=2, end=3), [0])
     position = op.Range(0, queries, 1)
+    # Lower right: the last query attends to the last key, as it does behind a cache of tokens.
     if not call.upper_left:
         position = op.Add(position, op.Sub(keys, queries))
     distance = op.Sub(op.Unsqueeze(position, [1]), op.Unsqueeze(op.Range(0, keys, 1), [0]))
@@ -179,6 +184,7 @@ def _position_mask(b: BodyBuilder, query: Value, key: Value, call: _Call) -> Val
     parts = []
     if call.causal:
         parts.append(op.GreaterOrEqual(distance, 0))
+    # Without causality the window reaches as far ahead as it reaches back.
     elif call.window:
         parts.append(op.Greater(distance, op.Neg(window)))
     if call.window:
@@ -204,6 +210,7 @@ def _above_lowest(op: OpBuilder, mask: Value) -> Value:
 def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
     """Zero the rows that attend to nothing, for which softmax returns NaN or an average."""
     if mask.dtype == ir.DataType.BOOL:
+        # ReduceMax accepts booleans only from opset 20 on.
         some = op.Greater(op.ReduceMax(op.cast(mask, torch.float32), [-1], keepdims=1), 0.0)
     else:
         highest = op.ReduceMax(op.cast(mask, call.wide), [-1], keepdims=1)
@@ -227,6 +234,7 @@ def kv_cache_update(b: BodyBuilder) -> Value:
     op, (cache, update, position) = b.op, b.inputs[:3]
     integer = int(ir_dtype(torch.int64))
     if b.opset >= SCATTER_SINCE:
+        # TensorScatter requires a position per batch entry; calls may pass one for all of them.
         rows = op.Expand(op.Cast(position, to=integer), op.Shape(update, start=0, end=1))
         return op.TensorScatter(cache, update, rows, axis=2)
     batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))

@@ -113,6 +113,7 @@ class BodyBuilder:
         """Return the function."""
         for name, value in zip(self.composite.outputs, outputs, strict=True):
             result = value
+            # An input, or a value that is two outputs, cannot be renamed: it needs its first name.
             if value.producer() is None or value.is_graph_output():
                 result = self.op.Identity(value)
             result.name = self.names.unique(name)

@@ -22,10 +22,13 @@ def group_norm(b: BodyBuilder) -> Value:
     samples = op.Shape(x, start=0, end=1)
     groups = op.Reshape(b.attribute("num_groups"), [1])
     size = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), groups)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     rows = op.Reshape(b.widened(x), op.Concat(samples, groups, size, axis=0), allowzero=1)
     if b.dtype == torch.float64:
         normalized = _normalized(b, rows)
     else:
+        # InstanceNormalization requires scale and bias, one per group here. Those of the call are
+        # per channel and follow later.
         one, zero = op.Expand(1.0, groups), op.Expand(0.0, groups)
         normalized = op.InstanceNormalization(rows, one, zero, epsilon=EPS)
     result = normalized
@@ -56,6 +59,7 @@ def instance_norm(b: BodyBuilder) -> Value:
     rows = op.Reshape(b.widened(x), target, allowzero=1)
     mean, deviation = _moments(b, rows)
     rounded = [op.Reciprocal(deviation), mean]
+    # torch keeps the statistics in float32 if a parameter is wider than the input.
     if not mixed(b):
         rounded = [b.widened(op.cast(s, b.dtype)) for s in rounded]
     normalized = op.Mul(op.Sub(rows, rounded[1]), rounded[0])

@@ -30,6 +30,8 @@ def lut_to_dense(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.compressed_weights.lut_to_dense`."""
     op, lut, shape = b.op, b.inputs[0], b.attribute("shape")
     grid, vector = op.Shape(lut, end=-2), op.Shape(lut, start=-1)
+    # One Gather serves any number of tables: they are flattened to rows of entries, and a row is
+    # the first one of its table plus the code.
     tables = op.Range(op.const(0), op.ReduceProd(grid, keepdims=0), op.const(1))
     first = op.Mul(_tiled(op, op.Reshape(tables, grid), shape), op.Shape(lut, start=-2, end=-1))
     rows = op.Add(first, _codes(op, b.inputs[1], int(b.attributes["bits"]), shape))
@@ -78,13 +80,16 @@ def _codes(op: OpBuilder, stream: Value, bits: int, shape: Value) -> Value:
     """Return the codes of a stream in a shape, int64."""
     codes = unpacked(op, op.Reshape(stream, [-1]), bits)
     count = op.ReduceProd(shape, keepdims=1)
+    # The last byte may end with padding.
     used = op.Slice(op.cast(codes, torch.int64), [0], count, [0])
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     return op.Reshape(used, shape, allowzero=1)
 
 
 def _tiled(op: OpBuilder, blocks: Value, shape: Value) -> Value:
     """Return each value repeated over its block, by an axis of neighbors behind each axis."""
     grid = op.Shape(blocks)
+    # A shape of ones whose rank is that of the grid, which the body does not know.
     ones = op.Div(grid, grid)
     single, whole = (
         op.Reshape(op.Concat(*(op.Unsqueeze(x, [1]) for x in (grid, n)), axis=1), [-1])

@@ -61,6 +61,7 @@ def dequantized(
             always_cast(op, steps, wide), op.Unsqueeze(always_cast(op, zeros, wide), [-1])
         )
     else:
+        # Without zero points, zero is in the middle of the range of the codes.
         values = op.Sub(always_cast(op, steps, wide), float(1 << (bits - 1)))
     return op.Mul(values, op.Unsqueeze(always_cast(op, scales, wide), [-1]))
 
@@ -69,6 +70,7 @@ def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     """Return the codes in the last axis of bytes, as int32."""
     if bits == _BYTE:
         return op.cast(codes, torch.int32)
+    # Codes of 3 bits cross the limits of bytes; three bytes are the smallest unit of whole codes.
     size = math.lcm(bits, _BYTE) // _BYTE
     lead, count = op.Shape(codes, start=0, end=-1), op.Shape(codes, start=-1)
     if size == 1:
@@ -78,9 +80,11 @@ def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
         units = op.Reshape(codes, split, allowzero=1)  # no rows may be looked up
     words = op.cast(units, torch.int32)
     if size > 1:
+        # Bytes are in little-endian order. Three of them fit in int32.
         places = op.const([1 << (_BYTE * i) for i in range(size)], torch.int32)
         words = op.Unsqueeze(op.MatMul(words, places), [-1])
     shifts = op.const([1 << i for i in range(0, size * _BYTE, bits)], torch.int32)
+    # Div and Mod: BitShift does not accept int32.
     steps = op.Mod(op.Div(words, shifts), op.const(1 << bits, torch.int32))
     whole = op.Div(op.Mul(count, [_BYTE]), [bits])
     return op.Reshape(steps, op.Concat(lead, whole, axis=0), allowzero=1)
@@ -91,6 +95,7 @@ def rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
     shape = op.Shape(x)
     split = op.Concat(op.Slice(shape, [0], [-1], [0]), groups, axis=0)
     grouped = op.Reshape(x, split, allowzero=1)
+    # The bound keeps a group of zeros from a division by zero.
     largest = op.Max(op.ReduceMax(op.Abs(grouped), [-1], keepdims=1), SMALLEST)
     steps = op.Round(op.Mul(grouped, op.Div(float(LARGEST_STEP), largest)))
     return op.Reshape(op.Mul(steps, op.Div(largest, float(LARGEST_STEP))), shape, allowzero=1)

@@ -35,8 +35,10 @@ def gated_delta_update(b: BodyBuilder) -> list[Value]:
     lanes = op.Shape(key, start=3, end=4)
     q = op.Mul(q, op.Reciprocal(op.Sqrt(always_cast(op, lanes, wide))))
     sizes = _Sizes(op, key, value)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     tokens = [
         op.Reshape(q, sizes("B H 1 S 1 D"), allowzero=1),
+        # The key is passed as a row and as a column, so that no step transposes it.
         op.Reshape(k, sizes("B H 1 S 1 D"), allowzero=1),
         op.Reshape(k, sizes("B H 1 S D 1"), allowzero=1),
         op.Reshape(v, sizes("B H R S 1 E"), allowzero=1),
@@ -100,6 +102,7 @@ def _scan(
         {
             "body": graph,
             "num_scan_inputs": len(tokens),
+            # The tokens are axis 3 of every input and axis 1 of the output.
             "scan_input_axes": [3] * len(tokens),
             "scan_output_axes": [1],
         },

@@ -53,6 +53,7 @@ def _named_groups(
     by_words: dict[str, list[str]] = {}
     for text, same in by_text.items():
         words = variant_words(same[0].composite, examples_of(same[0]), same[0].attributes)
+        # A single body keeps the plain name, whatever its variant.
         by_words.setdefault("_".join(words) if len(by_text) > 1 else "", []).append(text)
     for joined, texts in by_words.items():
         for text in texts:
@@ -75,7 +76,7 @@ def _free(op_type: str, composite: Composite, taken: Mapping[str, ir.Function]) 
 
 
 def body_of(call: CompositeCall, opset: int) -> ir.Function:
-    """Return the body of a call; it is cached: clone it before a change."""
+    """Return the body of a call. It is cached and must be cloned before it is changed."""
     return _body_of(call, opset)[0]
 
 
@@ -112,6 +113,8 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
     first = examples[0]
     assert first is not None
     others = {e.dtype for e in examples if e is not None} - {first.dtype}
+    # In the trace float16 stands for the dtype of the first input; an input that really is float16
+    # could not be distinguished from it.
     if first.dtype == torch.float64 or torch.float16 in others:
         return tuple(examples)
     return tuple(
@@ -175,6 +178,7 @@ def _dtype_word(call: CompositeCall) -> str:
 
 
 def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    # functools.cache needs hashable arguments.
     return tuple((k, tuple(v) if isinstance(v, list | tuple) else v) for k, v in attributes.items())
 
 

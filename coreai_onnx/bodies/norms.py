@@ -111,6 +111,7 @@ def _layer_norm_of(b: BodyBuilder, x: Value) -> Value:
     op, scale, bias = b.op, b.input("scale"), b.input("bias")
     computed = b.dtype in (torch.float32, torch.float16)
     wide_parameters = mixed(b) or not _has_normalized_shape(b.variant)
+    # LayerNormalization requires a scale, in the dtype of the input, and axes up to the last.
     if computed and _few_trailing(b.variant) and scale is not None and not wide_parameters:
         operands = [scale] if bias is None else [scale, bias]
         axis = min(b.attributes["axes"])
@@ -129,6 +130,7 @@ def _layer_norm_of(b: BodyBuilder, x: Value) -> Value:
 def _rms_norm_of(b: BodyBuilder, x: Value) -> Value:
     """Return the root-mean-square norm of a value, with a scale."""
     op, scale = b.op, b.input("scale")
+    # RMSNormalization exists from opset 23 on.
     computed = b.dtype in (torch.float32, torch.float16) and b.opset >= 23
     if computed and _few_trailing(b.variant) and scale is not None and dtype_of(scale) == b.dtype:
         axis = min(b.attributes["axes"])
@@ -186,6 +188,7 @@ def linalg_vector_norm(b: BodyBuilder) -> Value:
     if order in (1, 2):
         result = _reduced(b, f"ReduceL{int(order)}", x)
     elif order == 0:
+        # NaN counts, as in torch: it does not equal 0.
         result = _reduced(b, "ReduceSum", op.cast(op.Not(op.Equal(x, 0.0)), dtype_of(x)))
     elif math.isinf(order):
         result = _extreme(b, op.Abs(x), largest=order > 0)

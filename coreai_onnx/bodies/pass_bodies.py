@@ -85,7 +85,7 @@ CALLS: Mapping[str, PassCall] = {
 
 @functools.cache
 def write_pass_body(name: str, dtype: str, opset: int) -> ir.Function | None:
-    """Return the body of a call, as a conversion writes it; clone it before a change.
+    """Return the body of a call, as a conversion writes it. Clone it before changing it.
 
     Args:
         name: A key of `CALLS`.
@@ -119,6 +119,7 @@ def _keep_output(function: ir.Function, name: str) -> None:
     """Remove the other outputs of a function, and what only they need."""
     outputs = function.graph.outputs
     outputs[:] = [value for value in outputs if value.name == name]
+    # Last node first: a node loses its last use when the nodes that read it are removed.
     for node in reversed(list(function)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             function.remove(node, safe=True)

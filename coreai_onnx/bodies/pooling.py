@@ -91,8 +91,10 @@ class _Axis:
         ceil = b.attribute("ceil_mode")
         front = op.Add(self.size, self.before)
         room = op.Sub(op.Add(front, self.after), self.kernel)
+        # ⌈a / b⌉ = ⌊(a + b - 1) / b⌋
         rounding = op.Mul(op.Sub(self.stride, 1), ceil)
         fitting = op.Div(op.Add(room, rounding), self.stride)
+        # With ceil_mode, torch drops a window that would begin in the padding behind the input.
         last = op.Min(fitting, op.Div(op.Sub(front, 1), self.stride))
         self.windows = op.Add(last, 1)
         end = op.Add(op.Mul(last, self.stride), self.kernel)
@@ -113,6 +115,7 @@ class _Axis:
         op = self.op
         begin = op.Sub(self.starts(), self.before)
         border = op.Mul(self.before, self.include_pad)
+        # Elements that ceil_mode adds behind the padding never count.
         limit = op.Add(self.size, op.Mul(self.after, self.include_pad))
         end = op.Min(op.Add(begin, self.kernel), limit)
         return op.Sub(end, op.Max(begin, op.Neg(border)))
@@ -126,6 +129,7 @@ def _shuffle_words(variant: Variant) -> list[str]:
 def pixel_shuffle(b: BodyBuilder) -> Value:
     """DepthToSpace on four axes; the axes before the channels are merged into one."""
     op, x = b.op, b.inputs[0]
+    # onnxruntime does not run DepthToSpace in bfloat16.
     wide = op.cast(x, torch.float32) if b.dtype.itemsize < 4 else x
     if len(b.variant.inputs["input"].dims) == 4:
         moved = op.DepthToSpace(wide, blocksize=b.ref("upscale_factor"), mode="CRD")

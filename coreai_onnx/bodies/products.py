@@ -42,6 +42,8 @@ def gather_mm(b: BodyBuilder) -> Value:
         return op.CastLike(grouped(op, rows, _stored(op, rhs, right, transposed, wide)), lhs)
     matrices = rhs if right is None else op.Gather(rhs, right, axis=_AXIS)
     if transposed:
+        # Transpose needs a permutation, that is the rank, which the body does not know: batch axes
+        # are merged into one for it.
         lead = op.Shape(matrices, start=0, end=-2)
         stacked = op.Reshape(matrices, op.Concat([-1], _last_dims(op, matrices), axis=0))
         turned = op.Transpose(stacked, perm=[0, 2, 1])
@@ -83,9 +85,12 @@ def _stored(
     wide: torch.dtype,
 ) -> Matrices:
     """Return the matrices of ``rhs`` that the indices select, ``[N, K]`` if ``transposed``."""
+    # With batch axes, an index selects another matrix in each of their entries. One Gather from the
+    # numbers of all matrices finds them.
     chosen = op.Gather(_numbers(op, rhs), indices, axis=_AXIS)
     count = op.ReduceProd(op.Shape(rhs, start=0, end=-2), keepdims=1)
     width = op.Shape(rhs, start=-2, end=-1) if transposed else op.Shape(rhs, start=-1)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
     stacked = op.Reshape(rhs, _stack(op, rhs), allowzero=1)
 
     def product(inner: OpBuilder, rows: Value, which: Value) -> Value:
@@ -100,6 +105,7 @@ def _stored(
 def grouped(op: OpBuilder, lhs: Value, matrices: Matrices) -> Value:
     """Multiply ``lhs [..., M, K]`` by the chosen matrices, one product per matrix that has rows."""
     left = _numbers(op, lhs)
+    # ONNX has no op for a common shape; a sum has it.
     batch = op.Shape(op.Add(left, matrices.chosen))
     row_of, matrix_of = (op.Reshape(op.Expand(x, batch), [-1]) for x in (left, matrices.chosen))
     count = op.Shape(row_of)
@@ -112,11 +118,13 @@ def grouped(op: OpBuilder, lhs: Value, matrices: Matrices) -> Value:
     ends = op.CumSum(sizes, op.const(0))
     groups = _Groups(ends, op.Sub(ends, sizes), op.Squeeze(op.NonZero(sizes), [0]))
     height = op.Shape(lhs, start=-2, end=-1)
+    # ConcatFromSequence needs a tensor even if no matrix has rows.
     nothing = op.const(torch.zeros(0, 1, 1), matrices.wide)
     empty = op.Expand(nothing, op.Concat([0], height, matrices.width, axis=0))
     stacked = op.Reshape(lhs, _stack(op, lhs), allowzero=1)
     joined = _one_by_one(op, groups, stacked, rows_in_order, empty, matrices)
     places = op.Range(0, op.Squeeze(count, [0]), 1)
+    # Inverts the order: back[order[i]] = i.
     back = op.ScatterElements(order, order, places, axis=0)
     result = op.Gather(joined, back, axis=0)
     return op.Reshape(result, op.Concat(batch, height, matrices.width, axis=0), allowzero=1)

@@ -48,6 +48,7 @@ def rope(b: BodyBuilder) -> Value:
     else:
         angle = _angles(b, x, partial=b.attributes["dims"] > 0)
         cos, sin = b.op.Cos(angle), b.op.Sin(angle)
+    # RotaryEmbedding does not accept float64.
     if b.opset >= NATIVE_SINCE and b.dtype != torch.float64 and not _per_head(b.variant):
         result = _as_onnx_rotary_embedding(b, x, (cos, sin))
     else:
@@ -105,6 +106,7 @@ def _as_onnx_rotary_embedding(b: BodyBuilder, x: Value, tables: tuple[Value, Val
         b.widened(x),
         *rows_of_tables,
         interleaved=int(b.attributes["interleaved"] != 0),
+        # 0 means all lanes in ONNX too.
         rotary_embedding_dim=b.ref("dims"),
     )
     return op.cast(turned, b.dtype)

@@ -73,6 +73,7 @@ def trace_reference(
     """
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
+    # Cached, because a letter must be the same symbol in all inputs.
     size_of = functools.cache(_symbol_maker(shape_env))
     with mode:
         tensors = [
@@ -90,6 +91,7 @@ def trace_reference(
 
     with torch.no_grad(), mode:  # tensors created inside (arange) are fake too
         graph_module = make_fx(call)(*tensors, *numbers)
+    # Such a body would hold for calls with these sizes only.
     fixed = [s for s, to in shape_env.replacements.items() if to.is_number]
     if fixed:
         raise ConversionError(f"the reference of {composite.name} fixes the sizes {fixed}")

@@ -94,6 +94,7 @@ def _fixed(
         if attribute.structural and name in attributes:
             if name not in read:
                 fixed[name] = attributes[name]
+            # The body reads the number, but holds only for its sign.
             elif attribute.switch:
                 fixed[name] = sign(attributes[name])
     return fixed

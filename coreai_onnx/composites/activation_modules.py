@@ -19,7 +19,7 @@ _FEW_BITS: dict[torch.dtype, tuple[int, int]] = {
     **{getattr(torch, f"int{n}"): (-(1 << (n - 1)), (1 << (n - 1)) - 1) for n in range(1, 8)},
     **{getattr(torch, f"uint{n}"): (0, (1 << n) - 1) for n in range(1, 8)},
 }
-"""The integers of dtypes of less than a byte, which tensors hold in a byte each."""
+"""The ranges of integer dtypes below 8 bits, whose tensors use a byte per element."""
 
 
 def limits(dtype: torch.dtype) -> tuple[int, int]:
@@ -73,6 +73,7 @@ def quantize(
     if minval is not None:
         steps = torch.round((values - _along(minval.float(), axis, input)) / factors) + low
     else:
+        # Half to even, as QuantizeLinear rounds.
         steps = torch.round(values / factors)
         if zero_point is not None:
             steps = steps + _along(zero_point.float(), axis, input)
@@ -176,7 +177,7 @@ class ActivationQuantizeModule(nn.Module):
 
 
 class ActivationDequantizeModule(nn.Module):
-    """Returns the values that quantized ones stand for.
+    """Dequantizes its input with a scale for all values, or for each index of an axis.
 
     Args:
         scale: One element, or a vector; floating.
@@ -232,7 +233,7 @@ def _hold(
     zero_point: torch.Tensor | None,
     minval: torch.Tensor | None,
 ) -> None:
-    """Register the parts that are there; torch 2.13 exports no buffer that is None."""
+    """Register the parameters as buffers; torch 2.13 does not export buffers that are None."""
     for name, value in (("scale", scale), ("zero_point", zero_point), ("minval", minval)):
         if value is None:
             setattr(module, name, None)
@@ -259,7 +260,9 @@ def _check(
             raise ValueError(f"{name}: {dtype} has neither zero_point nor minval")
     if dtype is None:
         return
+    # QuantizeLinear requires zero points in the dtype of its result.
     if zero_point is not None and zero_point.dtype != stored(dtype):
         raise ValueError(f"{name}: zero_point is {zero_point.dtype}, not {stored(dtype)}")
+    # For its error: booleans and complex numbers have no limits.
     if not dtype.is_floating_point:
         limits(dtype)

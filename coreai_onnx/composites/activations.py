@@ -243,6 +243,7 @@ def _check_log_softmax(dims: Dims, attributes: Attributes) -> str:
 
 LOG_SOFTMAX = Composite(
     name="log_softmax",
+    # The axis is not structural: LogSoftmax reads it from the call, and one body serves all axes.
     inputs=(Input("input", aliases=("x", "logits", "inputs")),),
     outputs=("output",),
     attributes=(Attribute("axis", "int", -1, aliases=("dim",)),),

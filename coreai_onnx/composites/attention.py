@@ -52,6 +52,7 @@ def scaled_dot_product_attention(
     wide = compute_dtype(query)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _grouped_matmul(query.to(wide) * factor, key.to(wide).transpose(-2, -1))
+    # In a trace softcap is a tensor, and the body is that for positive numbers.
     if isinstance(softcap, torch.Tensor) or softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     if attn_mask is None:
@@ -86,6 +87,7 @@ def _grouped_matmul(x: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
     """Multiply ``[..., H, M, N] @ [..., K, N, P]``; each group of H / K heads shares a matrix."""
     *lead, heads, rows, columns = x.shape
     groups = shared.shape[-3]
+    # Broadcast over the heads of a group, instead of repeating the shared matrices.
     grouped = x.reshape(*lead, groups, heads // groups, rows, columns)
     return (grouped @ shared.unsqueeze(-3)).flatten(-4, -3)
 
@@ -131,11 +133,13 @@ def _check_attention(dims: Dims, attributes: Attributes) -> str:
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
     """Return the attributes, with defaults for those that have no effect, as with a mask."""
+    # Calls that compute the same then share one body.
     written = dict(attributes)
     if "attn_mask" in dims:
         written |= {"is_causal": 0, "window_size": 0}
     written["is_causal"] = int(written["is_causal"] != 0)
     written["window_size"] = max(written["window_size"], 0)
+    # Only masks of positions depend on the alignment.
     if not written["is_causal"] and not written["window_size"]:
         written["causal_alignment"] = "lower_right"
     return written
@@ -150,6 +154,7 @@ def _candidates(attributes: Attributes) -> Iterator[Attributes]:
 
 def _unproven(dims: Dims, attributes: Attributes) -> str:
     window, keys = attributes.get("window_size") or 0, dims["key"][-2]
+    # With no more keys than the window has places, a module without a window agrees too.
     if window <= 0 or "attn_mask" in dims or keys is None or keys > window:
         return ""
     return f"{keys} keys do not show a window of {window}"

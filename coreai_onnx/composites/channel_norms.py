@@ -49,6 +49,7 @@ def group_norm(
     batch, channels = input.shape[:2]
     x = input.to(wide).reshape(batch, num_groups, -1)
     centered = x - torch.mean(x, dim=-1, keepdim=True)
+    # A second pass, because mean(x²) - mean(x)² cancels where the mean is large.
     variance = torch.mean(centered * centered, dim=-1, keepdim=True)
     result = (centered / torch.sqrt(variance + eps)).reshape(batch, channels, -1)
     if scale is not None:

@@ -71,6 +71,7 @@ def axes_outside(dims: Dims, axes: Sequence[int], name: str = "input") -> str:
     wrong = [a for a in axes if not -rank <= a < rank]
     if wrong:
         return f"axis {wrong[0]} is out of range for {name} of rank {rank}"
+    # The same axis may be counted from either end.
     twice = len({a % rank for a in axes}) < len(axes) if rank else False
     return f"axes {list(axes)} name one axis twice" if twice else ""
 

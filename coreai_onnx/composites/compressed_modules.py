@@ -62,6 +62,7 @@ class PalettizeModule(nn.Module):
         self.axis %= indices.ndim
         self.register_buffer("indices", streamed(indices, self.bits))
         self.register_buffer("lut", lut)
+        # Declared here, so that the scaled subclass shares forward.
         self.register_buffer("scale", None)
         self.indices: torch.Tensor
         self.lut: torch.Tensor
@@ -106,7 +107,7 @@ class ScaledPalettizeModule(PalettizeModule):
 
 
 class SparseModule(nn.Module):
-    """A weight of which the elements that are not zero are stored.
+    """A sparse weight, of which only the nonzero elements are stored.
 
     Args:
         nonzero_data: ``[count]``, floating: the values in C order.
@@ -209,6 +210,7 @@ class WeightDequantizeModule(nn.Module):
         zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
         _require(zeros, name, f"zero_point must be {data.dtype}, as the data")
         try:
+            # Codes count from the least integer, since a stream has no signs.
             self.register_buffer("codes", streamed(data.to(torch.int64) - self.minimum, bits))
         except ValueError as error:
             raise ValueError(f"{name}: data is out of range of {dtype} ({error})") from None
@@ -221,6 +223,7 @@ class WeightDequantizeModule(nn.Module):
             weight: torch.Tensor = self.floats()
             return weight
         tensors = [self.scale, self.codes, self.zero_point, self.minval]
+        # As in a node, absent inputs at the end are omitted.
         while tensors[-1] is None:
             tensors.pop()
         layout = {"bits": self.bits, "shape": self.shape, "minimum": self.minimum}

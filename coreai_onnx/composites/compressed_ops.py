@@ -49,6 +49,7 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
         ValueError: If dtypes or shapes do not match, or an index is out of range.
     """
     _refuse("lut_to_dense", palette_fault(indices, lut, axis) or index_fault(indices, lut))
+    # Contiguous, as the fake implementation declares it.
     return compressed_weights.lut_to_dense(
         lut, indices.reshape(-1), shape=indices.shape, axis=axis or 0
     ).contiguous()
@@ -58,6 +59,7 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
 def _lut_to_dense_fake(
     indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None
 ) -> torch.Tensor:
+    # Indices are not checked: fake tensors have no values.
     _refuse("lut_to_dense", palette_fault(indices, lut, axis))
     return lut.new_empty(compressed_weights.dense_shape(indices.shape, lut.shape[-1], axis or 0))
 
@@ -65,7 +67,7 @@ def _lut_to_dense_fake(
 def palette_fault(
     indices: torch.Tensor, lut: torch.Tensor, axis: int | None, axis_name: str = "an axis"
 ) -> str:
-    """Return what is wrong with the dtypes and shapes of a palette; empty if nothing is."""
+    """Return a message about invalid dtypes or shapes of a palette; empty if they are valid."""
     if indices.dtype != torch.uint8 or indices.ndim < 1:
         return f"indices must be uint8 with axes, got {indices.dtype} of rank {indices.ndim}"
     if lut.ndim != indices.ndim + 2:
@@ -78,7 +80,7 @@ def palette_fault(
 
 
 def index_fault(indices: torch.Tensor, lut: torch.Tensor) -> str:
-    """Return which index is out of range of the entries of a palette; empty if none is."""
+    """Return a message if an index is out of range of the entries; empty otherwise."""
     largest, entries = int(indices.max()) if indices.numel() else 0, lut.shape[-2]
     return "" if largest < entries else f"index {largest} is out of range of {entries} entries"
 
@@ -122,6 +124,7 @@ def constexpr_blockwise_shift_scale(
     if input.is_floating_point():
         return (input.to(computed) * tiled(factors, shape)).to(target)
     low, high = limits(input_dtype or input.dtype)
+    # The difference of two bytes may not fit in a byte.
     steps = input.to(torch.int16) - low
     if steps.numel() and not 0 <= int(steps.min()) <= int(steps.max()) <= high - low:
         raise ValueError(f"constexpr_blockwise_shift_scale: input is out of range of {input_dtype}")
@@ -211,6 +214,7 @@ def float_table(data: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
     if dtype == PAIRS:
         packed = data.view(torch.uint8)
         return torch.stack([packed & 15, packed >> 4], -1).flatten(-2), torch.cat([FLOAT4, -FLOAT4])
+    # All bit patterns in order, so that each byte is its own index.
     table = torch.arange(256, dtype=torch.uint8).view(data.dtype).float()
     return data.view(torch.uint8), table
 
@@ -252,7 +256,7 @@ def _sparse_to_dense_fake(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 def sparse_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
-    """Return what is wrong with the dtypes and ranks of a sparse weight; empty if nothing is."""
+    """Return a message if the dtypes or ranks of a sparse weight are invalid; empty otherwise."""
     if nonzero.ndim != 1:
         return f"values must have rank 1, got {nonzero.ndim}"
     if mask.dtype not in (torch.uint8, torch.bool) or mask.ndim < 1:
@@ -261,7 +265,7 @@ def sparse_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
 
 
 def mask_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
-    """Return what is wrong with the values of a mask; empty if nothing is."""
+    """Return a message about invalid values of a mask; empty if they are valid."""
     if not bool((mask <= 1).all()):
         return "mask has values other than 0 and 1"
     ones = int(mask.sum())

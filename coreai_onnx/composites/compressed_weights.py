@@ -30,6 +30,7 @@ def streamed(codes: torch.Tensor, bits: int) -> torch.Tensor:
         ValueError: If a code is out of range.
     """
     flat = codes.detach().cpu().reshape(-1)
+    # Eight codes fill whole bytes for every number of bits.
     filled = torch.nn.functional.pad(flat.to(torch.int64), (0, -flat.numel() % _BYTE))
     return torch.from_numpy(pack_codes(filled.numpy(), bits))
 
@@ -48,7 +49,7 @@ def tiled(blocks: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def check_stream(dims: Dims, attributes: Attributes, name: str) -> str:
-    """Return what is wrong with the size of a stream, or with the attributes that describe it."""
+    """Return a message if the size of a stream, or an attribute that describes it, is invalid."""
     bits, shape = attributes["bits"], attributes["shape"]
     if bits not in STREAM_BITS:
         return f"bits must be one of {STREAM_BITS}, got {bits}"
@@ -57,6 +58,7 @@ def check_stream(dims: Dims, attributes: Attributes, name: str) -> str:
     if name not in dims or None in dims[name]:
         return ""
     size = math.prod(d for d in dims[name] if d is not None)
+    # The body reads units of whole codes: three bytes for 3 and 6 bits.
     unit = math.lcm(bits, _BYTE) // _BYTE
     if size % unit:
         return f"{name} has {size} bytes, {bits}-bit codes need a multiple of {unit}"
@@ -65,7 +67,7 @@ def check_stream(dims: Dims, attributes: Attributes, name: str) -> str:
 
 
 def check_blocks(grid: Sequence[int | None], shape: Sequence[int], name: str) -> str:
-    """Return what is wrong with a grid of blocks that cover a shape."""
+    """Return a message if blocks do not divide a shape."""
     if len(grid) != len(shape):
         return f"{name} has {len(grid)} axes of blocks, the weight has {len(shape)} axes"
     for axis, (count, size) in enumerate(zip(grid, shape, strict=True)):
@@ -122,7 +124,7 @@ def dense_shape(shape: Sequence[int], vector: int, axis: int) -> tuple[int, ...]
 
 
 def check_lut(lut: Sequence[int | None], shape: Sequence[int], axis: int) -> str:
-    """Return what is wrong with the shape of a table, or with the axis of its vectors."""
+    """Return a message if the shape of a table, or the axis of its vectors, is invalid."""
     entries, vector = lut[-2:]
     if entries is not None and (entries < 1 or entries & (entries - 1)):
         return f"the entries of lut must be a power of two, got {entries}"
@@ -246,6 +248,7 @@ def blockwise_shift_scale(
     steps = read_stream(codes, bits, shape).to(wide)
     factors = tiled(scale.to(wide), shape)
     if minval is not None:
+        # minval is the value of code 0, so that minimum cancels out.
         return (steps * factors + tiled(minval.to(wide), shape)).to(scale.dtype)
     steps = steps + minimum
     if zero_point is not None:

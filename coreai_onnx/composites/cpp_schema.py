@@ -87,6 +87,7 @@ def _attribute_lines(attribute: Attribute) -> Iterable[str]:
     elif cpp_type == "const char*":
         yield f"inline constexpr char {constant}Default[] = {_literal(default)};"
     else:
+        # A float attribute may have an integer as its default in Python, but not in C++.
         value = float(default) if attribute.type == "float" else default
         yield f"inline constexpr {cpp_type} {constant}Default = {_literal(value)};"
 

@@ -45,7 +45,7 @@ class Input:
 
     Attributes:
         name: The name in the function signature and in the reference.
-        optional: Whether a call may leave it out.
+        optional: Whether a call may omit it.
         dtype: ``"T"`` for the composite's floating type; ``"any"`` where several are allowed
             (an attention mask is bool or ``T``); ``"index"`` for int32 or int64; a concrete ONNX
             name (``"int64"``) otherwise.
@@ -109,7 +109,7 @@ class Composite:
             letters cannot express them.
         output_likes: For each output, the input whose dtype it has, if a call passes that input;
             it has the dtype of the first input otherwise.
-        check: Returns what is wrong with the sizes and attributes of a call; empty if it is valid.
+        check: Returns a message if sizes or attributes of a call are invalid; empty otherwise.
         canonical: Returns the attributes of a call in the canonical form for the node.
         admissible: Maps random inputs, by name, to valid ones: indices in range, a decay that does
             not grow.
@@ -117,7 +117,8 @@ class Composite:
             them.
         candidates: Yields the attributes to compare a user's module with, in order, from those that
             the module has.
-        unproven: Returns which behavior inputs of these sizes do not show; empty if they show all.
+        unproven: Returns a message about behavior that inputs of these sizes do not exercise;
+            empty if they exercise all of it.
         aten: The torch ops that are this composite (``"aten.silu.default"``): their parameters are
             its inputs, then its attributes, in order.
     """
@@ -162,6 +163,7 @@ class Composite:
         letters: dict[str, _D] = {}
         for declared, shape in zip(self.inputs, shapes, strict=False):
             names = declared.dims.split()
+            # A broadcast input may have size 1 in place of its letter's size.
             exact = not declared.dims.startswith("~") and "*" not in names
             if exact and shape is not None and len(names) == len(shape):
                 for name, dim in zip(names, shape, strict=True):
@@ -169,7 +171,7 @@ class Composite:
         return [self._shape(pattern, letters, shapes[0]) for pattern in self.output_dims]
 
     def size_fault(self, dims: Dims) -> str:
-        """Return which input has too many dims, or another size than one with the same letter.
+        """Return a message if an input has too many dims, or if sizes with the same letter differ.
 
         Sizes that are None are unknown, and equal to any other; empty if all are equal.
         """
@@ -183,6 +185,7 @@ class Composite:
                 tokens.pop()
             if len(dims[name]) > len(tokens):
                 return f"{name} has shape {_written(dims[name])}, more dims than {pattern}"
+            # From the right, because dims at the front may be absent.
             for letter, size in zip(reversed(tokens), reversed(dims[name]), strict=False):
                 broadcasts = declared.dims.startswith("~") and size == 1
                 if size is None or letter == "1" or broadcasts:
@@ -244,6 +247,7 @@ def computes(composite: str) -> Callable[[_F], _F]:
     """
 
     def register(forward: _F) -> _F:
+        # By function: a subclass with a forward of its own must be compared with the reference.
         _COMPUTED[forward] = composite
         return forward
 

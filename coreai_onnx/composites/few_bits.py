@@ -91,6 +91,7 @@ def dequantized(
 def unpacked(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Return the codes in the last axis of bytes, ``[..., bytes * 8 / bits]``, as int32."""
     places = torch.arange(_BYTE, device=codes.device)
+    # Bit by bit, because codes of 3 bits cross the limits of bytes.
     stream = (codes.to(torch.int32).unsqueeze(-1) >> places) & 1
     by_code = stream.flatten(-2).unflatten(-1, (-1, bits))
     return torch.sum(by_code << places[:bits], -1, dtype=torch.int32)
@@ -109,7 +110,7 @@ def _check_linear(dims: Dims, attributes: Attributes) -> str:
 
 
 def check_weight(dims: Dims, attributes: Attributes, rank: int = 3) -> str:
-    """Return what is wrong with the attributes, or with codes (of this rank) and palette."""
+    """Return a message if attributes, codes (of this rank) or palette are invalid."""
     if "zero_points" in dims and "palette" in dims:
         return "zero_points and palette exclude each other"
     bits = attributes["bits"]
@@ -119,7 +120,7 @@ def check_weight(dims: Dims, attributes: Attributes, rank: int = 3) -> str:
 
 
 def check_columns(dims: Dims, attributes: Attributes, name: str, least_rank: int) -> str:
-    """Return what is wrong with the shape of activations."""
+    """Return a message if the shape of activations does not match the codes."""
     wrong = rank_below(dims, name, least_rank)
     if wrong:
         return wrong
@@ -130,7 +131,7 @@ def check_columns(dims: Dims, attributes: Attributes, name: str, least_rank: int
 
 
 def _check_packing(size: int | None, attributes: Attributes) -> str:
-    """Return what is wrong with the attributes, or with the number of bytes of a group."""
+    """Return a message if attributes, or the number of bytes of a group, are invalid."""
     bits, group, rounding = (
         attributes.get(n, 0) for n in ("bits", "group_size", "activation_bits")
     )
@@ -227,6 +228,7 @@ def gather_mm_nbits(
     """
     wide = compute_dtype(lhs)
     zeros = None if zero_points is None else take(zero_points, indices, 0)
+    # One copy of a matrix per index, in the reference only; op, body and kernel share them.
     steps, factors = take(codes, indices, 0), take(scales, indices, 0)
     weight = dequantized(steps, factors, zeros, palette, bits, wide).flatten(-2)
     x = lhs.to(wide)
@@ -309,6 +311,7 @@ def embedding_nbits(
 
 
 def _rows(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    # index_select does not accept negative indices.
     positive = torch.where(indices < 0, indices + table.shape[0], indices)
     taken = torch.index_select(table, 0, positive.reshape(-1).to(torch.int64))
     return taken.reshape(*indices.shape, *table.shape[1:])

@@ -67,6 +67,7 @@ def gated_delta_update(
         write = (v[:, :, t] - recalled) * rate[:, :, t, None]
         state = state + k[:, :, t, :, None] * write[:, :, None, :]
         outputs.append((q[:, :, t, None, :] @ state).squeeze(-2))
+    # Without tokens, the transposed values are empty outputs of the right shape.
     output = torch.stack(outputs, dim=1) if outputs else v.transpose(1, 2)
     return output.to(query.dtype), state.to(last_dtype)
 

@@ -189,6 +189,7 @@ class RoPE(nn.Module):
             rotated >= 2 and rotated % 2 == 0,
             lambda: f"rope: the number of rotated lanes must be even and positive, is {rotated}",
         )
+        # The reference expects a tensor, since each entry of a batch may have its own offset.
         if isinstance(offset, int | torch.SymInt):
             offset = torch.full((), offset, dtype=torch.int64, device=input.device)
         return rope(
@@ -200,6 +201,7 @@ class RoPE(nn.Module):
             offset,
             scale=self.scale,
             base=self.base,
+            # The composite writes all lanes as 0.
             dims=self.dims or 0,
             interleaved=int(self.interleaved),
         )
@@ -245,6 +247,7 @@ class GatherMM(nn.Module):
         _require_valid(GATHER_MM, inputs, num_batch_axes=axis, transpose_rhs=transposed)
         _check_indices("lhs", lhs, lhs_indices, axis)
         _check_indices("rhs", rhs, rhs_indices, axis)
+        # Only there, because the op has no gradients and eager models may be trained.
         if torch.compiler.is_exporting():
             indices = [_as_index(i) for i in (lhs_indices, rhs_indices)]
             product: torch.Tensor = torch_ops.gather_mm(lhs, rhs, *indices, axis, transposed)
@@ -265,6 +268,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
         return
     whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
     _require("gather_mm", whole, f"{name}_indices must be integers, got {indices.dtype}")
+    # Fake tensors are a subclass; they have no values.
     readable = type(indices) is torch.Tensor and indices.device.type != "meta"
     if readable and not torch.compiler.is_compiling() and indices.numel():
         wide = indices.to(torch.int64)
@@ -320,6 +324,7 @@ class GatedDeltaUpdate(nn.Module):
         names = (declared.name for declared in GATED_DELTA_UPDATE.inputs)
         _require_valid(GATED_DELTA_UPDATE, dict(zip(names, tensors, strict=True)))
         if torch.compiler.is_exporting():
+            # As for GatherMM, eager models keep their gradients.
             output, state = torch_ops.gated_delta_update(
                 query, key, value, g, beta, initial_state, self.use_qk_l2_norm
             )

@@ -26,6 +26,7 @@ _RMS_EPS = Attribute("eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon
 _LAYER_EPS = Attribute(
     "eps", "float", 1e-5, aliases=("variance_epsilon", "epsilon", "layer_norm_eps")
 )
+# As in bodies.norms: up to four trailing axes have a variant each, all others share one.
 _SEVERAL_AXES = ("axes2", "axes3", "axes4", "axes")
 
 
@@ -56,6 +57,7 @@ def rms_norm(
         return normalized.to(input.dtype)
     if scale.dtype == torch.float32 and input.dtype != torch.float32:
         return (normalized * scale).to(input.dtype)
+    # As LlamaRMSNorm of transformers: rounded to the dtype of the input before it is scaled.
     rounded = normalized.to(input.dtype).to(wide)
     return (rounded * scale.to(wide)).to(input.dtype)
 
@@ -138,6 +140,7 @@ def layer_norm(
     wide = compute_dtype(input)
     x = input.to(wide)
     centered = x - torch.mean(x, dim=list(axes), keepdim=True)
+    # A second pass, because mean(x²) - mean(x)² cancels where the mean is large.
     variance = torch.mean(centered * centered, dim=list(axes), keepdim=True)
     result = centered / torch.sqrt(variance + eps)
     if scale is not None:

@@ -66,7 +66,7 @@ def averages(
 
 
 def _check_windows(dims: Dims, attributes: Attributes) -> str:
-    """Return what is wrong with windows: one number per axis, paddings of half a window at most."""
+    """Check that there is a number per axis, and that paddings are at most half of a window."""
     axes = len(dims["input"]) - 2
     kernel, stride, padding = (attributes[n] for n in ("kernel_size", "stride", "padding"))
     for name, values, count in (
@@ -78,6 +78,7 @@ def _check_windows(dims: Dims, attributes: Attributes) -> str:
             return f"{name} must have {count} numbers, got {len(values)}"
     if min([*kernel, *stride]) < 1:
         return f"kernel_size and stride must be at least 1, got {kernel} and {stride}"
+    # The limit of torch.
     if any(not 0 <= 2 * p <= k for p, k in zip(padding, [*kernel, *kernel], strict=True)):
         return f"padding must be at most half of kernel_size {kernel}, got {padding}"
     return "divisor_override is 0" if attributes["divisor_override"] == 0 else ""

@@ -85,6 +85,8 @@ def _admissible(inputs: Tensors) -> Tensors:
     valid = dict(inputs)
     for name in ("lhs", "rhs"):
         if f"{name}_indices" in valid:
+            # The smallest size bounds the indices, because the attributes, and with them the axis,
+            # are not passed.
             valid[f"{name}_indices"] = valid[f"{name}_indices"] % max(min(inputs[name].shape), 1)
     return valid
 

@@ -57,6 +57,7 @@ def rope(
         first, second = lanes[..., : rotated // 2], lanes[..., rotated // 2 :]
     turned = (cos * first - sin * second, sin * first + cos * second)
     result = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    # Before the other lanes follow, which keep their bits.
     result = result.to(input.dtype)
     return result if rotated == input.shape[-1] else torch.cat([result, rest], dim=-1)
 
@@ -81,8 +82,10 @@ def _angles(
     else:
         position = position_ids.to(dtype)
     if position.ndim == 2 and input.ndim == 4:
+        # Positions of the batch apply to every head.
         position = position.unsqueeze(1)
     if freqs is None:
+        # i / half = 2 i / dims
         exponent = torch.arange(half, device=device, dtype=dtype) / half
         freqs = 1.0 / torch.pow(torch.as_tensor(base, dtype=dtype), exponent)
     return position.unsqueeze(-1) * (freqs.to(dtype) * scale)

@@ -72,6 +72,7 @@ def _empty_outputs(
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
+# This dispatch key serves every device, and leaves gradients undefined.
 torch.library.impl(_LIBRARY, "composite", "CompositeExplicitAutograd")(partial(_by_name, _outputs))
 torch.library.register_fake("coreai::composite", partial(_by_name, _empty_outputs), lib=_LIBRARY)
 
@@ -124,6 +125,7 @@ def _gather_mm(
     transpose_rhs: int = 0,
 ) -> torch.Tensor:
     axis, chosen = num_batch_axes, rhs_indices
+    # Indices along an axis of the matrices themselves do not select matrices to share.
     if chosen is None or rhs.ndim - axis <= 2:
         return products.gather_mm(
             lhs, rhs, lhs_indices, chosen, num_batch_axes=axis, transpose_rhs=transpose_rhs

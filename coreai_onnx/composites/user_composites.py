@@ -59,6 +59,7 @@ def _wrong_attributes(composite: Composite) -> str:
                 "structural=True: a body can read only floats from its node"
             )
         default = attribute.default
+        # Declarations are keys of caches and must be hashable.
         if isinstance(default, list):
             return f"the default of the attribute {attribute.name} must be a tuple"
         if isinstance(default, float) and not math.isfinite(default):

@@ -81,6 +81,7 @@ class ModuleCalls:
         tensors, buffers, numbers, tag = args
         call = self.calls[tag]
         leader = call.leader
+        # The program may have changed buffers before this call, which therefore gets their values.
         now = dict(zip(call.buffers, buffers, strict=True))
 
         def weight(path: str) -> Value:
@@ -125,6 +126,7 @@ class ModuleCalls:
             bodies = kept.setdefault(base, {})
             forget_types(function.graph)
             text = ir.to_proto(function).SerializeToString().hex()
+            # Equal modules, such as the layers of a model, share one function.
             if text not in bodies:
                 if bodies:
                     function.name = f"{function.name}.{len(bodies) + 1}"
@@ -165,6 +167,7 @@ class ModuleCalls:
         graph = op.scope.graph
         inputs, weights = _inputs(program, inner, op, call, tensors)
         known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
+        # The body may reach a weight by another path; its storage identifies it.
         known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
         walker = Walker(inner, op, program.graph_module, known)
         results = walker.walk(program.graph_module.graph, inputs)
@@ -209,6 +212,7 @@ def call_tensors(call: ModuleCall) -> list[str]:
 
 
 def _part(entry: Any) -> str:
+    # Entries of a pytree path: keys of dicts, names of fields, indices of sequences.
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
@@ -226,6 +230,7 @@ def _output_names(call: ModuleCall) -> list[str]:
     changed = [f"{path.replace('.', '_')}_out" for path in call.changed or ()]
     if len(names) == 1 and not names[0]:
         return ["output", *changed]
+    # Results in a tuple have an index instead of a name.
     return [*(n if n and not n[0].isdigit() else f"output_{n}" for n in names), *changed]
 
 
@@ -239,6 +244,7 @@ def _results(
     """
     outputs: list[Value] = []
     changed: dict[str, Value] = {}
+    # By identity, because a buffer may have several paths.
     own = {id(tensor): path for path, tensor in call.module.named_buffers()}
     for spec, value in zip(program.graph_signature.output_specs, results, strict=True):
         if spec.kind == OutputKind.BUFFER_MUTATION:
@@ -304,6 +310,7 @@ def _inputs(
             values.append(expression)
         else:
             values.append(example)
+    # Weights follow the arguments, in whatever order the program has them.
     graph.inputs.extend(later)
     return values, weights
 
@@ -345,6 +352,7 @@ def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -
         return walker.weight(call.inner_path(path), storage)
     except ConversionError:
         scope = walker.op.scope.root
+        # Inside a function, weights must be inputs.
         if scope.constants_as_nodes:
             raise
     name = call.inner_path(path)

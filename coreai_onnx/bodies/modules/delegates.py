@@ -1,8 +1,8 @@
 """Calls of delegated parts, and the functions they call.
 
-The function of a part is in the domain of its backend, and its body is the part. Its last input is
-what the backend made of the part, ``processed``: a runtime that has the backend's op reads it, and
-any other runtime runs the body, which does not.
+The function of a part is in the domain of its backend, and its body is the part. Its last input,
+``processed``, holds the bytes that the backend compiled the part to. A runtime that has the
+backend's op reads it; any other runtime runs the body, which does not.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class DelegateCalls:
         if tag not in self._functions:
             self._functions[tag] = _function(walker.context, delegate, tensors)
         function = self._functions[tag]
+        # A part takes tensors and numbers in any order; the call passes them in two lists.
         rest = iter(tensors), iter([walker.op.dim(n) for n in numbers])
         inputs = [next(rest[is_number(node)]) for node in delegate.placeholders]
         outputs = walker.op.call(
@@ -98,6 +99,7 @@ class DelegateCalls:
         digest = digest_of([delegate.processed_bytes])
         scope = walker.op.scope
         data = np.frombuffer(delegate.processed_bytes, np.uint8)
+        # A call inside a function, which has no initializers.
         if scope.root.constants_as_nodes:
             return walker.op.const(data)
         if digest not in self._blobs:
@@ -113,7 +115,7 @@ def _lines_by_handle(delegate: Delegate) -> dict[int, str]:
 
 
 def _attributes(delegate: Delegate) -> dict[str, Any]:
-    """Return what a call says about the processed bytes, for the backend's op."""
+    """Return the attributes of a call, which describe the processed bytes to the backend's op."""
     weights = delegate.weights
     held = delegate.holds_weights and weights
     return {
@@ -196,6 +198,7 @@ def _content(function: ir.Function) -> bytes:
         return numbers.setdefault(name, str(len(numbers)))
 
     proto.name = ""
+    # In the order of definition, so that equal functions get equal numbers.
     proto.input[:] = map(number, proto.input)
     _rename(proto.node, number)
     proto.output[:] = map(number, proto.output)

@@ -48,6 +48,7 @@ def composite_attributes(call: ModuleCall) -> dict[str, Any]:
         value = getattr(call.module, name)
         if value is not None:
             written[name] = _onnx_value(call, name, value)
+    # Every composite has a version.
     written.setdefault("version", 1)
     return written
 
@@ -98,6 +99,7 @@ def close_body(op: OpBuilder, outputs: Sequence[Value], names: Sequence[str]) ->
     """Make values the outputs of a body, by name, and import the domains of its nodes."""
     graph = op.scope.graph
     for value, name in zip(outputs, names, strict=True):
+        # An input, a constant or a value that is an output already needs a node for a second name.
         fresh = value.producer() is not None and not value.is_graph_output()
         result = value if fresh and value.const_value is None else op.Identity(value)
         result.name = op.scope.names.unique(name)

@@ -81,8 +81,10 @@ def onnx_body(model: ir.Model, name: str) -> tuple[OnnxBody, list[ir.TensorProto
         model: The model; it is changed.
         name: Its name, for example the file's.
     """
+    # Functions have no initializers, and neither have the subgraphs of their nodes.
     common_passes.LiftSubgraphInitializersToMainGraphPass()(model)
     graph, initial = model.graph, model.graph.initializers
+    # Before IR version 4, initializers had to be inputs too.
     given = [value for value in graph.inputs if value.name not in initial]
     weights = [value for value in initial.values() if _is_weight(value)]
     for value in [value for value in initial.values() if not _is_weight(value)]:
@@ -93,6 +95,7 @@ def onnx_body(model: ir.Model, name: str) -> tuple[OnnxBody, list[ir.TensorProto
     for value in weights:
         value.const_value = None
     _separate_outputs(graph)
+    # ONNX requires op types to be identifiers.
     return OnnxBody(re.sub(r"\W", "_", name) or "model", model, len(weights)), tensors
 
 
@@ -106,6 +109,7 @@ def _make_constant(graph: ir.Graph, value: ir.Value) -> None:
     node = ir.node("Constant", [], {"value": value.const_value}, name=value.name)
     node.outputs[0].name = value.name
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+    # In front, because nodes must follow those that they read.
     if len(graph):
         graph.insert_before(graph[0], node)
     else:
@@ -137,6 +141,7 @@ def _converted(model: ir.Model, opset: int, name: str) -> ir.Model:
         for body in bodies:
             body.opset_imports[""] = opset
         return model
+    # The version converter of onnx changes nodes of the main graph only.
     common_passes.InlinePass()(model)
     source = model.graph.opset_imports.get("", 1)
     top = set(model.graph)

@@ -56,12 +56,13 @@ class OnnxCalls:
                 if new not in texts:
                     texts[new] = text
                     found.append(function)
+            # Now that all functions of the model have their names.
             for function in functions:
                 _call(function, names)
         return found
 
     def _made(self, functions: list[ir.Function]) -> list[ir.Function]:
-        """Return the functions, or equal ones made before, under names of their own."""
+        """Return the functions under unique names, or the equal functions of an earlier call."""
         content = b"".join(ir.to_proto(f).SerializeToString() for f in functions)
         if content not in self._known:
             self._rename(functions)
@@ -87,7 +88,7 @@ class OnnxCalls:
 def _call(
     function: ir.Function, names: Mapping[ir.OperatorIdentifier, ir.OperatorIdentifier]
 ) -> None:
-    """Let a function call other functions under their new names."""
+    """Update the names of the functions that a function calls."""
     for node in function.all_nodes():
         if (new := names.get(node.op_identifier())) is not None:
             node.domain, node.op_type, node.overload = new
@@ -106,9 +107,11 @@ def _place(
     """
     domain, name, overload = function.identifier()
     plain = name.partition(".")[0]
+    # The kernel of a composite is registered under all of its op types.
     names = [name, *(COMPOSITES[plain].op_types() if domain == DOMAIN else ())]
     same = [n for n in names if _dtype(n) == _dtype(name)]
     for wanted in same:
+        # A name without a text is unused.
         if texts.get((domain, wanted, overload), text) == text:
             return domain, wanted, overload
     free = (f"{name}.{number}" for number in itertools.count(2))

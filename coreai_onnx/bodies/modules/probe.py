@@ -56,14 +56,18 @@ def probe_difference(
     """
     generator = torch.Generator().manual_seed(SEED)
     for index, magnitude in enumerate(MAGNITUDES):
+        # Last with other sizes, which show whether the module depends on those of the example.
         sizes = _ExampleSizes(other=index == len(MAGNITUDES) - 1)
         tensors = [_random(sizes, e, generator, magnitude) for e in examples[0]]
         arguments = call.arguments(tensors, [sizes(n) for n in examples[1]])
+        # First with the module's own weights, then with random ones: new weights, often all zeros
+        # or ones, would hide differences.
         weights = _weights(call.module, sources, generator if index else None)
         given = {n: _input(source, arguments, weights) for n, source in sources.items()}
         for name, tensor in composite.admissible(given).items():
             kind, own = sources[name]
             if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
+                # The module must get the same inputs as the reference.
                 arguments[own] = tensor
         named = {name: _input(source, arguments, weights) for name, source in sources.items()}
         inputs = [named.get(declared.name) for declared in composite.inputs]
@@ -100,6 +104,7 @@ class _ExampleSizes:
     def _choose(self, shape_env: Any, symbol: sympy.Symbol) -> int:
         example = int(shape_env.backed_var_to_val[symbol])
         allowed = shape_env.var_to_range[symbol]
+        # Multiples keep what the module may require, such as heads that are a multiple of groups.
         chosen = example * (2 + len(self._values))
         return chosen if self._other and chosen <= allowed.upper else example
 
@@ -156,6 +161,7 @@ def _difference(actual: torch.Tensor, expected: torch.Tensor) -> str:
     if not expected.numel():
         return ""
     worst = (actual.double() - expected.double()).abs().max().item()
+    # Relative to the largest element, since smaller ones may be what cancellation leaves.
     bound = relative_tolerance(expected.dtype) * expected.double().abs().max().item()
     return "" if worst <= bound else f"its result differs by {worst:.3g} on random inputs"
 

@@ -68,6 +68,7 @@ def call_as_composite(
     """
     composite = call.spec.declaration
     assert composite is not None, "the caller handles modules without a declaration"
+    # For its errors: the attributes that the spec names must exist even if they are not used.
     composite_attributes(call)
     arguments = call.arguments(*given)
     try:
@@ -105,6 +106,7 @@ def _keep_own(call: ModuleCall, composite: Composite, reason: Exception) -> None
             advice="correct the reference of the declaration or the module, or externalize the "
             "module under another name",
         ) from reason
+    # Modules that compute a reference are exported without a body.
     if call.leader.body is None:
         raise ExternalizationError(
             f"{call.path or '(root)'} ({type(call.module).__name__}) is called in a way that "
@@ -190,6 +192,7 @@ def _typed(attribute: Attribute, value: Any) -> Any:
     if isinstance(value, Enum):
         value = value.value
     if attribute.type == "ints":
+        # Modules may name a single axis by a number.
         items = [value] if isinstance(value, int) else value
         all_ints = isinstance(items, list | tuple) and all(isinstance(i, int) for i in items)
         return [int(i) for i in items] if all_ints else None
@@ -217,6 +220,7 @@ def _proven_once(
             results[key] = difference
     result = results[key]
     if isinstance(result, _Differs):
+        # A new exception, because the cached one would collect tracebacks.
         raise _Differs(str(result))
     return result
 
@@ -237,6 +241,7 @@ def _proven(
         found = probe_difference(composite, call, match.sources, attributes, examples)
         if not found:
             return _Match(match.sources, attributes)
+        # The first candidate has the attributes of the module itself.
         difference = difference or found
     raise _Differs(difference)
 

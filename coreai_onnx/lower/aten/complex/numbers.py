@@ -101,6 +101,7 @@ def resolved(op: OpBuilder, self: Value) -> Value:
 
 def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
     """Return the pairs of two parts of any shapes."""
+    # Concat, unlike the arithmetic before it, does not broadcast.
     if dims_of(re) == dims_of(im):
         return join(op, re, im)
     return join(op, broadcast_with(op, re, im), broadcast_with(op, im, re))
@@ -172,6 +173,7 @@ def rsub_scalar(op: OpBuilder, self: Value, other: Operand, alpha: Operand = 1) 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar", "prims.mul.default", complex=True)
 def mul(op: OpBuilder, self: Value, other: Operand) -> Value:
     """(a + ib)(c + id) = ac - bd + i(ad + bc); a real factor scales both parts."""
+    # A real factor needs two products instead of four.
     for x, y in ((self, other), (other, self)):
         if is_complex(x) and not is_complex(y) and not isinstance(y, complex):
             (a, b), (factor, _) = promoted_parts(op, x, y)
@@ -234,6 +236,7 @@ def exp(op: OpBuilder, self: Value) -> Value:
 @lowers("aten.log.default", complex=True)
 def log(op: OpBuilder, self: Value) -> Value:
     """log |self| + i angle(self), the logarithm in float64."""
+    # float64, in which the squares of float32 do not overflow.
     size = op.Log(_size(op, op.cast(self, torch.float64)))
     return join(op, op.cast(size, dtype_of(angle_ := angle(op, self))), angle_)
 
@@ -244,6 +247,7 @@ def sqrt(op: OpBuilder, self: Value) -> Value:
     wide = op.cast(self, torch.float64)
     size = _size(op, wide)
     re, im = split(op, wide)
+    # |z| may be rounded to less than |Re|; the root of the difference would be NaN.
     up = op.Sqrt(op.Mul(op.Max(op.Add(size, re), 0.0), 0.5))
     down = op.Sqrt(op.Mul(op.Max(op.Sub(size, re), 0.0), 0.5))
     signed = op.Where(op.Less(im, 0.0), op.Neg(down), down)

@@ -40,6 +40,7 @@ along_axes(
         "aten.unbind.int": (1,),
     }
 )
+# One op on the pairs; by parts, each of these ops would be two, with a split and a join.
 along_axes({"aten.unsqueeze.default": (1,)}, extra=1)
 """Ops whose axes have the same index with the trailing axis of 2 if counted from the front."""
 

@@ -40,6 +40,7 @@ class AdvancedIndex:
     @property
     def before(self) -> int:
         """The number of axes before the block in the result: 0 if the axes are not adjacent."""
+        # As in NumPy, the block comes first if a slice separates the indexed axes.
         first, last = self.axes[0], self.axes[-1]
         return first if last - first + 1 == len(self.axes) else 0
 
@@ -81,6 +82,8 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
         axis += len(parts)
     if not found:
         return None
+    # The positions of one mask have equal lengths, unknown before run time: aligning them would
+    # only add nodes.
     same_mask = (
         masks == 1 and len(found) == len(axes) and all(i is None or is_mask(i) for i in indices)
     )
@@ -111,6 +114,7 @@ def _aligned(op: OpBuilder, indices: Sequence[Value]) -> tuple[list[Value], int,
             dims = broadcast_dims(dims, s or ())
         return [op.expand(i, dims) for i in indices], rank, dims
     wide = [op.cast(i, torch.int64) for i in indices]
+    # ONNX has no op for a common shape; a sum of the indices has it.
     total = wide[0]
     for i in wide[1:]:
         total = op.Add(total, i)
@@ -120,6 +124,7 @@ def _aligned(op: OpBuilder, indices: Sequence[Value]) -> tuple[list[Value], int,
 
 def read(op: OpBuilder, index: AdvancedIndex) -> Value:
     """Return the indexed elements."""
+    # Gather reads any axis, so that it needs no transposes; GatherND reads leading axes only.
     if len(index.axes) == 1:
         return op.Gather(index.source, index.indices[0], axis=index.axes[0])
     front = op.transpose(index.source, [*index.axes, *index.rest])
@@ -129,6 +134,7 @@ def read(op: OpBuilder, index: AdvancedIndex) -> Value:
 
 def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: bool) -> Value:
     """Return the source with values assigned to, or added to, the indexed elements."""
+    # ScatterND writes to leading axes only.
     perm = [*index.axes, *index.rest]
     front = op.transpose(index.source, perm)
     updates = _updates(op, index, values)
@@ -138,6 +144,7 @@ def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: boo
     reduction = "add" if accumulate else "none"
     written = op.ScatterND(front, index.stacked(op), updates, reduction=reduction)
     written = op.cast(written, dtype_of(values))
+    # Sorting positions by their target inverts a permutation.
     back = op.transpose(written, sorted(range(len(perm)), key=perm.__getitem__))
     return op.squeeze(back, index.added)
 
@@ -155,6 +162,8 @@ def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:
     dims: list[Dim] = [1] * (rank - rank_of(values)) + list(dims_of(values))
     order = _from_front(index)
     front = sorted(range(rank), key=order.__getitem__)
+    # As in torch, values may have more leading axes of size 1 than the elements have axes. For rank
+    # 0, dims[-0:] would be all of them.
     moved = op.transpose(op.reshape(values, dims[-rank:] if rank else []), front)
     source = dims_of(index.source)
     rest = [source[a] for a in index.rest]

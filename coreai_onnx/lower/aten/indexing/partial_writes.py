@@ -44,6 +44,7 @@ def slice_scatter(
     size = dims_of(self)[axis]
     first: Dim = 0 if start is None else _from_begin(start, size)
     if isinstance(first, int) and isinstance(size, int):
+        # Slices clamp their bounds.
         first = min(max(first, 0), size)
     length = _length(src, axis, first, end, size, step)
     target = list(dims_of(self))
@@ -113,10 +114,12 @@ def _spliced(op: OpBuilder, self: Value, rows: Value, axis: int, first: Dim) -> 
     dims = dims_of(self)
     after = as_dim(first + dims_of(rows)[axis])
     rows = op.cast(rows, dtype_of(self))
+    # A Concat of slices copies rows; ScatterND would need an index for each of them.
     parts = [rows]
     if first != 0:
         parts.insert(0, op.slice(self, axis, 0, first))
     if after != dims[axis]:
+        # Slice clamps the end, so that a symbolic size is not read.
         parts.append(op.slice(self, axis, after, 2**62))
     return rows if len(parts) == 1 else op.Concat(*parts, axis=axis)
 

@@ -151,6 +151,7 @@ def segment_reduce(
         counts, segments = op.cast(lengths, torch.int64), dims_of(lengths)[axis]
         ends = op.CumSum(counts, op.const(axis))
     places = op.Range(0, op.dim(dims[axis]), 1)
+    # The segment of an element is the number of ends at or before it, also behind empty segments.
     passed = op.GreaterOrEqual(op.Unsqueeze(places, [1]), op.Unsqueeze(ends, [-2]))
     segment = op.ReduceSum(op.cast(passed, torch.int64), [-1], keepdims=0)
     after = [1] * (len(dims) - axis - 1)
@@ -170,6 +171,7 @@ def segment_reduce(
     per_segment = op.reshape(counts, [*dims[:axis], segments, *after])
     filled = op.Greater(per_segment, 0)
     mean = op.Div(found, op.cast(op.Max(per_segment, 1), wide))
+    # As in torch, the mean of an empty segment without an initial value is NaN.
     empty = start if initial is not None else op.const(torch.nan, wide)
     return op.cast(op.Where(filled, mean, empty), dtype)
 
@@ -185,10 +187,12 @@ def _scattered(
     dims = [*dims_of(index)] if rank_of(index) else [1]
     source = op.reshape(src, [1]) if rank_of(src) == 0 else src
     for axis, (want, have) in enumerate(zip(dims, dims_of(source), strict=True)):
+        # torch ignores elements of src behind the indices; ONNX requires equal shapes.
         if want != have:
             source = set_dims(
                 op.slice(source, axis, 0, want), [*dims[: axis + 1], *dims_of(source)[axis + 1 :]]
             )
+    # ScatterElements requires at least one axis.
     data = op.reshape(self, [1]) if rank == 0 else self
     written = op.ScatterElements(
         data, op.reshape(index, dims), source, axis=wrap(dim, rank), reduction=reduction
@@ -214,6 +218,7 @@ def _reduced(
         return _scattered(op, target, dim, index, _filled(op, target, index, value), reduction)
 
     if not include_self:
+        # Only elements that are written lose their initial value.
         data = put(data, _neutral(reduce, dtype))
     result = _scattered(op, data, dim, index, source, _REDUCTIONS[reduce])
     if reduce == "mean":
@@ -228,6 +233,7 @@ def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
     quotient = op.Div(total, counts)
     if is_float(total):
         return quotient
+    # Div truncates toward zero: with positive counts, a negative remainder means one too many.
     remainder = op.Sub(total, op.Mul(quotient, counts))
     below = op.Less(remainder, op.like(remainder, 0))
     return op.Sub(quotient, op.cast(below, dtype_of(total)))

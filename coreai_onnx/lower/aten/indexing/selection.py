@@ -48,6 +48,7 @@ def gather(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
     dims = dims_of(index)
     if 0 in dims:
         return op.expand(op.like(self, 0), dims)
+    # GatherElements requires at least one axis.
     source = op.reshape(self, [1]) if rank_of(self) == 0 else self
     flat = op.reshape(index, [1]) if rank_of(index) == 0 else index
     found = op.GatherElements(source, flat, axis=wrap(dim, rank_of(self)))
@@ -87,6 +88,7 @@ def unsafe_masked_index(
 def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> list[Value | None]:
     """Return positions clamped to the source."""
     return [
+        # Under a false mask an index may be out of range, which Gather rejects at run time.
         i if i is None else op.Min(op.Max(op.cast(i, torch.int64), 0), op.dim(as_dim(size - 1)))
         for i, size in zip(indices, dims_of(self), strict=False)
     ]
@@ -98,6 +100,7 @@ def unsafe_masked_index_put_accumulate(
     op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], values: Value
 ) -> Value:
     """self with values added to self[indices] where the mask is true."""
+    # Where the mask is false, zero is added to an element that clamping chose.
     chosen = op.Where(mask, values, op.like(values, 0))
     places = [
         i
@@ -121,6 +124,7 @@ def index_put(
 ) -> Value:
     """self with self[indices] replaced by values, or with values added to it."""
     values = op.cast(values, dtype_of(self))
+    # Where reads and writes once; the positions of a mask need NonZero, of unknown size.
     selected = _selection(op, self, indices, values)
     if selected is not None:
         mask, value = selected
@@ -147,6 +151,7 @@ def _selection(
     after = rank_of(self) - axis - rank_of(mask)
     dims = list(dims_of(values))
     if len(dims) > after:
+        # One value per true element: its place depends on the elements before it.
         if dims[len(dims) - after - 1] != 1:
             return None
         here = len(dims) - after - 1

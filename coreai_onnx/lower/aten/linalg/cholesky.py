@@ -36,11 +36,13 @@ def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
         x, info = state
         whole = column(op, x, k)
         head = row(op, whole, k)
+        # Not of Greater: NaN is not positive either.
         bad = op.Squeeze(op.Not(op.Greater(head, 0.0)), [-2, -1])
         info = op.Where(op.And(bad, op.Equal(info, 0)), op.Add(k, 1), info)
         scaled = op.Div(whole, op.Sqrt(head))
         below = set_dims(op.Where(op.Greater(rows, k), scaled, op.like(x, 0)), (*dims[:-1], 1))
         rest = op.Sub(x, op.Mul(below, transposed(op, below)))
+        # Columns up to k are those of L; later ones hold the rest of the matrix.
         made = op.And(op.Equal(columns, k), op.GreaterOrEqual(rows, k))
         return [op.Where(made, scaled, rest), info]
 
@@ -94,6 +96,7 @@ def linalg_solve_triangular(
     a, b = broadcast_batches(op, wide(op, self), wide(op, B))
     if left:
         return solve_triangular(op, a, b, upper=upper, unit=unitriangular)
+    # X A = B is Aᵀ Xᵀ = Bᵀ.
     turned, rhs = transposed(op, a), transposed(op, b)
     return transposed(op, solve_triangular(op, turned, rhs, upper=not upper, unit=unitriangular))
 

@@ -45,6 +45,7 @@ def grouped_mm(
         kept = op.composites is not None and bias is None and one_dtype
         result = (composed_rows if kept else grouped_rows)(op, left, right, offs)
     elif rank_of(self) == 2:
+        # The ragged axis is the inner one: columns outside a group are zeroed and add nothing.
         inside = op.Unsqueeze(_membership(op, offs, dims_of(self)[1]), [1])
         result = op.MatMul(op.Where(inside, left, op.like(left, 0)), right)
     else:
@@ -62,12 +63,14 @@ def composed_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
     """
     rows, columns = dims_of(x)[0], dims_of(weight)[2]
     groups, ends = op.dim(dims_of(weight)[0]), op.cast(offs, torch.int64)
+    # One place more than rows: the ends of trailing groups equal the number of rows.
     places = op.expand(op.const([0]), [op.Add(op.dim(rows), 1)])
     ones = op.Expand(op.const(1), op.Shape(ends))
     passed = op.CumSum(op.ScatterElements(places, ends, ones, axis=0, reduction="add"), op.const(0))
     group = op.Slice(passed, [0], [-1], [0])
     last = op.Sub(groups, 1)
     stored = _before_transpose(weight)
+    # Rows after the last group are multiplied by its matrix, and zeroed below.
     matrix = set_dims(op.Min(group, last), [rows])
     x = set_dims(op.unsqueeze(x, [1]), [rows, 1, dims_of(x)[1]])
     product = op.composite(
@@ -103,6 +106,7 @@ def grouped_rows(op: OpBuilder, x: Value, weight: Value, offs: Value) -> Value:
     starts = op.Concat(op.const([0]), op.Slice(ends, [0], [-1], [0]), axis=0)
     active = op.Squeeze(op.NonZero(op.Greater(ends, starts)), [0])
     nothing = op.const(torch.zeros(0), dtype_of(x))
+    # ConcatFromSequence needs a tensor even if no group has rows.
     empty = op.expand(op.reshape(nothing, [0, 1]), [0, columns])
     (first,) = op.call("", "SequenceConstruct", [empty], {})
     graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("groups"))

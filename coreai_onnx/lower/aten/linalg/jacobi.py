@@ -37,6 +37,8 @@ def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
     others = op.Gather(own, partner, axis=rank - 2)
     flat = op.Equal(beside, 0.0)
     tau = op.Div(op.Sub(others, own), op.Mul(op.Where(flat, one, beside), 2.0))
+    # Equal diagonal elements need a rotation by 45°, where Sign would be 0. The partners turn in
+    # opposite directions, as for other values of τ.
     first = op.Where(op.Less(index, partner), one, op.like(gram, -1))
     sign = op.Where(op.Equal(tau, 0.0), first, op.Sign(tau))
     root = op.Sqrt(op.Add(op.Mul(tau, tau), 1.0))
@@ -96,6 +98,9 @@ def rotated(
         ones = op.cast(identity(op, size, size), torch.bool)
         outside = op.Where(ones, op.like(gram, 0), op.Abs(gram))
         whole = op.ReduceMax(own, [rank - 2], keepdims=1)
+        # The bounds are about the spacing of float64, 2.2e-16, relative to the two diagonal
+        # elements. If these are tiny, rounding of the largest elements bounds what rotations can
+        # reach.
         least = op.Mul(op.unsqueeze(whole, [rank - 1]), 1e-16)
         far = op.Greater(outside, op.Max(op.Mul(sizes, 1e-15), least))
         return op.Greater(op.ReduceSum(op.cast(far, torch.int64), keepdims=0), 0)

@@ -59,6 +59,7 @@ class _EliminationStep:
     def largest(self, column: Value, among: Value) -> Value:
         """Return the largest absolute value in a column, among selected rows."""
         op = self.op
+        # -1 is below every absolute value; if no row is selected, the result is 0.
         sizes = op.Where(among, op.Abs(column), op.like(column, -1))
         return op.Max(op.ReduceMax(sizes, [self.rank - 2], keepdims=1), 0.0)
 
@@ -101,6 +102,7 @@ def _factorize(op: OpBuilder, a: Value) -> tuple[Value, Value, Value]:
     """Return L below D in one matrix, the pivots, and the number of the first zero column or 0."""
     dims = dims_of(a)
     size, batch = dims[-1], dims[:-2]
+    # As in torch, only the lower triangle is read.
     lower = op.Trilu(a, upper=0)
     x = set_dims(op.Add(lower, transposed(op, set_dims(op.Trilu(a, -1, upper=0), dims))), dims)
     ones = (*batch, 1, 1)
@@ -127,6 +129,7 @@ def _factorize(op: OpBuilder, a: Value) -> tuple[Value, Value, Value]:
         after = op.Greater(rows, op.Where(is_pair, second, k))
         x1, x2 = (op.Where(after, c, zero) for c in (column1, column2))
         # l1, l2 = x1, x2 times the inverse of D
+        # Where computes both branches; a divisor of 1 keeps the unused one finite.
         det = op.Where(is_pair, op.Sub(op.Mul(d11, d22), op.Mul(d21, d21)), one)
         of_single = op.Div(x1, op.Where(is_zero, one, d11))
         of_pair = op.Div(op.Sub(op.Mul(d22, x1), op.Mul(d21, x2)), det)

@@ -52,6 +52,7 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
         x, order, pivots = state
         if pivot:
             size = op.Squeeze(op.Abs(column(op, x, k)), [-1])
+            # -1 is below every absolute value, so that finished rows are never chosen.
             open_ = op.Where(op.GreaterOrEqual(rows, k), size, op.like(size, -1))
             best = op.ArgMax(open_, axis=-1, keepdims=1)
             swapped = op.Where(op.Equal(rows, k), best, op.Where(op.Equal(rows, best), k, rows))
@@ -63,6 +64,7 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
         whole = column(op, x, k)
         top = row(op, x, k)
         head = row(op, whole, k)
+        # As in LAPACK, a zero pivot leaves its column as it is; the caller reports it.
         usable = op.And(below, op.Not(op.Equal(head, 0.0)))
         scaled = op.Where(usable, op.Div(whole, head), op.Where(below, whole, op.like(x, 0)))
         kept = op.Where(op.And(below, op.Equal(columns, k)), scaled, x)
@@ -83,8 +85,10 @@ def _info(op: OpBuilder, lu: Value) -> Value:
     steps = numbers(op, count)
     ones = op.cast(identity(op, dims[-2], dims[-1]), torch.bool)
     zeros = op.cast(op.And(ones, op.Equal(lu, 0.0)), torch.int64)
+    # The longer axis is reduced; one number per element of the diagonal remains.
     axis = -2 if count == dims[-1] else -1
     hit = op.ReduceMax(zeros, [len(dims) + axis], keepdims=0)
+    # 2**31 is greater than any index and means that there is no zero.
     first = op.ReduceMin(op.Where(op.Greater(hit, 0), op.Add(steps, 1), 2**31), [-1], keepdims=0)
     return op.cast(op.Where(op.Equal(first, 2**31), 0, first), torch.int32)
 
@@ -95,10 +99,12 @@ def solved(op: OpBuilder, lu: Value, order: Value, b: Value, *, transpose: bool 
     if 0 in dims:
         return op.expand(op.like(b, 0), list(dims))
     if transpose:
+        # Aᵀ = Uᵀ Lᵀ Pᵀ, solved from the left.
         turned = transposed(op, lu)
         y = solve_triangular(op, turned, b, upper=False)
         x = solve_triangular(op, turned, y, upper=True, unit=True)
         index = op.Expand(op.Unsqueeze(order, [-1]), op.shape(dims))
+        # A scatter undoes a gather with the same index, so that the order need not be inverted.
         return set_dims(op.ScatterElements(x, index, x, axis=len(dims) - 2), dims)
     index = op.Expand(op.Unsqueeze(order, [-1]), op.shape(dims))
     y = set_dims(op.GatherElements(b, index, axis=len(dims) - 2), dims)
@@ -218,6 +224,7 @@ def lu_solve(
     batch, size = dims_of(lu)[:-2], dims_of(lu)[-1]
     order = _order(op, pivots, size)
     order = set_dims(op.expand(order, [*batch, size]), (*batch, size))
+    # X A = B is Aᵀ Xᵀ = Bᵀ: together with the adjoint, the transposes cancel.
     x = solved(op, lu, order, b, transpose=adjoint == left)
     return x if left else transposed(op, x)
 

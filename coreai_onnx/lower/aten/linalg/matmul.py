@@ -21,9 +21,11 @@ from coreai_onnx.lower.walk.registry import lowers
 
 
 # ---------------------------------------------------------------------- plain products
+# Whole, because its decomposition for three axes is an addmm between two views.
 @lowers("aten.linear.default", whole=True)
 def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None) -> Value:
     """input @ weightᵀ + bias."""
+    # A vector of weights has no axis of outputs, and cannot be transposed.
     if rank_of(weight) == 1:
         return _plus(op, product(op, input, weight), bias)
     if rank_of(input) == 2 and _fits_gemm(input, weight):
@@ -124,6 +126,7 @@ def addmm(
 ) -> Value:
     """beta * self + alpha * (mat1 @ mat2); ``self`` is not read if beta is 0."""
     if _fits_gemm(mat1, mat2) and isinstance(alpha, int | float) and isinstance(beta, int | float):
+        # As in torch, beta = 0 ignores self even where it is NaN.
         addend = None if beta == 0 else self
         return op.Gemm(
             mat1, mat2, addend, alpha=float(alpha), beta=float(beta) if addend is not None else None

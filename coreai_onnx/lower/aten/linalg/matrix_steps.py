@@ -69,12 +69,14 @@ def common_batch(*batches: Sequence[Dim]) -> list[Dim]:
     """Return the shape that batch shapes broadcast to."""
     rank = max(len(b) for b in batches)
     padded = [[1] * (rank - len(b)) + list(b) for b in batches]
+    # The export has checked that sizes match: the first one that is not 1 is the common one.
     return [next((d for d in ds if d != 1), 1) for ds in zip(*padded, strict=True)]
 
 
 def diagonal(op: OpBuilder, x: Value) -> Value:
     """Return the diagonal of square matrices."""
     dims = dims_of(x)
+    # ONNX has no op that reads a diagonal.
     ones = identity(op, dims[-2], dims[-1])
     kept = op.Where(op.cast(ones, torch.bool), x, op.like(x, 0))
     return set_dims(op.ReduceSum(kept, [len(dims) - 1], keepdims=0), dims[:-1])

@@ -42,6 +42,7 @@ def reflections(op: OpBuilder, a: Value) -> tuple[Value, Value]:
         norm = op.ReduceSum(op.Mul(below, below), [len(dims) - 2], keepdims=1)
         still = op.Equal(norm, 0.0)
         size = op.Sqrt(op.Add(norm, op.Mul(head, head)))
+        # β has the sign opposite to x[k], so that x[k] - β does not cancel.
         beta = op.Where(still, head, op.Where(op.Less(head, 0.0), size, op.Neg(size)))
         tau = op.Where(still, zeros, op.Div(op.Sub(beta, head), beta))
         vector = op.Where(still, zeros, op.Div(below, op.Sub(head, beta)))
@@ -65,6 +66,7 @@ def reflected(
     rows = op.unsqueeze(numbers(op, dims[-2]), [1])
 
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
+        # Q x applies the last reflection first, Qᵀ x the first one.
         k = number if transpose else op.Sub(op.Sub(op.dim(count), 1), number)
         whole = column(op, vectors, k)
         below = op.Where(op.Greater(rows, k), whole, op.like(x, 0))

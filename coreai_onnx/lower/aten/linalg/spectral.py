@@ -66,6 +66,7 @@ def svd(
     """U diag(S) Vᴴ = A: columns rotated until they are orthogonal (Hestenes), S descending."""
     dims = dims_of(A)
     count = smaller(dims[-2], dims[-1])
+    # Rotations act on columns, of which the transpose of a wide matrix has fewer.
     flat = count == dims[-2]
     if 0 in dims:
         return _nothing(op, A, full=full_matrices, vectors=compute_uv)
@@ -114,6 +115,7 @@ def _tall(op: OpBuilder, a: Value, *, full: bool) -> tuple[Value, Value, Value]:
     head = op.slice(vectors, len(dims) - 2, 0, dims[-1])
     signs = op.Where(op.Less(diagonal(op, set_dims(head, square)), 0.0), op.like(x, -1), 1.0)
     if full and dims[-2] != dims[-1]:
+        # Columns of U beyond those of A have no sign.
         pads = op.shape([*[0] * (len(dims) - 1), *[0] * (len(dims) - 2), dims[-2] - dims[-1]])
         signs = op.Pad(signs, pads, op.like(x, 1))
     u = set_dims(op.Mul(u, op.Unsqueeze(signs, [-2])), dims_of(u))
@@ -182,16 +184,19 @@ def matrix_exp(op: OpBuilder, self: Value) -> Value:
     dims = dims_of(x)
     rank = len(dims)
     norm = op.ReduceMax(op.ReduceSum(op.Abs(x), [rank - 2], keepdims=1), [rank - 1], keepdims=1)
+    # Norms up to 1/2 need no halving, and a norm of 0 has no logarithm.
     log = op.Div(op.Log(op.Max(norm, 0.5)), math.log(2.0))
     halvings = op.Add(op.Ceil(log), 1.0)
     scaled = op.Div(x, op.Pow(op.like(x, 2), halvings))
     ones = identity(op, dims[-1], dims[-1])
+    # Horner's scheme: one product per term.
     total = op.Add(op.Div(scaled, float(_TERMS)), ones)
     for k in range(_TERMS - 1, 0, -1):
         total = op.Add(op.Div(op.MatMul(scaled, total), float(k)), ones)
     most = op.cast(op.ReduceMax(halvings, keepdims=0), torch.int64)
 
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
+        # The loop runs for the largest norm of the batch; other matrices stop earlier.
         open_ = op.Less(wide(op, number), halvings)
         return [op.Where(open_, op.MatMul(state[0], state[0]), state[0])]
 

@@ -40,6 +40,7 @@ def repeat(
     graph.inputs.extend([number, going, *carried])
     after = list(step(inner, number, carried))
     on = going if test is None else test(inner, after)
+    # A step may return a value twice, or one from outside; an output needs a node of its own.
     graph.outputs.extend(inner.Identity(x) for x in (on, *after))
     trips = count if isinstance(count, ir.Value) else op.dim(count)
     final = list(op.Loop(trips, op.const(True), *state, body=graph, _outputs=len(state)))

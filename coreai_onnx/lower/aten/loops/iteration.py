@@ -35,6 +35,7 @@ def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) 
     graph.inputs.extend([trip, going, *carried])
     after = list(step(inner, carried))
     outputs = [test(inner, after), *after]
+    # A step may return a value twice, or one from outside; an output needs a node of its own.
     graph.outputs.extend(inner.Identity(x) for x in outputs)
     final = list(op.Loop(None, test(op, list(state)), *state, body=graph, _outputs=len(state)))
     for x, before in zip(final, state, strict=True):
@@ -46,6 +47,7 @@ def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) 
 
 def any_true(op: OpBuilder, x: Value) -> Value:
     """Return whether any element of a boolean tensor is true, as a 0-d boolean."""
+    # ReduceMax accepts booleans only from opset 20 on.
     count = op.ReduceSum(op.Cast(x, to=int(ir.DataType.INT64)), keepdims=0)
     return op.Greater(count, 0)
 

@@ -84,6 +84,8 @@ def _scan(
     slices = [_stand_in(op, x, _without(x, axis), "slice") for x in inputs]
     graph.inputs.extend([*carried, *slices])
     after = list(step(inner, carried, slices))
+    # Scan returns the last states before the stacked ones. A value cannot be two outputs, so that
+    # each of them is an Identity of its own.
     copies = 2 if stacked else 1
     for _ in range(copies):
         for x, before in zip(after, state, strict=True):

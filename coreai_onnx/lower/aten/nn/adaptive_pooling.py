@@ -34,6 +34,7 @@ def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) ->
     """The average of every window, computed axis by axis, since windows are boxes."""
     axes = len(output_size)
     sizes = dims_of(self)[-axes:]
+    # ONNX's pools require a batch axis.
     batched = rank_of(self) == axes + 2
     if batched and dtype_of(self) in _KERNEL_DTYPES and 0 not in dims_of(self):
         if all(o == 1 for o in output_size):
@@ -65,6 +66,7 @@ def adaptive_max_pool(
     kernel = _even_windows(sizes, output_size)
     if kernel is not None and rank_of(self) == axes + 2 and dtype_of(self) in _KERNEL_DTYPES:
         largest, places = op.MaxPool(self, kernel_shape=kernel, strides=kernel, _outputs=2)
+        # Indices of MaxPool count through the whole tensor, those of torch through one channel.
         return largest, op.Mod(places, op.dim(numel(sizes)))
     windows = _gathered(op, self, output_size)
     count = op.reshape(op.Range(0, op.dim(numel(sizes)), 1), sizes)
@@ -143,6 +145,7 @@ def _places(op: OpBuilder, size: Dim, output: Dim) -> tuple[Value, Value, Value]
 
 def _static_places(op: OpBuilder, size: int, output: int) -> tuple[Value, Value, Value]:
     index = torch.arange(output)
+    # ⌈x⌉ = -⌊-x⌋
     start, end = index * size // output, -(-(index + 1) * size // output)
     widest = int((end - start).max()) if output else 0
     raw = start[:, None] + torch.arange(widest)

@@ -25,6 +25,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """The composite of the same name; causal alignment is upper left, as in torch."""
     tensors = query, key, value
+    # torch's decomposition handles dropout and vectors, which the composite does not.
     if dropout_p or not op.keeps(*tensors) or min(rank_of(x) for x in tensors) < 2:
         return NotImplemented
     causal = is_causal and attn_mask is None

@@ -42,6 +42,7 @@ def no_training(
 ) -> Value | tuple[Value, Value, Value]:
     """The batch norm with running statistics, and two empty tensors."""
     result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
+    # The composite has one result; the empty ones are needed only if the program uses them.
     return result if op.only_first_used else (result, _nothing(op), _nothing(op))
 
 
@@ -146,6 +147,7 @@ def instance_norm(
     if 0 in dims_of(input):
         return input
     x = wide(op, input)
+    # onnxruntime has no float64 kernel, and statistics of narrow dtypes are rounded below.
     if dtype_of(input) == torch.float32:
         scale, shift = _per_channel(op, x, weight, 1), _per_channel(op, x, bias, 0)
         return op.InstanceNormalization(x, scale, shift, epsilon=eps)
@@ -226,6 +228,7 @@ def _updated(
 
     def moved(old: Value, new: Value) -> Value:
         current = op.cast(new, dtype_of(old))
+        # In torch, momentum is the weight of the new value; in ONNX, that of the old one.
         return op.Add(op.Mul(old, 1 - momentum), op.Mul(current, momentum))
 
     return moved(mean, op.reshape(batch_mean, [dims[1]])), moved(variance, unbiased)

@@ -136,11 +136,14 @@ def _transposed(
         result = op.ConvTranspose(x, weight, bias, pads=pads, **options, **_kernel_shape(kernel))
     elif not is_static(kernel) and dtype_of(input) in _KERNEL_DTYPES:
         # the output padding restores elements that the padding would cut at the end
+        # exact_transposed needs static sizes. Here the padding cuts less at the end, or zeros
+        # follow.
         ends = [max(p - o, 0) for p, o in zip(padding, output_padding, strict=True)]
         more = [max(o - p, 0) for p, o in zip(padding, output_padding, strict=True)]
         options = {"group": groups, "strides": stride, "dilations": dilation}
         result = op.ConvTranspose(x, weight, pads=[*padding, *ends], **options)
         result = op.Pad(result, op.const([0] * (axes + 4) + more))
+        # Added after the padding, whose elements have the bias too.
         if bias is not None:
             result = op.Add(result, op.Reshape(bias, [-1, *[1] * axes]))
     else:

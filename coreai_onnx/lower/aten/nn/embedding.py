@@ -27,12 +27,14 @@ def embedding_renorm(
     power = op.Pow(op.Abs(self), norm_type)
     norms = op.Pow(op.ReduceSum(power, [1], keepdims=1), 1 / norm_type)
     rows = op.Reshape(indices, [-1, 1])
+    # Rows are marked, not scaled per index: a row that occurs twice is scaled once.
     named = op.ScatterND(
         op.expand(op.const(False), [size]),
         op.cast(rows, torch.int64),
         op.Expand(op.const(True), op.Shape(rows, end=1)),
     )
     large = op.And(op.Greater(norms, max_norm), op.reshape(named, [size, 1]))
+    # torch adds the same 1e-7.
     scale = op.Where(large, op.Div(max_norm, op.Add(norms, 1e-7)), op.like(norms, 1))
     return op.Mul(self, scale)
 
@@ -92,6 +94,7 @@ def _bag_of(op: OpBuilder, indices: Value, offsets: Value) -> Value:
     length = op.Shape(indices)
     places = op.Reshape(op.cast(offsets, torch.int64), [-1, 1])
     ones = op.Expand(op.const(1), op.Shape(places, end=1))
+    # One place more than indices: an empty last bag begins after them.
     none = op.Expand(op.const(0), op.Add(length, 1))
     begun = op.ScatterND(none, places, ones, reduction="add")
     return op.Sub(op.Slice(op.CumSum(begun, op.const(0)), [0], length, [0]), 1)

@@ -59,6 +59,7 @@ def exact_convolution(
     for place in itertools.product(*(range(k) for k in kernel)):
         part = window(op, padded, place, windows, stride, dilation)
         matrix = matrices
+        # Each Gather removes the last axis that is left.
         for offset in reversed(place):
             matrix = op.Gather(matrix, offset, axis=rank_of(matrix) - 1)
         term = op.MatMul(matrix, op.reshape(part, shape))
@@ -99,6 +100,7 @@ def exact_transposed(
     swapped = op.reshape(weight, [groups, inputs // groups, outputs, *kernel])
     swapped = op.transpose(swapped, [0, 2, 1, *range(3, 3 + axes)])
     flipped = op.reshape(swapped, [groups * outputs, inputs // groups, *kernel])
+    # With a negative step, an end far below zero includes the first element.
     last, ends = [-1] * axes, [-(2**62)] * axes
     flipped = op.Slice(flipped, last, ends, list(range(2, 2 + axes)), last)
     flipped = op.reshape(flipped, [groups * outputs, inputs // groups, *kernel])
@@ -106,6 +108,7 @@ def exact_transposed(
     for axis, step in enumerate(stride, start=2):
         spread = _spread(op, spread, axis, step)
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    # A full convolution, cut by the padding.
     begin = [r - p for r, p in zip(reach, padding, strict=True)]
     end = [b + o for b, o in zip(begin, output_padding, strict=True)]
     ones = [1] * axes

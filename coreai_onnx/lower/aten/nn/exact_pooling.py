@@ -28,6 +28,7 @@ def exact_maximum(
     windows = _windows(dims_of(x)[2:], kernel, stride, padding, dilation, ceil_mode=ceil_mode)
     pads = _pads(dims_of(x)[2:], windows, kernel, stride, padding, dilation)
     dtype = dtype_of(x)
+    # The padding must not win.
     lowest = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     padded, _ = pad_sizes(op, x, pads, lowest)
     places = list(itertools.product(*(range(k) for k in kernel)))
@@ -43,6 +44,7 @@ def exact_maximum(
         if winners is None:
             winners = op.Expand(here, op.Shape(part))
             continue
+        # Greater: as in torch, the first of equal elements wins.
         more = op.Greater(part, largest)
         largest, winners = (
             op.Where(more, part, largest),
@@ -72,6 +74,7 @@ def exact_average(
     border = padding if count_include_pad else [0] * len(kernel)
     counted = [as_dim(s + 2 * b) for s, b in zip(sizes, border, strict=True)]
     mask = op.expand(op.const(1, dtype_of(x)), [1, 1, *counted])
+    # The border counts if count_include_pad is set; what ceil_mode adds behind it never does.
     rest = [p - b for p, b in zip([*pads], [*border, *border], strict=True)]
     counts = _window_sum(op, pad_sizes(op, mask, rest, 0)[0], kernel, windows, stride)
     return op.Div(total, counts)

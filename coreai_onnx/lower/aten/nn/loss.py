@@ -44,15 +44,18 @@ def nll_loss_forward(
     axis = 1 if rank_of(self) > 1 else 0
     places = op.cast(target, torch.int64)
     used = op.Not(op.Equal(places, ignore_index))
+    # ignore_index, -100 by default, would be out of range.
     safe = op.Where(used, places, op.const(0))
     picked = op.Squeeze(op.GatherElements(self, op.Unsqueeze(safe, [axis]), axis=axis), [axis])
     if weight is None:
         weights = op.cast(used, dtype_of(self))
     else:
         weights = op.Where(used, op.Gather(weight, safe, axis=0), op.like(weight, 0))
+    # Where, not a weight of zero: 0 * -inf would be NaN.
     losses = op.Where(used, op.Neg(op.Mul(picked, weights)), op.like(self, 0))
     total = op.ReduceSum(weights, keepdims=0)
     if reduction == _NONE:
+        # Without a reduction, torch leaves the sum of the weights at zero.
         return losses, op.like(self, 0)
     loss = op.ReduceSum(losses, keepdims=0)
     return (op.Div(loss, total) if reduction == _MEAN else loss), total
@@ -82,6 +85,7 @@ def cross_entropy_loss(
     weighted = logs if factors is None else op.Mul(logs, factors)
     spread = op.Neg(op.ReduceSum(weighted, [axis], keepdims=0))
     used = op.Not(op.Equal(op.cast(target, torch.int64), ignore_index))
+    # Ignored targets count in neither of the two terms.
     spread = op.Where(used, spread, op.like(spread, 0))
     if reduction != _NONE:
         spread = op.ReduceSum(spread, keepdims=0)
@@ -182,6 +186,7 @@ def multilabel_margin_loss_forward(
     safe = op.Where(valid, labels, op.const(0))
     flags = op.cast(valid, torch.int64)
     nothing = op.expand(op.const(0), dims_of(x))
+    # Labels after the end write 0 to class 0; the maximum keeps a 1 that a label wrote there.
     hits = op.ScatterElements(nothing, safe, flags, axis=1, reduction="max")
     is_target = op.Greater(hits, 0)
     own = op.GatherElements(x, safe, axis=1)

@@ -34,6 +34,7 @@ def layer_norm(
         axes = _trailing_axes(normalized_shape)
         return op.composite("layer_norm", [input, weight, bias], axes=axes, eps=eps)
     x, (weight, bias) = _one_dtype(op, input, weight, bias)
+    # LayerNormalization requires a scale, of the normalized shape.
     if weight is None:
         weight = op.expand(op.like(x, 1), normalized_shape)
     if bias is not None:
@@ -170,6 +171,7 @@ def _normalized_groups(op: OpBuilder, x: Value, groups: int, eps: float) -> Valu
     dims = dims_of(x)
     rows = op.reshape(x, [dims[0], groups, _group_size(dims, groups)])
     if dtype_of(x) == torch.float32:
+        # InstanceNormalization requires scale and bias. A group is one of its channels.
         one, zero = (op.const(torch.full((groups,), float(v))) for v in (1, 0))
         normalized = op.InstanceNormalization(rows, one, zero, epsilon=eps)
     else:
@@ -181,6 +183,7 @@ def _normalized_groups(op: OpBuilder, x: Value, groups: int, eps: float) -> Valu
 def _group_size(dims: Sequence[Dim], groups: int) -> Dim:
     """Return the number of elements in a group of one sample."""
     size = numel(dims[1:])
+    # Channels are a multiple of groups, so that a quotient of symbols needs no floor.
     return size // groups if isinstance(size, int) else size / groups
 
 

@@ -47,6 +47,7 @@ def lut_to_dense(op: OpBuilder, indices: Value, lut: Value, axis: int | None = N
     """The composite ``lut_to_dense``; tables of other dtypes are cast to float32 and back."""
     shape, entries = _sizes(indices), _sizes(lut)[-2]
     constant = constant_or_none(indices)
+    # Codes that are computed at run time have a byte each; only constants can be packed.
     bits = _fewest(entries - 1) if constant is not None else _BYTE
     codes = _stream(op, indices, constant, bits)
     attributes = {"bits": bits, "shape": shape, "axis": (axis or 0) % len(shape)}
@@ -73,6 +74,7 @@ def constexpr_blockwise_shift_scale(
     factors = op.cast(scale, computed)
     shifted = zero_point is not None or minval is not None
     palette: _Palette | None = input.meta.get(_PALETTE)
+    # The rule of composites.compressed_ops.is_float4, by which the exported program has its shape.
     pairs = input_dtype == PAIRS or (is_powers(scale) and not shifted and input_dtype is None)
     if pairs and dtype_of(input) == torch.uint8:
         dense = _float4(op, input, factors)
@@ -96,6 +98,7 @@ def sparse_to_dense(op: OpBuilder, nonzero: Value, mask: Value) -> Value:
     shape, constant = _sizes(mask), constant_or_none(mask)
     if constant is None:
         present = op.cast(op.reshape(mask, [math.prod(shape)]), torch.int64)
+        # Absent elements read the zero in front of the values.
         places = op.Mul(op.CumSum(present, 0), present)
         zero = op.cast(op.const([0.0]), dtype_of(nonzero))
         return op.reshape(op.Gather(op.Concat(zero, nonzero, axis=0), places, axis=0), shape)
@@ -113,6 +116,7 @@ def _integers(op: OpBuilder, x: Value, low: int, *, keep: bool) -> tuple[Value, 
         return op.cast(codes, torch.uint8), _BYTE, low
     steps = constant.to(torch.int64)
     least, largest = (int(steps.min()), int(steps.max())) if steps.numel() else (0, 0)
+    # minval is the value of the lowest integer of the dtype, so that this must remain code 0.
     if keep or low == 0:
         bits, minimum = _fewest(largest - low), low
     else:
@@ -134,6 +138,7 @@ def _floats(op: OpBuilder, x: Value, factors: Value) -> Value:
     shape, dtype = _sizes(x), dtype_of(x)
     if x.const_value is None or dtype.itemsize > 1:
         return op.Mul(op.cast(x, dtype_of(factors)), _tiled(op, factors, shape))
+    # A copy, because torch warns about memory that is not writable.
     data = torch.from_numpy(x.const_value.numpy().view("uint8").copy())
     indices, table = float_table(data.view(dtype), dtype)
     return _looked_up(op, _stream(op, x, indices, _BYTE), _BYTE, shape, table, factors)

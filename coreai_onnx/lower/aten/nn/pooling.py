@@ -75,6 +75,7 @@ def _max_pool(
 ) -> tuple[Value, Value | None]:
     """Return the maxima and, if requested, their positions within the pooled axes."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
+    # Without strides, torch uses the sizes of the window.
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
     places: Value | None = None
@@ -136,6 +137,7 @@ def _avg_pool(
             strides=strides,
             pads=[*pads, *pads],
             ceil_mode=int(ceil_mode),
+            # With a divisor, every window counts all its elements, so that its sum can be restored.
             count_include_pad=int(with_pad or divisor is not None),
         )
         if divisor is not None:

@@ -33,7 +33,10 @@ class Cell:
     attributes: tuple[tuple[str, Any], ...] = ()
 
 
+# torch's gates are i, f, g, o; those of ONNX are i, o, f, c.
 LSTM = Cell("LSTM", (0, 3, 1, 2), states=2)
+# torch's gates are r, z, n; those of ONNX are z, r, h. torch multiplies the product of the hidden
+# state by the reset gate, ONNX the hidden state itself unless linear_before_reset is set.
 GRU = Cell("GRU", (1, 0, 2), attributes=(("linear_before_reset", 1),))
 TANH = Cell("RNN", (0,), attributes=(("activations", "Tanh"),))
 RELU = Cell("RNN", (0,), attributes=(("activations", "Relu"),))
@@ -185,6 +188,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
     """Return all hidden states [steps, batch, directions * hidden], and the last states."""
     directions = 2 if layers.bidirectional else 1
     per_direction = 4 if layers.has_biases else 2
+    # A projection adds a weight per layer and direction; no other argument indicates one.
     if len(layers.params) != layers.count * directions * per_direction:
         raise LoweringError(
             "a recurrent layer with projections (proj_size) has no ONNX op",
@@ -197,6 +201,7 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
         params = layers.params[layer * per_layer : (layer + 1) * per_layer]
         parts = [params[i : i + per_direction] for i in range(0, per_layer, per_direction)]
         first, end = layer * directions, (layer + 1) * directions
+        # torch stacks the states of all layers and directions on the first axis.
         states = [op.slice(h, 0, first, end) if layers.count > 1 else h for h in hx]
         x, *last = _layer(op, layers.cell, x, parts, states)
         for found, h in zip(collected, last, strict=True):
@@ -215,6 +220,7 @@ def _layer(
     stacked = [_stacked(op, [_reordered(op, p[i], cell, hidden) for p in params]) for i in (0, 1)]
     bias = None
     if len(params[0]) == 4:
+        # ONNX has one vector of biases: those of the input, then those of the hidden state.
         both = [
             op.Concat(*(_reordered(op, b, cell, hidden) for b in p[2:]), axis=0) for p in params
         ]
@@ -233,6 +239,7 @@ def _layer(
     )
     joined: Dim = as_dim(hidden * len(params))
     if len(params) == 1:
+        # ONNX gives directions an axis; torch joins them along the features.
         flat = op.squeeze(y, [1])
     else:
         flat = op.reshape(op.transpose(y, [0, 2, 1, 3]), [steps, batch, joined])

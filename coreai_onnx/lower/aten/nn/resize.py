@@ -54,6 +54,8 @@ def resize(
     if sizes is not None and is_static(sizes) and is_static(dims_of(x)[2:]):
         if tuple(sizes) == dims_of(x)[2:] and not any(factors):
             return x
+        # For other factors the nearest pixel depends on how a coordinate is rounded; torch's own
+        # function chooses it.
         if mode == "nearest" and not _has_integer_factors(x, sizes, factors):
             return _gathered(op, x, sizes, factors, exact=exact)
         if antialias:
@@ -73,6 +75,7 @@ def resize(
     options["coordinate_transformation_mode"] = coordinates
     data = x if dtype_of(x) in _SCALABLE else op.cast(x, torch.float32)
     if any(factors):
+        # Resize takes either sizes or scales; coordinates that follow from scales need the latter.
         known = [f or 1.0 for f in factors]
         result = op.Resize(data, None, [1.0, 1.0, *known], **options)
     else:
@@ -123,6 +126,8 @@ def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
         elif scale == int(scale):
             found.append(as_dim(size * int(scale)))
         else:
+            # A scale such as 1/3 has no exact float. Scales that are not fractions with such a
+            # denominator are multiplied at run time.
             ratio = Fraction(scale).limit_denominator(1024)
             if float(ratio) != scale:
                 return None

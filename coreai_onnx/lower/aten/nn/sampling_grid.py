@@ -11,6 +11,7 @@ from coreai_onnx.lower.walk.registry import lowers
 
 _PADDINGS = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")
+# Opset 20 renamed the modes when it added volumes.
 _MODES_BEFORE_20 = ("bilinear", "nearest", "bicubic")
 _DEPTH_DTYPES = (torch.float32, torch.float64, torch.int8, torch.uint8)
 

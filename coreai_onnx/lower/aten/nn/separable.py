@@ -34,6 +34,8 @@ def taps(where: torch.Tensor, old: int, kernel: int) -> tuple[torch.Tensor, torc
     processing" (1981), with a = -0.75.
     """
     if kernel == LINEAR:
+        # As in torch, which clamps the coordinate of a linear filter, but only the indices of a
+        # cubic one.
         where = where.clamp(min=0)
     below = where.floor()
     t = where - below

@@ -82,6 +82,7 @@ def native_dropout(
 
 def _dropout(op: OpBuilder, x: Value, p: float) -> tuple[Value, Value]:
     if p >= 1:
+        # The ratio of Dropout must be below 1.
         return op.Mul(x, 0.0), op.expand(op.const(False), dims_of(x))
     result, mask = op.Dropout(x, op.const(p, torch.float32), op.const(True), _outputs=2)
     return result, mask

@@ -90,6 +90,7 @@ class _Chunks:
 
 
 def _chunks_of(length: Dim, longest: int) -> _Chunks:
+    # At least 1, because the length is divided by it.
     size = as_dim(Max(1, Min(length, longest)))
     return _Chunks(length, size, as_dim(FloorDiv(length + size - 1, size)))
 

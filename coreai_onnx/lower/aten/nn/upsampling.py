@@ -46,6 +46,7 @@ def _register(
     ) -> Value:
         """The image in other sizes."""
         factors = [scales] if len(output_size) == 1 else [scales_d, scales_h, scales_w]
+        # An op has the parameters of its own axes only, which are the last ones.
         factors = factors[-len(output_size) :]
         corners = {"align_corners": align_corners}
         return resize(op, self, output_size, factors, mode, **filters, **corners)

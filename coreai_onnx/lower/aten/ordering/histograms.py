@@ -33,6 +33,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
     if dims_of(x) == (0,):
         return filled(op, [bins], 0, dtype)
     low, high = op.const(float(min), torch.float64), op.const(float(max), torch.float64)
+    # As in torch, equal limits stand for the extremes of the elements.
     if min == max:
         low, high = (op.node(f"Reduce{e}", wide, keepdims=0) for e in ("Min", "Max"))
         flat_range = op.Equal(low, high)
@@ -40,6 +41,7 @@ def histc(op: OpBuilder, self: Value, bins: int = 100, min: Number = 0, max: Num
         high = op.Where(flat_range, op.Add(high, 1.0), high)
     inside = op.And(op.GreaterOrEqual(wide, low), op.LessOrEqual(wide, high))
     place = op.Div(op.Mul(op.Sub(wide, low), float(bins)), op.Sub(high, low))
+    # The last bin is closed; one more bin collects the elements outside.
     index = op.Min(op.cast(op.Where(inside, place, 0.0), torch.int64), bins - 1)
     index = op.Where(inside, index, bins)
     target = filled(op, [bins + 1], 0, torch.float32)
@@ -112,6 +114,7 @@ def _histogram(
     index, inside = _bin_index(op, points, edges, sizes)
     ones = op.expand(op.const(1, dtype), [count])
     amounts = ones if weight is None else flat(op, op.cast(weight, dtype))
+    # A point outside has bin 0, to which it must add nothing.
     amounts = op.Where(inside, amounts, 0.0)
     total = int(numel(sizes))
     target = filled(op, [total], 0, dtype)
@@ -138,6 +141,7 @@ def _bin_index(
         x = set_dims(op.Gather(points, op.const(axis), axis=1), (count,))
         last = op.Gather(edge, op.const(size), axis=0)
         place = op.Sub(insertion_index(op, edge, x, right=True), 1)
+        # The last bin is closed.
         place = op.Where(op.Equal(x, last), size - 1, place)
         fits = op.And(op.GreaterOrEqual(place, 0), op.LessOrEqual(x, last))
         inside = op.And(inside, fits)

@@ -60,6 +60,7 @@ def _quantile(
     missing = op.cast(op.IsNaN(rows), dtype_of(x))
     count = op.ReduceSum(missing, [last], keepdims=1)
     fractions = op.reshape(q, [1]) if rank_of(q) == 0 else q
+    # NaN is sorted last: the elements that count are before it, and the last place returns it.
     if ignore_nan:
         places = op.Mul(fractions, op.Max(op.Sub(highest, count), 0.0))
     else:

@@ -29,6 +29,7 @@ def insertion_index(op: OpBuilder, sequence: Value, x: Value | Number, *, right:
     sequence, x = promote(op, sequence, x if isinstance(x, ir.Value) else op.const(x))
     row = op.unsqueeze(sequence, [rank_of(sequence) - 1]) if rank_of(sequence) > 1 else sequence
     column = op.unsqueeze(x, [rank_of(x)])
+    # Every element is compared: a binary search would need a loop.
     beyond = op.node("Greater" if right else "GreaterOrEqual", row, column)
     below = op.cast(op.Not(beyond), torch.int64)
     below = set_dims(below, (*dims_of(x), dims_of(sequence)[-1]))
@@ -69,6 +70,7 @@ def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool =
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
+    # All pairs are compared: ONNX has no op for sets.
     equal = op.Equal(column, flat(op, test_elements))
     counted = op.cast(equal, torch.int64)
     set_dims(counted, (*dims_of(elements), numel(dims_of(test_elements))))
@@ -102,6 +104,7 @@ def bincount(op: OpBuilder, self: Value, weights: Value | None = None, minlength
     (size,) = dims_of(self)
     dtype = torch.int64 if weights is None else dtype_of(weights)
     if weights is not None and dtype not in (torch.float32, torch.float64):
+        # torch sums weights of other dtypes in float64.
         dtype = torch.float64
     if size == 0:
         return filled(op, [minlength], 0, torch.int64)

@@ -42,6 +42,7 @@ def ranked(op: OpBuilder, x: Value, k: Dim, axis: int, *, descending: bool) -> t
     """Return the first k elements in stable order, NaN as the greatest, and their indices."""
     values, indices = _top(op, order_key(op, x), k, axis, largest=descending)
     if is_float(x):
+        # The key has another dtype, and other numbers in place of NaN and infinity.
         values = op.GatherElements(x, indices, axis=axis)
     return values, indices
 
@@ -106,6 +107,7 @@ def median(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tu
     if not is_float(self):
         return values, indices
     has_nan = reduced(op, "ReduceMax", op.IsNaN(self), axis, keepdim=keepdim)
+    # order_key makes NaN the greatest element.
     first = extreme_index(op, self, axis, largest=True, keepdim=keepdim)
     return op.Where(has_nan, float("nan"), values), op.Where(has_nan, first, indices)
 
@@ -145,6 +147,7 @@ def mode(
         return self, op.const(0)
     axis = wrap(dim, rank)
     key = op.cast(self, torch.int64) if not is_float(self) else self
+    # All pairs are compared: ONNX has no op that counts equal elements along an axis.
     equal = op.Equal(op.unsqueeze(key, [axis]), op.unsqueeze(key, [axis + 1]))
     counts = op.ReduceSum(op.cast(equal, torch.int64), [axis + 1], keepdims=0)
     most = op.ReduceMax(counts, [axis], keepdims=1)

@@ -62,6 +62,7 @@ def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) ->
 
 
 def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:
+    # onnxruntime has no kernel of Unique for most integers.
     key = x if is_float(x) else op.cast(x, torch.int64)
     if 0 in dims_of(x):
         none = op.const([], torch.int64)
@@ -121,6 +122,7 @@ def _runs(op: OpBuilder, x: Value, axis: int) -> tuple[Value, Value, Value]:
     steps = op.cast(differ, torch.int64)
     if others:
         steps = op.ReduceMax(steps, others, keepdims=0)
+    # The first element always begins a run.
     starts = op.Concat(op.const([1]), steps, axis=0)
     set_dims(starts, (size,))
     first = op.cast(starts, torch.bool)

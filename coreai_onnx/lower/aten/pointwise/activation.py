@@ -132,6 +132,7 @@ def celu(op: OpBuilder, self: Value, alpha: Number = 1.0) -> Value:
     """self above zero, alpha * (exp(self / alpha) - 1) below."""
     if is_double(self):
         return _elu(op, self, float(alpha), 1.0, 1.0 / alpha)
+    # ONNX defines Celu for float32 only.
     return op.Celu(*widen(op, self), alpha=float(alpha))
 
 
@@ -159,6 +160,7 @@ def softplus_of(op: OpBuilder, x: Value) -> Value:
     """Return log(1 + exp(x)) without overflow."""
     if not is_double(x):
         return op.Softplus(x)
+    # The exponent is never positive, so that Exp cannot overflow.
     return op.Add(op.Max(x, 0.0), log1p_of(op, op.Exp(op.Neg(op.Abs(x)))))
 
 

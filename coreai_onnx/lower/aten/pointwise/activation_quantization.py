@@ -29,6 +29,7 @@ def quantize(
     """round(input / scale) + zero_point, or round((input - minval) / scale) + qmin, clamped."""
     values = op.cast(input, torch.float32)
     if output_dtype.is_floating_point:
+        # torch casts larger numbers to NaN or infinity; the reference clamps them first.
         largest = torch.finfo(output_dtype).max
         scaled = op.Div(values, _along(op, scale, axis, input))
         return op.cast(
@@ -45,6 +46,7 @@ def quantize(
         return quantize_per_tensor(
             op, values, scale, 0 if zero_point is None else zero_point, *last
         )
+    # QuantizeLinear takes the dtype of its result from the zero points.
     zeros = op.cast(op.Mul(scale, op.like(scale, 0)), last[2]) if zero_point is None else zero_point
     return quantize_per_channel(op, values, scale, zeros, axis % len(dims_of(input)), *last)
 

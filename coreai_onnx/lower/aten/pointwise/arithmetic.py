@@ -90,6 +90,8 @@ def floor_divide(op: OpBuilder, self: Value, other: Value | Number) -> Value:
         return op.Div(self, other)
     if _is_power_of_two(divisor):
         return op.Div(op.Sub(self, op.Mod(self, other)), other)  # cannot wrap around
+    # Div truncates, whereas the remainder of Mod has the sign of the divisor. Where their
+    # remainders differ, the quotient is one too high.
     quotient = op.Div(self, other)
     truncated_rest = op.Sub(self, op.Mul(quotient, other))
     carried = op.Not(op.Equal(op.Mod(self, other), truncated_rest))
@@ -105,6 +107,7 @@ def _floor_quotient(op: OpBuilder, self: Value, other: Value, divisor: Value | N
     quotient = op.Sub(quotient, op.cast(carried, dtype_of(wide)))
     if isinstance(divisor, int | float) and divisor != 0:
         return op.cast(quotient, dtype_of(self))
+    # The remainder of a division by zero is NaN; its quotient may be infinite.
     quotient = op.Where(op.Equal(divider, 0.0), op.Div(wide, divider), quotient)
     return op.cast(quotient, dtype_of(self))
 

@@ -143,6 +143,7 @@ def isfinite(op: OpBuilder, self: Value) -> Value:
     """Whether an element is neither NaN nor infinite."""
     if not is_float(self):
         return filled(op, self, True, torch.bool)
+    # False for NaN too, which is not less than anything.
     return op.Less(op.Abs(self), math.inf)
 
 
@@ -174,6 +175,7 @@ def nan_to_num(
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
     if posinf is None and neginf is None:
+        # All finite numbers are within these limits, so that only infinities change.
         return op.Clip(numbers, low, high)
     numbers = op.Where(op.Equal(numbers, math.inf), op.like(self, high), numbers)
     return op.Where(op.Equal(self, -math.inf), op.like(self, low), numbers)
@@ -199,6 +201,7 @@ def isclose(
     a, b = promote_to_float(op, self, other)
     error = op.Abs(op.Sub(a, b))
     allowed = op.Add(op.Abs(op.Mul(b, rtol)), atol)
+    # An infinite other allows any error, but only equal infinities are close.
     near = op.And(op.LessOrEqual(error, allowed), op.Less(error, math.inf))
     return op.Or(close, near)
 

@@ -39,6 +39,7 @@ def join(op: OpBuilder, re: Value, im: Value) -> Value:
 
 def as_pairs(op: OpBuilder, x: Value) -> Value:
     """Return a complex value as a real one with one more axis."""
+    # Not x itself, which is marked as complex.
     return op.Identity(x)
 
 
@@ -88,6 +89,7 @@ def by_parts(*names: str) -> None:
 
         @lowers(name, complex=True)
         @functools.wraps(real)
+        # The default binds the lowering of this name; a closure would see the last one of the loop.
         def lower(op: OpBuilder, *args: Any, _real: Lowering = real, **kwargs: Any) -> Any:
             re, im = (
                 _real(
@@ -124,6 +126,7 @@ def along_axes(table: Mapping[str, Sequence[int]], extra: int = 0) -> None:
             rank = rank_of(example) + extra
             rest = list(args)
             while len(rest) < max(_places, default=0):
+                # Axes that are not passed have the default 0 in torch.
                 rest.append(0)
             for place in _places:
                 axes = rest[place - 1]

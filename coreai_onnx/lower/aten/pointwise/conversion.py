@@ -91,6 +91,7 @@ def view_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
     if source == dtype or (source.itemsize == dtype.itemsize and not floating):
         return op.cast(self, dtype)
     if source.itemsize == dtype.itemsize and torch.bool not in (source, dtype):
+        # BitCast exists from opset 26 on; before, bits are computed.
         if op.opset >= 26:
             return op.BitCast(self, to=int(ir_dtype(dtype)))
         integers = bits_of(op, self) if source.is_floating_point else self

@@ -88,6 +88,7 @@ def _small(op: OpBuilder, x: Value) -> Value:
 
 def _scaled_tail(op: OpBuilder, x: Value) -> Value:
     """Return erfcx(x) = exp(x²) erfc(x) for x >= 1 (values below 1 are clamped to 1)."""
+    # Where computes both branches; clipping keeps the unused one from overflowing.
     middle = op.Clip(x, 1.0, 8.0)
     far = op.Clip(x, 8.0, 1e50)
     near = op.Div(horner(op, middle, _P), horner(op, middle, _Q))
@@ -156,6 +157,7 @@ def erfinv(op: OpBuilder, self: Value) -> Value:
     half_tail = op.Mul(op.Sub(1.0, size), 0.5)
     x = op.Mul(_upper_quantile(op, half_tail), math.sqrt(0.5))
     slope = op.Mul(op.Exp(op.Neg(op.Mul(x, x))), 2 / math.sqrt(math.pi))
+    # 1 - |y| loses the last digits of a small y; one of Newton's steps on erf restores them.
     finer = op.Sub(x, op.Div(op.Sub(erf_of(op, x), size), slope))
     x = op.Where(op.Less(size, 0.5), finer, x)
     x = op.Where(op.Equal(size, 1.0), math.inf, x)

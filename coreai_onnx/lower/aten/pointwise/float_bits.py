@@ -70,9 +70,11 @@ def parts_of(op: OpBuilder, size: Value) -> tuple[Value, Value]:
     low = op.Less(size, 2.0**-1000)
     normal = op.Where(low, op.Mul(size, 2.0**64), size)
     guess = op.Add(op.Floor(op.Div(op.Log(normal), 0.6931471805599453)), 1.0)
+    # In two factors, because 2 ** -guess may be out of range.
     half = op.Floor(op.Mul(guess, 0.5))
     down = op.Mul(op.Pow(two, op.Neg(half)), normal)
     mantissa = op.Mul(down, op.Pow(two, op.Sub(half, guess)))
+    # The logarithm is rounded, so that the guess may be one off near powers of two.
     high, small = op.GreaterOrEqual(mantissa, 1.0), op.Less(mantissa, 0.5)
     step = op.Where(high, 1.0, op.Where(small, -1.0, none))
     exponent = op.Add(guess, step)
@@ -102,11 +104,13 @@ def magnitude_bits(op: OpBuilder, size: Value, layout: Layout) -> Value:
         op.Mul(op.cast(biased, torch.int64), 1 << layout.fraction), op.cast(fraction, torch.int64)
     )
     low = op.Where(op.LessOrEqual(biased, 0.0), size, op.const(0.0, torch.float64))
+    # In two factors: 1 / smallest overflows for float64.
     raised = op.Mul(op.Mul(low, 2.0**-400 / layout.smallest), 2.0**400)
     subnormal = op.cast(op.Round(raised), torch.int64)
     bits = op.Where(op.Less(biased, 0.5), subnormal, normal)
     bits = op.Where(op.Equal(size, 0.0), 0, bits)
     bits = op.Where(op.Equal(size, INF), layout.infinity, bits)
+    # torch writes quiet NaNs, with the highest bit of the fraction set.
     quiet = layout.infinity | 1 << (layout.fraction - 1)
     return op.Where(op.IsNaN(size), quiet, bits)
 
@@ -150,6 +154,7 @@ def nextafter(op: OpBuilder, self: Value, other: Value) -> Value:
     x, y = op.cast(self, torch.float64), op.cast(other, torch.float64)
     bits = magnitude_bits(op, op.Abs(x), layout)
     zero = op.Equal(x, 0.0)
+    # The bits without the sign are in the order of the magnitudes: one more is away from zero.
     away = op.Or(zero, op.Equal(op.Greater(x, 0.0), op.Greater(y, x)))
     bits = op.Add(bits, op.Where(away, op.const(1), -1))
     size = magnitude_from_bits(op, bits, layout)

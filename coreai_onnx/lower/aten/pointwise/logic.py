@@ -84,6 +84,7 @@ def left_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> Va
     dtype, bits = dtype_of(a), _BITS[dtype_of(a)]
     if isinstance(other, int):
         factor = 2**other if 0 <= other < bits else 0
+        # 2 ** 63 is out of range for int64; its negative has the same bits.
         power = torch.tensor(factor if factor < 2**63 else -factor).to(dtype)
         return op.Mul(a, op.const(power))
     shifted = _from_bits(op, op.BitShift(_to_bits(op, a), _amount(op, b), direction="LEFT"), dtype)
@@ -111,6 +112,8 @@ def right_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> V
         shifted = op.BitShift(_to_bits(op, a), _amount(op, b), direction="RIGHT")
         shifted = _from_bits(op, shifted, dtype)
         return op.Where(_outside(op, promote(op, a, other)[1], bits), op.like(a, 0), shifted)
+    # BitShift fills with zeros. The complement of a negative number is shifted, so that ones remain
+    # after the second complement.
     below = op.Less(a, op.like(a, 0))
     magnitude = op.Where(below, op.BitwiseNot(a), a)
     shifted = op.BitShift(_to_bits(op, magnitude), _amount(op, b), direction="RIGHT")
@@ -152,6 +155,7 @@ def gcd(op: OpBuilder, self: Value, other: Value) -> Value:
     def step(inner: OpBuilder, state: list[Value]) -> list[Value]:
         large, small = state
         done = inner.Equal(small, 0)
+        # Elements that are done wait for the others; they must not divide by zero.
         rest = remainder_of_truncation(inner, large, inner.Where(done, 1, small))
         return [inner.Where(done, large, small), inner.Where(done, 0, rest)]
 

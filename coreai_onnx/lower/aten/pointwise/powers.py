@@ -100,6 +100,7 @@ def rsqrt(op: OpBuilder, self: Value) -> Value:
 def cbrt(op: OpBuilder, self: Value) -> Value:
     """The real cube root, with the sign of self."""
     (x,) = widen(op, self)
+    # Pow of a negative number and a fraction is NaN.
     return op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3))
 
 
@@ -116,6 +117,7 @@ def hypot(op: OpBuilder, self: Value, other: Value) -> Value:
     large, small = op.Max(a, b), op.Min(a, b)
     ratio = op.Div(small, large)
     length = op.Mul(large, op.Sqrt(op.Add(op.Mul(ratio, ratio), 1.0)))
+    # Equal sides include zeros, whose ratio is NaN.
     length = op.Where(op.Or(op.Equal(large, 0.0), op.Equal(a, b)), op.Mul(large, 2**0.5), length)
     infinite = op.Or(op.IsInf(a), op.IsInf(b))
     return op.Where(infinite, float("inf"), length)

@@ -40,6 +40,7 @@ def quantize_per_tensor(
     """round(input / scale) + zero_point, clamped to [quant_min, quant_max]."""
     values = op.cast(input, torch.float32)
     scale = _scalar(op, scale, torch.float32)
+    # Limits that are tensors are known only at run time.
     if not _has_linear_ops(op, dtype) or not _are_numbers(quant_min, quant_max):
         zero_point = _scalar(op, zero_point, torch.float32)
         return _steps(op, values, scale, zero_point, quant_min, quant_max, dtype)
@@ -102,6 +103,7 @@ def dequantize_per_tensor(
     """(input - zero_point) * scale."""
     target = out_dtype or torch.float32
     if target == torch.float32 and _dequantizes(op, input, dtype, zero_point):
+        # DequantizeLinear takes no zero point for int32.
         zeros = None if dtype == torch.int32 else _scalar(op, zero_point, dtype)
         return op.DequantizeLinear(input, _scalar(op, scale, target), zeros)
     centered = op.Sub(op.cast(input, target), _scalar(op, zero_point, target))
@@ -189,6 +191,7 @@ def quantize_per_token(
     dtype: torch.dtype,
 ) -> Value:
     """round(input / scale + zero_point) per row, clamped to [quant_min, quant_max]."""
+    # As in torch, whose product with the reciprocal is rounded differently than a quotient.
     scaled = op.Mul(*promote(op, input, op.Reciprocal(scales)))
     steps = op.Round(op.Add(*promote(op, scaled, zero_points)))
     kept = op.Clip(steps, op.like(steps, quant_min), op.like(steps, quant_max))
@@ -266,6 +269,7 @@ def _clamped(
     op: OpBuilder, steps: Value, low: Value | int, high: Value | int, dtype: torch.dtype
 ) -> Value:
     """Clamp quantized values where the limits are narrower than those of the dtype."""
+    # QuantizeLinear clamps to the limits of the dtype.
     info = torch.iinfo(dtype)
     assert isinstance(low, int)
     assert isinstance(high, int)
@@ -290,6 +294,7 @@ def _groups(input: Value, scales: Value, group_size: int) -> Sequence[Dim]:
     """Return the number of rows, of groups in a row, and of elements in a group."""
     rows, columns = dims_of(input)
     if isinstance(columns, int) and group_size > columns and dims_of(scales)[-1] == 1:
+        # A single group may be declared longer than the rows.
         group_size = columns
     return rows, columns // group_size, group_size
 

@@ -33,6 +33,7 @@ def atan_of(op: OpBuilder, x: Value) -> Value:
     """
     if not is_double(x):
         return op.Atan(x)
+    # float32 overflows at 3.4e38; beyond 1e30 the result is ±π/2 to the last bit.
     near = op.Clip(x, -1e30, 1e30)
     y = op.Cast(op.Atan(op.Cast(near, to=int(ir.DataType.FLOAT))), to=int(ir.DataType.DOUBLE))
     sine, cosine = op.Sin(y), op.Cos(y)
@@ -72,6 +73,7 @@ def atan2(op: OpBuilder, self: Value, other: Value) -> Value:
     both_infinite = op.And(op.IsInf(y), op.IsInf(x))
     ratio = op.Div(op.Abs(y), op.Abs(x))
     ratio = op.Where(both_zero, op.like(x, 0.0), ratio)
+    # As in C, an infinite point is on a diagonal.
     ratio = op.Where(both_infinite, op.like(x, 1.0), ratio)
     angle = atan_of(op, ratio)
     angle = op.Where(is_negative(op, x), op.Sub(math.pi, angle), angle)
@@ -96,6 +98,7 @@ def sinh(op: OpBuilder, self: Value) -> Value:
     half = op.Tanh(op.Mul(size, 0.5))
     rise = op.Mul(half, op.Add(op.Exp(size), 1.0))
     grown = op.Mul(
+        # inf / inf is NaN; the quotient tends to 1.
         op.Add(rise, op.Where(op.IsInf(rise), op.like(x, 1.0), op.Div(rise, op.Add(rise, 1.0)))),
         0.5,
     )
@@ -120,6 +123,7 @@ def asinh(op: OpBuilder, self: Value) -> Value:
     size = op.Abs(x)
     square = op.Mul(size, size)
     small = log1p_of(op, op.Add(size, op.Div(square, op.Add(op.Sqrt(op.Add(square, 1.0)), 1.0))))
+    # Above 1e8, 1 + x² is rounded to x², and the square may overflow.
     large = op.Add(op.Log(size), math.log(2.0))
     value = op.Where(op.Greater(size, 1e8), large, small)
     return op.Where(op.Less(x, 0.0), op.Neg(value), value)
@@ -132,6 +136,7 @@ def acosh(op: OpBuilder, self: Value) -> Value:
     if not is_double(x):
         return op.Acosh(x)
     t = op.Sub(x, 1.0)
+    # As for asinh, the square of large numbers may overflow.
     small = log1p_of(op, op.Add(t, op.Sqrt(op.Mul(t, op.Add(t, 2.0)))))
     return op.Where(op.Greater(x, 1e8), op.Add(op.Log(x), math.log(2.0)), small)
 

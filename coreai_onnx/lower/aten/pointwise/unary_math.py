@@ -61,6 +61,7 @@ def abs(op: OpBuilder, self: Value) -> Value:
 @lowers("aten.neg.default", "prims.neg.default")
 def neg(op: OpBuilder, self: Value) -> Value:
     """-self; an unsigned integer wraps around."""
+    # Neg does not accept unsigned integers.
     if is_integer(self) and self.dtype in (ir.DataType.UINT8, ir.DataType.UINT16):
         return op.Sub(op.like(self, 0), self)
     return op.Neg(self)
@@ -148,6 +149,7 @@ def logaddexp(op: OpBuilder, self: Value, other: Value) -> Value:
     """log(exp(self) + exp(other)) without overflow."""
     a, b = widen(op, self, other)
     gap = log1p_of(op, op.Exp(op.Neg(op.Abs(op.Sub(a, b)))))
+    # Equal infinities have no difference.
     return op.Where(op.Equal(a, b), op.Add(a, math.log(2.0)), op.Add(op.Max(a, b), gap))
 
 

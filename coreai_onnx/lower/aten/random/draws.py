@@ -41,6 +41,7 @@ def _random_op(op: OpBuilder, op_type: str, size: Sequence[Dim], wide: torch.dty
     if is_static(size):
         result = op.node(op_type, shape=[int(d) for d in size], dtype=int(kind))
     else:
+        # The shape of RandomUniform and RandomNormal is an attribute, which cannot be symbolic.
         result = op.node(f"{op_type}Like", filled(op, size, 0, wide), dtype=int(kind))
     result.dtype = kind
     return set_dims(result, tuple(size))
@@ -79,6 +80,7 @@ def normal_numbers(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Va
 
 def _integers(op: OpBuilder, low: Any, high: Any, size: Sequence[Dim], dtype: torch.dtype) -> Value:
     """Return integers from low to high - 1."""
+    # float32 would not reach every integer above 2 ** 24.
     numbers = uniform_numbers(op, size, torch.float64)
     first, beyond = (_double(op, x) for x in (low, high))
     whole = op.Floor(op.Mul(numbers, op.Sub(beyond, first)))
@@ -218,6 +220,7 @@ def exponential(op: OpBuilder, self: Value, lambd: float = 1.0) -> Value:
 
 
 def _exponential(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Value:
+    # 1 - u is in (0, 1], so that its logarithm is finite.
     return op.Neg(op.Log(op.Sub(1.0, uniform_numbers(op, size, dtype))))
 
 
@@ -225,6 +228,7 @@ def _exponential(op: OpBuilder, size: Sequence[Dim], dtype: torch.dtype) -> Valu
 def geometric(op: OpBuilder, self: Value, p: float) -> Value:
     """The number of trials until the first success: ⌈log(1 - u) / log(1 - p)⌉."""
     waits = op.Div(_exponential(op, dims_of(self), torch.float64), -math.log1p(-p))
+    # u = 0 would give no trial.
     return op.cast(op.Max(op.Ceil(waits), 1.0), dtype_of(self))
 
 
@@ -253,10 +257,12 @@ def multinomial(
     axis = wrap(-1, rank_of(self))
     dims = dims_of(self)
     if not replacement:
+        # The greatest w / e are the least e / w; weights of zero come last.
         keys = op.Div(self, _exponential(op, dims, dtype_of(self)))
         return op.TopK(keys, op.shape([num_samples]), axis=axis, _outputs=2)[1]
     total = op.CumSum(op.cast(self, torch.float64), op.const(axis))
     whole = op.ReduceSum(op.cast(self, torch.float64), [axis], keepdims=1)
     draws = op.Mul(uniform_numbers(op, [*dims[:-1], num_samples], torch.float64), whole)
+    # Equal sums count, so that a draw of 0 passes leading weights of zero.
     below = op.LessOrEqual(op.unsqueeze(total, [axis]), op.unsqueeze(draws, [axis + 1]))
     return op.ReduceSum(op.cast(below, torch.int64), [-1], keepdims=0)

@@ -34,6 +34,7 @@ def hash_tensor(
     rows = op.reshape(turned, [numel([dims[a] for a in axes]), *sizes])
     start = set_dims(op.expand(op.const(0), list(sizes)), sizes)
 
+    # ONNX has no reduction by exclusive or.
     def step(op: OpBuilder, state: list[Value], part: list[Value]) -> list[Value]:
         return [set_dims(op.BitwiseXor(state[0], part[0]), sizes)]
 

@@ -48,6 +48,7 @@ def cumprod(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None =
     if not dims:
         return x
     axis = wrap(dim, len(dims))
+    # CumProd exists from opset 26 on.
     if op.opset >= 26:
         return op.CumProd(x, op.const(axis))
     if 0 in dims:
@@ -69,6 +70,7 @@ def logcumsumexp(op: OpBuilder, self: Value, dim: int) -> Value:
     if not dims or 0 in dims:
         return x
     axis = wrap(dim, len(dims))
+    # The logarithm of an empty sum.
     start = filled(op, _slice_dims(dims, axis), -float("inf"), dtype_of(x))
     return scan(op, [x], axis, [start], lambda o, state, x: [_logaddexp(o, state[0], x[0])])[0]
 
@@ -98,6 +100,7 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
         return x, filled(op, dims, 0, torch.int64)
     axis = wrap(dim, len(dims))
     rest = _slice_dims(dims, axis)
+    # Booleans have no order in ONNX.
     wide = op.cast(x, torch.uint8) if is_bool(x) else x
 
     def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
@@ -127,6 +130,7 @@ def diff(
     """x[i + 1] - x[i], n times; for booleans, whether they differ."""
     axis = wrap(dim, rank_of(self))
     x = self
+    # As in torch, n = 0 ignores them.
     if n > 0 and (prepend is not None or append is not None):
         x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
     for _ in range(n):

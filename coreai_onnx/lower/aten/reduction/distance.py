@@ -42,6 +42,7 @@ def pdist(op: OpBuilder, self: Value, p: float = 2.0) -> Value:
         first, second = (op.const(i) for i in torch.triu_indices(rows, rows, 1).unbind())
     else:
         places = op.Range(0, op.dim(rows), 1)
+        # NonZero lists the pairs row by row, in the order of torch.
         pairs = op.NonZero(op.Less(op.Unsqueeze(places, [1]), places))
         first, second = op.Gather(pairs, 0, axis=0), op.Gather(pairs, 1, axis=0)
     return _norm(op, op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0)), p)
@@ -55,6 +56,7 @@ def _by_product(op: OpBuilder, x1: Value, x2: Value) -> Value:
     right = op.Concat(x2, ones2, second, axis=-1)
     rank = len(dims_of(x2))
     swapped = op.Transpose(right, perm=[*range(rank - 2), rank - 1, rank - 2])
+    # Rounding may make the square of a short distance negative.
     return op.Sqrt(op.Max(op.MatMul(left, swapped), 0))
 
 

@@ -61,6 +61,7 @@ def extreme_index(
         return op.const(0)
     key = order_key(op, x, nan_last=largest)
     if axis is None:
+        # Without an axis, torch counts through the flattened tensor.
         key = flat(op, key)
     op_type = "ArgMax" if largest else "ArgMin"
     keepdims = int(keepdim and axis is not None)

@@ -23,6 +23,7 @@ def variance(
     """Return Σ(x - mean)² / max(0, n - correction) and the mean, in the compute dtype."""
     (wide,) = widen(op, x)
     center = reduced(op, "ReduceMean", wide, axes, keepdim=True)
+    # Pow, which fusions of onnxruntime match.
     squares = op.Pow(op.Sub(wide, center), 2.0)
     count = reduced_count(x, axes)
     less = 1 if correction is None else correction
@@ -31,6 +32,7 @@ def variance(
         return reduced(op, "ReduceMean", squares, axes, keepdim=keepdim), mean
     total = reduced(op, "ReduceSum", squares, axes, keepdim=keepdim)
     if count == 0:
+        # NaN, as in torch; a constant would not have the shape of the result.
         return op.Div(total, 0.0), op.Div(mean, 0.0)
     return op.Div(total, _degrees(op, count, less, dtype_of(wide))), mean
 

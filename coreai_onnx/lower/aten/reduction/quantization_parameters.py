@@ -65,6 +65,7 @@ def choose_qparams_per_token_asymmetric(op: OpBuilder, input: Value) -> tuple[Va
     low, high = op.Min(low, op.like(low, 0)), op.Max(high, op.like(high, 0))
     scale = op.Max(op.Div(op.Sub(high, low), 255.0), _EPS)
     first, last = op.Div(low, scale), op.Div(high, scale)
+    # As in torch, one end of the range determines the zero point, that with the smaller error.
     error = op.Add(op.Add(first, -128.0), op.Add(last, 127.0))
     zero = op.Where(op.Greater(error, 0.0), op.Sub(-128.0, first), op.Sub(127.0, last))
     zero = op.Round(op.Clip(zero, -128.0, 127.0))

@@ -97,6 +97,7 @@ def prod(
     if dtype == torch.bool:
         return _all(op, self, dim, keepdim=keepdim)
     factors = _addends(op, self, dtype)
+    # A product of booleans is 0 or 1, which ReduceProd computes exactly.
     if is_integer(factors) and not is_bool(self) and rank_of(self) and 0 not in dims_of(self):
         return exact_product(op, factors, dim, keepdim=keepdim)
     return reduced(op, "ReduceProd", factors, dim, keepdim=keepdim)

@@ -33,6 +33,7 @@ def _in_blocks(op: OpBuilder, tensor: Value, scale: Value) -> tuple[Value, Value
     """Return both in float32, with an axis for the blocks and one inside of them where needed."""
     values, scale = op.cast(tensor, torch.float32), op.cast(scale, torch.float32)
     dims, blocks = dims_of(tensor), dims_of(scale)
+    # Scales per tensor or per row broadcast as they are.
     if all(size in {1, dim} for size, dim in zip(reversed(blocks), reversed(dims), strict=False)):
         return values, scale
     whole: list[Dim] = []

@@ -120,6 +120,7 @@ def repeat_interleave_index(op: OpBuilder, repeats: Value) -> Value:
         return op.const([], torch.int64)
     wide = op.cast(repeats, torch.int64)
     most = op.ReduceMax(wide, keepdims=0)
+    # Row i of a mask has as many true elements as index i has repetitions; NonZero lists them.
     slots = op.Range(op.const(0), most, op.const(1))
     taken = op.Less(op.unsqueeze(slots, [0]), op.unsqueeze(wide, [1]))
     rows = op.Gather(op.NonZero(taken), op.const(0), axis=0)
@@ -154,6 +155,7 @@ def roll(
     moves = list(shifts) if isinstance(shifts, Sequence) else [shifts]
     axes = list(dims) if isinstance(dims, Sequence) else [dims]
     if not axes:
+        # Without axes, torch rolls the flattened tensor.
         moved = _rolled(op, flat(op, self), 0, moves[0])
         return op.reshape(moved, dims_of(self))
     for shift, axis in zip(moves, axes, strict=True):
@@ -170,6 +172,7 @@ def _rolled(op: OpBuilder, x: Value, axis: int, shift: Dim) -> Value:
     if isinstance(size, int) and isinstance(shift, int):
         turn = shift % size
     else:
+        # PythonMod, because a shift may be negative.
         turn = as_dim(PythonMod(sympy.sympify(shift), sympy.sympify(size)))
     if turn == 0:
         return x

@@ -11,8 +11,10 @@ from coreai_onnx.export.compat.torch_names import FloorDiv
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, numel, set_dims
 
+# 32 KiB of int64: it bounds what a tensor that one node can compute adds to a file.
 LARGEST_CONSTANT = 4096
 """Maximum number of elements of a known tensor that is stored instead of computed."""
+# As the end of a Slice, which is clamped to the size of the axis.
 INT_MAX = 2**63 - 1
 
 
@@ -28,6 +30,8 @@ def floor_div(a: Dim, b: Dim) -> Dim:
     """Return a // b of dims."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
+    # torch's FloorDiv, as in the sizes of exported programs, so that equal sizes are equal
+    # expressions.
     return as_dim(FloorDiv(sympy.sympify(a), sympy.sympify(b)))
 
 
@@ -75,6 +79,7 @@ def reversed_along(op: OpBuilder, x: Value, axes: Sequence[int]) -> Value:
     if not axes:
         return x
     count = len(axes)
+    # With a negative step, an end far below zero includes the first element.
     result = op.Slice(
         x, [-1] * count, op.const([-INT_MAX] * count), op.const(list(axes)), [-1] * count
     )
@@ -90,6 +95,7 @@ def constant_or_none(x: Value) -> torch.Tensor | None:
     """Return the tensor of a constant value, or None."""
     if x.const_value is None:
         return None
+    # A copy, because torch warns about memory that is not writable.
     return torch.from_numpy(x.const_value.numpy().copy())
 
 

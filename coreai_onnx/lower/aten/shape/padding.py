@@ -44,6 +44,7 @@ def pad(
 
 
 def _register_mode(names: Sequence[str], mode: str) -> None:
+    # Whole, because their decompositions index the input by computed positions.
     @lowers(*names, whole=True)
     def lowering(op: OpBuilder, self: Value, padding: Sequence[Dim]) -> Value:
         """self padded with its own elements."""
@@ -68,6 +69,7 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
     for i in range(len(widths) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
     for axis in range(rank):
+        # The border is read from the axis before it is cropped.
         if mode in ("edge", "reflect") and _cuts(before[axis], after[axis]):
             x = _bordered(op, x, axis, int(before[axis]), int(after[axis]), mode)
             before[axis] = after[axis] = 0
@@ -231,6 +233,7 @@ def _scattered_columns(
     height, width = (int(s) + 2 * p for s, p in zip(size, padding, strict=True))
     n, rows, _ = dims_of(x)
     channels = floor_div(rows, kernel[0] * kernel[1])
+    # Unfolding the numbers of the pixels gives the pixel to which each element is added.
     plane = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
     index = torch.nn.functional.unfold(plane, kernel, dilation, 0, stride).long().reshape(-1)
     count = index.numel()

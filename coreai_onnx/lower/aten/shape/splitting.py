@@ -64,6 +64,7 @@ def narrow(op: OpBuilder, self: Value, dim: int, start: Dim, length: Dim) -> Val
 def unbind(op: OpBuilder, self: Value, dim: int = 0) -> list[Value]:
     """self[..., i, ...] for every i of an axis."""
     axis = wrap(dim, rank_of(self))
+    # The export fixes the number of results.
     parts = _equal_parts(op, self, axis, 1, len(op.scope.traced.result))
     return [op.squeeze(part, [axis]) for part in parts]
 
@@ -95,6 +96,7 @@ def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) ->
     if isinstance(size, int) and isinstance(length, int):
         lengths = [max(0, min(length, size - i * length)) for i in range(count)]
         return _parts(op, x, axis, lengths)
+    # Slices, because Split would need the length of the last range.
     bounds = [length * i for i in range(count)]
     return [
         sliced(op, x, axis, start, None if i == count - 1 else start + length)

@@ -60,11 +60,13 @@ def as_strided(
     storage, base = _storage(op, self)
     offset = as_dim((base if storage_offset is None else storage_offset) - base)
     count = dims_of(storage)[0]
+    # The elements are in order: no index is needed.
     if offset == 0 and numel(size) == count and list(stride) == _contiguous_strides(size):
         return op.reshape(storage, size)
     steps = [(n - 1) * s for n, s in zip(size, stride, strict=True)]
     if 0 not in size and is_static((offset, count, *steps)):
         last = int(offset) + sum(int(step) for step in steps)
+        # The view has elements outside of the input.
         if int(offset) < 0 or last >= int(count):
             raise _hidden_storage(op)
     index = strided_index(op, size, stride, offset)
@@ -126,12 +128,15 @@ def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
     if example.is_contiguous():
         return flat(op, x), base
     strides = [as_dim(s) for s in example.stride()]
+    # An expanded axis has a single element in its storage.
     for axis in [i for i, s in enumerate(strides) if s == 0]:
         x = op.slice(x, axis, 0, 1)
     dims = dims_of(x)
     if not is_static((*dims, *strides)):
         raise _hidden_storage(op)
+    # Axes by descending stride are in the order of the storage.
     order = sorted(range(len(dims)), key=lambda i: (-int(strides[i]), i))
+    # The stride of an axis of size 1 has no effect.
     inner = [i for i in order if dims[i] != 1]
     expected = _contiguous_strides([dims[i] for i in inner])
     if [strides[i] for i in inner] != expected:

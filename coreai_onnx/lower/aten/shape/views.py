@@ -181,6 +181,7 @@ def transpose(op: OpBuilder, self: Value, dim0: int, dim1: int) -> Value:
     """self with two axes exchanged."""
     rank = rank_of(self)
     order = list(range(rank))
+    # torch accepts axes 0 and -1 of a 0-d tensor, which has none.
     if rank:
         order[dim0], order[dim1] = order[dim1], order[dim0]
     return op.transpose(self, order)

@@ -51,6 +51,7 @@ def fft_r2c(
     sizes = [dims_of(self)[a] for a in axes]
     x = dft(op, op.unsqueeze(self, [rank]), axes[-1], forward=True)
     if onesided:
+        # First, so that the other axes transform half as many rows.
         x = part(op, x, axes[-1], 0, half(sizes[-1]))
     for axis in axes[:-1]:
         x = dft(op, x, axis, forward=True)
@@ -113,6 +114,7 @@ def dft(op: OpBuilder, x: Value, axis: int, *, forward: bool) -> Value:
     alone = len(dims) == 2  # DFT requires a batch axis
     if alone:
         x, axis = op.unsqueeze(x, [0]), axis + 1
+    # Opset 20 made the axis an input.
     if op.opset >= 20:
         y = op.DFT(x, None, axis, inverse=int(not forward))
     else:
@@ -125,6 +127,7 @@ def normalized(
     op: OpBuilder, x: Value, sizes: Sequence[Dim], normalization: int, *, forward: bool
 ) -> Value:
     """Return the transform scaled by torch's normalization: 1 (0), 1 / √N (1) or 1 / N (2)."""
+    # The inverse DFT of ONNX is divided by the number of points already.
     power = {0: 0.0, _BY_ROOT: -0.5, _BY_SIZE: -1.0}[normalization] + (0 if forward else 1)
     count = numel(sizes)
     if power == 0:

@@ -60,6 +60,7 @@ def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
 def _irfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
     """Its inverse: 2 (N - 1) reals from N frequencies, or as many as requested."""
     p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
+    # Even and odd sizes have equally many frequencies; as in torch, the even one is the default.
     count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
     for axis, other in axes[:-1]:
         p = dft(op, _sized(op, p, axis, other), axis, forward=False)
@@ -76,6 +77,7 @@ def _hfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
     for axis, other in axes[:-1]:
         p = dft(op, _sized(op, p, axis, other), axis, forward=True)
     sizes = [*_sizes(p, axes[:-1]), count]
+    # But for its factor, a forward transform is the inverse transform of the conjugate.
     whole = mirrored(op, _conjugate(op, _sized(op, p, last, half(count))), last, count)
     re, _ = split(op, dft(op, whole, last, forward=False))
     re = normalized(op, re, [count], 0, forward=False)  # undoes the inverse's 1 / N
@@ -129,6 +131,7 @@ def _sized(op: OpBuilder, p: Value, axis: int, size: Dim | None) -> Value:
     after = (*dims[:axis], size, *dims[axis + 1 :])
     if isinstance(size, int) and isinstance(now, int) and size < now:
         return set_dims(op.slice(p, axis, 0, size), after)
+    # For symbolic sizes it is unknown which of Slice and Pad has an effect.
     more = op.Max(op.Sub(op.dim(size), op.dim(now)), 0)
     rank = len(dims)
     pads: list[Dim | Value] = [more if a == rank + axis else 0 for a in range(2 * rank)]

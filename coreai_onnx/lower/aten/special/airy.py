@@ -28,6 +28,7 @@ def airy_ai(op: OpBuilder, x: Value) -> Value:
     series 10.4.60 below.
     """
     (x,) = in_double(op, x)
+    # Where computes all branches; each gets arguments of its own range.
     middle = _power_series(op, op.Clip(x, -7.0, 2.0))
     low = _oscillating(op, op.Max(op.Neg(x), 7.0))
     high = op.Clip(x, 2.0, 1e6)

@@ -35,9 +35,11 @@ def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
     """
     share = np.arange(_POINTS + 1) / _POINTS
     weights = np.where((share == 0) | (share == 1), 0.5, 1.0) / _POINTS
+    # At the end of this part the integrand is at most exp(-40), which does not change the sum.
     width = op.Sqrt(op.Min(op.Div(20.0, op.Max(x, 1e-300)), 1.0))
     angles = op.Mul(op.unsqueeze(width, [-1]), op.const(share * math.pi))
     half = op.Sin(op.Mul(angles, 0.5))
+    # x stays finite, because the width is 0 for an infinite one, and 0 * inf is NaN.
     exponent = op.Mul(op.Mul(half, half), op.Mul(op.unsqueeze(op.Min(x, 1e300), [-1]), -2.0))
     terms = op.Exp(exponent)
     if order:
@@ -51,6 +53,7 @@ def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     value = scaled_i(op, size, order)
     if not scaled:
         half = op.Exp(op.Mul(size, 0.5))
+        # In two factors, because exp(x) overflows a little before I(x) does.
         value = op.Mul(op.Mul(value, half), half)
     if order:
         value = op.Mul(value, op.Sign(x))

@@ -49,6 +49,7 @@ def lgamma_of(op: OpBuilder, x: Value) -> Value:
     value = op.Add(op.Add(main, tail), 0.5 * math.log(2 * math.pi) - 0.5)
     value = op.Sub(value, op.Where(low, logs, op.like(x, 0.0)))
     value = op.Where(op.Equal(z, math.inf), math.inf, value)
+    # The distance to the next integer is exact, whereas π x is rounded.
     sine = op.Abs(op.Sin(op.Mul(op.Sub(x, op.Round(x)), math.pi)))
     mirrored = op.Sub(op.Sub(math.log(math.pi), op.Log(sine)), value)
     mirrored = op.Where(op.Equal(x, op.Floor(x)), math.inf, mirrored)
@@ -80,6 +81,7 @@ def digamma(op: OpBuilder, self: Value) -> Value:
     angle = op.Mul(op.Sub(x, op.Round(x)), math.pi)
     mirrored = op.Sub(value, op.Div(op.Mul(op.Cos(angle), math.pi), op.Sin(angle)))
     mirrored = op.Where(op.Equal(x, op.Floor(x)), math.nan, mirrored)
+    # As in torch, digamma is -inf at 0.0 and inf at -0.0.
     value = op.Where(op.Equal(x, 0.0), op.Neg(op.Reciprocal(x)), value)
     return op.Where(reflect, mirrored, value)
 
@@ -94,6 +96,7 @@ def zeta_of(op: OpBuilder, x: Value, q: Value) -> Value:
     dims = broadcast_dims(dims_of(x), dims_of(q))
     power, start = op.expand(op.Neg(x), dims), op.expand(q, dims)
     finite = op.Greater(start, -math.inf)
+    # -inf would never reach zero in the loop.
     start = op.Where(finite, start, op.like(q, 0.0))
 
     def below(inner: OpBuilder, state: list[Value]) -> Value:
@@ -178,6 +181,8 @@ def _incomplete(op: OpBuilder, self: Value, other: Value) -> tuple[Value, Value]
     log_front = op.Sub(op.Sub(op.Mul(a_, op.Log(x_)), x_), lgamma_of(op, a_))
     front = op.Exp(log_front)
     series = op.Less(x_, op.Add(a_, 1.0))
+    # The loops run until every element converges. Elements of the other branch get arguments for
+    # which this is soon.
     lower = op.Mul(front, _lower_series(op, a_, op.Where(series, x_, op.like(a, 0.0))))
     upper = op.Mul(front, _upper_fraction(op, a_, op.Where(series, op.Add(a_, 2.0), x_)))
     p = op.Where(series, lower, op.Sub(1.0, upper))
@@ -201,6 +206,7 @@ def _lower_series(op: OpBuilder, a: Value, x: Value) -> Value:
     """Return 1/a + x/(a (a + 1)) + x²/(a (a + 1) (a + 2)) + …, until terms are negligible."""
 
     def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
+        # Smaller terms do not change the sum, since the spacing of float64 is 2.2e-16.
         return any_true(inner, inner.Greater(state[1], inner.Mul(state[0], 1e-17)))
 
     def step(inner: OpBuilder, state: list[Value]) -> list[Value]:
@@ -231,5 +237,6 @@ def _upper_fraction(op: OpBuilder, a: Value, x: Value) -> Value:
     b = op.Add(op.Sub(x, a), 1.0)
     d = op.Reciprocal(b)
     none, one = op.Mul(a, 0.0), op.Add(op.Mul(a, 0.0), 1.0)
+    # 1e300 stands for infinity, from which the method starts.
     state = [d, op.Add(none, 1e300), d, none, b, one]
     return repeat_while(op, state, unfinished, step)[0]

@@ -88,6 +88,7 @@ _FAMILIES = {
 
 def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number) -> Value:
     """Return the polynomials of degrees trunc(n) at x; 0 for a negative degree."""
+    # The limits of torch for the two dtypes.
     limit = 512.0 if promoted_dtype(x, n) == torch.float64 else 128.0
     at, degree = in_double(op, x, n)
     dims = broadcast_dims(dims_of(at), dims_of(degree))
@@ -97,6 +98,7 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
         at = op.Sub(op.Mul(at, 2.0), 1.0)
     one = op.expand(op.like(at, 1.0), dims)
     first = op.Add(op.Mul(at, family.slope), family.offset)
+    # Beyond the limit the result is NaN, so that the loop need not run on.
     bound = op.Min(degree, limit + 1.0) if family.limited else degree
 
     def unfinished(inner: OpBuilder, state: list[Value]) -> Value:
@@ -110,6 +112,7 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
 
     start = [op.const(1.0, torch.float64), first, one]
     value = repeat_while(op, start, unfinished, step)[1]
+    # The loop starts at degree 1.
     value = op.Where(op.Less(degree, 1.0), one, value)
     if family.limited:
         value = op.Where(op.Greater(degree, limit), math.nan, value)
