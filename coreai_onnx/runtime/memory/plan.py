@@ -278,6 +278,7 @@ def _plan(
 ) -> MemoryPlan:
     """Return the plan of a run with these inputs and these outputs in memory of the caller."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
+    # A Python number has no `nbytes`; 8 bytes hold any that onnxruntime takes.
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
     added, kept = (inputs, given) if with_inputs else (0, {})
     found, alone = (
@@ -301,6 +302,7 @@ def _plan(
         weights=recording.weights,
         at_peak=_at_peak(found, live, recording, origins),
         buffers=(
+            # The caller may read an input at any time, so that it takes memory in every step.
             *(_planned([n], int(getattr(v, "nbytes", 8)), 0, steps - 1) for n, v in kept.items()),
             *(_planned(b.values, b.bytes, b.first, b.last) for b in alone),
         ),

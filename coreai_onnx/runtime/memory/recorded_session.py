@@ -104,6 +104,7 @@ class RecordedSession:
                 low_memory=low_memory,
                 configure=self._configure,
             )
+        # Ctrl-C while a large model is opened must not leave the folder behind.
         except BaseException:
             self._folder.cleanup()
             raise
@@ -132,6 +133,7 @@ class RecordedSession:
             outputs=frozenset(value.name for value in graph.output),
             shapes={v.name: dims for v in values if (dims := _dims(v)) is not None},
             weights=sum(_bytes_of(weight) for weight in graph.initializer),
+            # onnxruntime counts after each node, so that the first change is subtracted.
             before=(executed[0].in_use or 0) - executed[0].change if executed else 0,
             arena=executed[-1].held if executed else 0,
         )

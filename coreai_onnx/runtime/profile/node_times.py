@@ -141,6 +141,7 @@ class Profile:
             for node in execution.nodes:
                 for key, label in keys(node.place):
                     group = groups.setdefault(key, _Sum(label, node.place.where))
+                    # All executions do the same work, so that only one of them may count it.
                     group.add(execution, node, counts=execution is main)
         return {key: group.total() for key, group in groups.items()}
 

@@ -83,6 +83,7 @@ def read_runs(path: Path) -> list[Run]:
     """
     events = [event for event in json.loads(path.read_text()) if event.get("ph") == "X"]
     by_thread: dict[int, list[dict[str, Any]]] = {}
+    # Times are whole microseconds: a Loop may begin in that of its first node, and must precede it.
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         by_thread.setdefault(event["tid"], []).append(event)
     runs = [run for thread in by_thread.values() for run in _runs(thread)]
@@ -119,6 +120,7 @@ def _executed(events: Sequence[dict[str, Any]]) -> list[Executed]:
         Executed(
             event["name"].removesuffix(_END),
             event["args"].get("op_name", ""),
+            # Rounding can make the nodes of a Loop longer than the Loop.
             max(seconds, 0.0) * 1e-6,
             _tensors(event["args"].get("input_type_shape")),
             _tensors(event["args"].get("output_type_shape")),
@@ -179,6 +181,7 @@ class Owners:
             owners = [number, *(made_by.get(value.name) for value in node.outputs)]
             self._assign(node, owners)
             self._constants[node.name or ""] = [_constant(value) for value in node.inputs]
+        # Backwards, so that in a chain of inserted nodes each finds the place of its reader.
         for node in reversed(nodes):
             readers = (user.node for value in node.outputs for user in value.uses())
             self._assign(node, [self._found.get(reader.name or "") for reader in readers])

@@ -39,6 +39,8 @@ class OpenProgram:
     def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
+        # The models of a bundle share one data file. Mapped, it is in memory once; prepacked, once
+        # more for each entrypoint. None lets `OpenModel` decide by the operators of the model.
         several = _is_folder(source) and len(self._sources) > 1
         prepack = True if settings.prepack is None and not several else settings.prepack
         self._settings = replace(settings, prepack=prepack)
@@ -64,6 +66,7 @@ class OpenProgram:
         """
         if name not in self._sources:
             raise SessionError(f"no entrypoint {name!r}; there are {', '.join(self.names)}")
+        # Two threads that use an entrypoint for the first time must not open it twice.
         with self._lock:
             if name not in self._opened:
                 model = OpenModel(self._sources[name], self._settings)

@@ -100,6 +100,7 @@ class OpenModel:
         if isinstance(source, str | PathLike):
             _check_file(Path(source))
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
+        # Parts are replaced in the graph and kernels are checked against it, whatever its size.
         whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
         graph = read_graph(source, most=math.inf if whole else READ_BYTES)
         self._providers = provider_settings(graph, settings.providers)
@@ -197,6 +198,7 @@ class OpenModel:
             raise SessionError(
                 f"cannot open a {type(source).__name__}; give a path, a model or a program"
             )
+        # protobuf cannot serialize more than 2 GiB, so that the limit may not be larger than that.
         if weights(model)[1] <= TEMPORARY_FILE_BYTES:
             return self._load(to_proto(model).SerializeToString(), options, "the program")
         self._folder = tempfile.TemporaryDirectory(
@@ -217,6 +219,7 @@ class OpenModel:
                 disabled_optimizers=self._disabled,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            # Only after a failure, because `fault` reads the whole file a second time.
             wrong = fault(Path(model)) if isinstance(model, str) else ""
             if wrong:
                 raise SessionError(f"cannot load {wrong}") from error

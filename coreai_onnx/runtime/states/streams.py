@@ -223,9 +223,13 @@ class Stream:
             shape = _shape(info, sizes)
             if shape is None or _bytes(info, shape) < BOUND_BYTES:
                 continue
+            # A value that the call is given is memory of the caller, and without `state.memory` the
+            # value is the one in the file: neither may be overwritten.
             if name in self.in_place and name not in given and state.memory is not None:
                 array = _array(state.memory, info, shape)
                 found.memories[name], found.overwritten[name] = state.memory, array
+                # The same OrtValue, not an equal one: `advance` tells by identity what has not
+                # moved.
                 is_same = state.value is not None and tuple(state.value.shape()) == shape
                 found.values[name] = state.value if is_same else to_ort(array)
                 continue
@@ -246,6 +250,8 @@ class Stream:
         unmoved = {name: x for name, x in values.items() if x is self.states[name].value}
         for name in values.keys() - unmoved.keys():
             state, memory = self.states[name], targets.memories.get(name)
+            # The memories change places: that of the old value receives the one after the next
+            # call.
             if memory is not state.memory and (state.spare is None or state.spare is memory):
                 state.spare = state.memory
             state.memory, state.value = memory, values[name]
@@ -336,6 +342,7 @@ def _enough(spare: Memory | None, size: int, *, grows: bool) -> Memory:
     if spare is not None and len(spare) >= size:
         return spare
     size = int(size * _AHEAD) if grows else size
+    # numpy aligns no better than malloc does: 16 bytes on most systems.
     raw = np.empty(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size]

@@ -127,11 +127,13 @@ class Signature:
         try:
             return self._bound((), self.arguments.bind(args, named))
         except InputError as error:
+            # Only the module takes such a call, so that its error is the one to show.
             if self.arguments.takes(args, named):
                 raise
             try:
                 return self._bound(args, named)
             except InputError:
+                # Both refuse it; the number of arguments tells which of the two the user meant.
                 if len(args) == len(self.arguments.positional):
                     raise error from None
                 raise
@@ -206,6 +208,7 @@ class Signature:
                 raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
             for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
                 sizes.see(complain, axis, size, dim)
+        # Last, because an input that comes later may have the name that an expression needs.
         sizes.check_expressions()
         for relation in self.relations:
             sizes.check_relation(relation)
