@@ -45,6 +45,8 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     made = model.clone()
     nodes = _nodes_of(made, module)
     if not nodes:
+        # The nodes of an externalized module are in a function. Inlining loses the calls, so that
+        # it is not done where the main graph has nodes of the module.
         made = _opened(model)
         nodes = _nodes_of(made, module)
     if not nodes:
@@ -139,6 +141,7 @@ class _Constants:
         for node in graph:
             reads = list(_reads(node))
             is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
+            # A node without inputs may draw random numbers, as RandomNormal does.
             if node.op_type == "Constant" or (reads and is_fixed):
                 fixed.update(node.outputs)
                 self._makers.update(dict.fromkeys(node.outputs, node))

@@ -127,6 +127,7 @@ def _callers_first(
 
     Recursive functions, which ONNX forbids, are returned in an unspecified order.
     """
+    # A stack of its own: a file may nest functions more deeply than Python can recurse.
     finished: list[ir.OperatorIdentifier] = []
     seen: set[ir.OperatorIdentifier] = set()
     stack = [iter(main)]

@@ -52,6 +52,8 @@ class TorchSide:
         inside = {name: self.origins[name] for name in names if name in self.origins}
         paths = {of.rpartition("/")[0] for of in inside.values()}
         depth = len(self.steps)
+        # A loop within a loop runs once in each step of the outer one: only the runs in the present
+        # step have the values of the graph around it.
         calls = [c for c in self.calls() if c.path in paths and c.steps[:depth] == self.steps]
         steps = {call.steps for call in calls}
         for call in calls[:_MOST_STEPS]:
@@ -82,6 +84,7 @@ def _truth(body: ir.Graph, results: Mapping[str, str], found: TrueValues, *, aga
     }
     own = {name: as_stored(found.own[of]) for name, of in known.items()}
     ideal = {name: as_stored(found.ideal[of]) for name, of in known.items()}
+    # ONNX's Loop returns the condition first; torch has it in a graph of its own.
     if len(body.outputs) > len(found.outputs):
         condition = {body.outputs[0].name or "": np.array(again)}
         own, ideal = own | condition, ideal | condition
@@ -115,6 +118,7 @@ def opened_body(
     for outer in captured_by(graph):
         array = captured[outer.name or ""]
         made = ir.Value(name=outer.name, type=outer.type, shape=ir.Shape(array.shape))
+        # Fed as an input, a weight would not be a constant, which some operators require.
         if outer.is_initializer() and outer.const_value is not None:
             made.const_value = outer.const_value
             graph.register_initializer(made)

@@ -173,6 +173,7 @@ def opened_call(model: ir.Model, node: ir.Node, function: ir.Function, inputs: I
         inputs: The inputs of the call, for their types.
     """
     graph = function.clone().graph
+    # Outside of a function, a reference to an attribute of the call has no meaning.
     for inner in graph.all_nodes():
         for name, attribute in list(inner.attributes.items()):
             if attribute.is_ref():
@@ -282,6 +283,8 @@ def _truth_of_composite(model: ir.Model, node: ir.Node, inputs: Inputs) -> Truth
     opened.graph.outputs.extend(watched)
     values_inside = run_all(CutGraph(opened, ()), fed, (), kernels=False)
     found = {name: x for name, x in values_inside.items() if not isinstance(x, str)}
+    # The same nodes on the same inputs compute the same numbers: there is no error of torch between
+    # them to allow for.
     return Truth(found, found)
 
 

@@ -59,6 +59,7 @@ class PassVerifier:
             if not found:
                 return ""
             runs = tuple(search.runs)
+            # kernels_checked keeps the note on kernels out of the table: passes change no kernel.
             blamed = Blame(
                 found, search.checked, (), kernels_checked=True, model=changed, _runs=runs
             )

@@ -192,6 +192,7 @@ class RegionSearch:
         nodes = list(self._model.graph)
         for group in groups(wrong, right):
             values = tuple(region.value for region in group.regions)
+            # A wrong region is wrong in every call, and is reported for the first one.
             if self._guilty.issuperset(values):
                 continue
             self._guilty.update(values)
@@ -218,6 +219,7 @@ def _by_kind(
     regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgment]]
 ) -> Iterator[tuple[Kind, list[Region]]]:
     """Yield the wrong regions by what is wrong, as bodies and kernels tell."""
+    # Without kernels both are the same, and whatever is wrong is attributed to the graph.
     bodies, kernels = verdicts[0], verdicts[-1]
     bad = [region for region in regions if not bodies[region.value].ok]
     yield "graph", [region for region in bad if not kernels[region.value].ok]

@@ -79,6 +79,7 @@ class OtherRuntime(Session):
             inputs = [[name, _element(array)] for name, array in feeds.items()]
             job = {"model": str(self._place), "inputs": inputs}
             (folder / "job.json").write_text(json.dumps(job), "utf-8")
+            # The entries of a .npz file are files: the name of a tensor may not be a file's.
             raw: dict[str, Any] = {str(i): _raw(array) for i, array in enumerate(feeds.values())}
             np.savez(folder / "inputs.npz", **raw)
             try:
@@ -99,6 +100,7 @@ def _process(python: str, *arguments: str) -> str:
     Raises:
         SessionError: If the Python cannot be started, has no onnxruntime, or fails.
     """
+    # -I ignores PYTHONPATH, by which the other Python would import packages of this one.
     command = [python, "-I", runtime_process.__file__, *arguments]
     with failures_as(SessionError, f"cannot start the Python {python!r}"):
         done = subprocess.run(  # noqa: S603 - the user's Python

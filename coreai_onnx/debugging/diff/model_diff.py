@@ -200,6 +200,7 @@ def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
     """Match nodes by name and op, then by digest, then by scope; return the differences."""
     left, right = list(old), list(new)
     pairs: list[tuple[ir.Node, ir.Node]] = []
+    # From the surest to the weakest: a pair that one key has found is not there for the next.
     keys: tuple[Callable[[ir.Node], object], ...] = (
         lambda node: (node.name, node_label(node)) if node.name else None,
         lambda node: (local_digest(node), _scope(node)),
@@ -255,6 +256,7 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
     come = {name: text for name, text in after.items() if name not in before}
     changes = []
     same: dict[object, list[str]] = defaultdict(list)
+    # Reversed, because pop takes the last: of several equal weights, the first becomes the first.
     for name, text in reversed(come.items()):
         same[text].append(name)
     for name, text in list(gone.items()):

@@ -80,6 +80,8 @@ class TorchTimes:
         flat = pytree.tree_leaves((self._args, {name: self._kwargs[name] for name in names}))
         timed = _Timed(self._module)
         with torch.no_grad():
+            # The interpreter would flatten the arguments again, by the code that the export
+            # generated.
             timed.run(*flat, enable_io_processing=False)
         self._seconds.append(timed.seconds)
 

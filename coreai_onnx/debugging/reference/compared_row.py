@@ -59,6 +59,7 @@ class Row:
     @property
     def ok(self) -> bool:
         """Whether dtype and shape are equal, and every element is within what is allowed."""
+        # NaN equals NaN here, so that a model that computes nothing else would always be right.
         if self.note.startswith(_ALL_NAN):
             return False
         return self.difference.ok if self.judgment is None else self.judgment.ok

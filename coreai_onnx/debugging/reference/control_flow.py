@@ -32,6 +32,7 @@ def run_while_loop(call: Call, cond_fn: Any, body_fn: Any, carried: Any, additio
     while bool(call(cond_fn, [*carried, *additional], step)):
         carried = tuple(call(body_fn, [*carried, *additional], step))
         step += 1
+    # Without an iteration these are the operands, and a caller may write to the results.
     return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in carried)
 
 

@@ -174,6 +174,7 @@ def reference_for(
     if subject is None or isinstance(subject, ExportRecord):
         return TorchReference(record_of(model, subject).program)
     other = str | PathLike | bytes | onnx.ModelProto | ir.Model
+    # A torch module may well have an attribute `model`, which is all that HasModel asks for.
     if isinstance(subject, other) or (
         isinstance(subject, HasModel) and not isinstance(subject, torch.nn.Module)
     ):

@@ -74,6 +74,7 @@ def _of_node(node: ir.Node, names: Collection[str], sizes: Collection[str]) -> I
         graphs[0].outputs.extend(one.outer for one in kept)
         yield from _raised(node, [replace(one, stacked=True) for one in kept])
     elif node.op_type == "If":
+        # Both branches of an ONNX If return the same number of outputs.
         for index, graph in enumerate(graphs):
             for position, branch in enumerate(found):
                 own = position == index
@@ -122,6 +123,8 @@ def _zeros(graph: ir.Graph, one: StepOutput) -> ir.Value:
 def _is_stackable(one: StepOutput, sizes: Collection[str]) -> bool:
     """Whether all steps of a loop have a value of the same shape."""
     assert one.inner.shape is not None
+    # The sizes of the inputs are those of the whole call; another dim may change from step to step,
+    # and a Loop can only stack equal shapes.
     known = all(isinstance(d, int) or (str(d) in sizes) for d in one.inner.shape)
     numbers = all(isinstance(d, int) for d in one.inner.shape)
     return not one.stacked and (numbers if one.branched else known)

@@ -99,6 +99,7 @@ class EagerModule:
         Raises:
             ComparisonError: If the module fails on the arguments.
         """
+        # The module may write to its arguments, and the caller passes the same ones to the model.
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         widened = Widened()
         with torch.no_grad():

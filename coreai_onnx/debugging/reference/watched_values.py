@@ -93,6 +93,7 @@ def value_pairs(
             for name, of in origins.items()
             if of in truth.own and of not in truth.undetermined
         }
+        # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
             made, watched = _watched(model, known)
             inner = add_step_outputs(made.graph, inside)

@@ -77,10 +77,12 @@ class Widened(TorchDispatchMode):
         else:
             tensors = [x for x in pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
             exact = not any(map(is_floating, tensors)) or not all(map(is_floating, written))
+        # Before the operator runs: one that works in place overwrites its arguments.
         wide_args = None if exact else pytree.tree_map(self._argument, (args, kwargs))
         own = func(*args, **kwargs)
         wide = None if wide_args is None else _result(func, *wide_args)
         if wide is None:
+            # What was written has no float64 result, and the former one is out of date.
             for tensor in written:
                 self._ideals.pop(tensor, None)
         else:
@@ -102,6 +104,7 @@ class Widened(TorchDispatchMode):
             return value
         found = self._ideals.get(value)
         if found is None:
+            # A copy also of float64: an operator in place would change the tensor of the module.
             found = value.detach().to(WIDE.get(value.dtype, value.dtype), copy=True)
             if not isinstance(value, torch.nn.Parameter):  # no forward changes these
                 self._ideals[value] = found

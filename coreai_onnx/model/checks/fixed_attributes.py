@@ -88,6 +88,7 @@ def _fits(given: Any, expected: Any) -> bool:
             return bool(sign(given) == expected)
         if not isinstance(expected, int | float):
             return False
+        # ONNX stores float32; the JSON of the metadata has the digits of float64.
         given, expected = (float(np.float32(number)) for number in (given, expected))
     if isinstance(given, list | tuple):
         given = list(given)

@@ -175,6 +175,7 @@ _Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 
 def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
     """Return the functions with callees before callers, or a function that calls itself."""
+    # A stack of its own: a file may nest functions more deeply than Python can recurse.
     done: dict[ir.OperatorIdentifier, None] = {}
     for root in functions:
         path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}

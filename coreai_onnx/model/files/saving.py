@@ -185,6 +185,8 @@ class _DataFile:
         """
         if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
+        # Hashing reads every weight once more. It pays where entrypoints were exported from one
+        # module, each with copies of its weights.
         key: object = (
             hashlib.blake2b(tensor.tobytes()).digest() if self._merge_equal else id(tensor)
         )
