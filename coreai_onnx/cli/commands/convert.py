@@ -145,6 +145,7 @@ def _convert_module(
         externalize_modules=_externalized(options.externalize) or None,
         opset_version=chosen_opset(options.opset, options.minimum_onnxruntime, options.target),
         minimum_onnxruntime=options.minimum_onnxruntime,
+        # `execute` runs the passes after the quantization, and prints their report.
         optimize=False,
     )
 

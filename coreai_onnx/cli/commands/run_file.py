@@ -80,6 +80,8 @@ def execute(options: argparse.Namespace) -> int:
 def _write(path: Path, outputs: Outputs) -> None:
     """Write an ``.npz`` file, completely or not at all; an output may have any name."""
     try:
+        # np.savez takes the arrays by keyword beside its own parameter `file`, and an output may
+        # have that name.
         with all_or_nothing() as files, zipfile.ZipFile(files.create(path), "w") as archive:
             for name, array in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

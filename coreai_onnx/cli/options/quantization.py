@@ -145,6 +145,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
             name = {"rules": "rule"}.get(unused[0], unused[0]).replace("_", "-")
             raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
         return None
+    # Only for its errors, so that they come before the model is loaded or exported.
     rules_of(bits=options.bits, **given)
     calls = {name: feeds(path, f"--{name}") for name, path in data.items()}
     return {"bits": options.bits, **given, **calls}
@@ -186,6 +187,7 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if not files:
         raise CommandError(f"{option} {path}: the folder has no .npz file")
+    # Here and not in a generator, which would check when a call is asked for.
     for file in files:
         if fault := file_fault(file):
             raise CommandError(f"{option} {path}: cannot read {file}: {fault}")

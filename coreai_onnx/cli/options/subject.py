@@ -162,6 +162,7 @@ def load_object(where: str) -> Any:
 
 def _named_module(name: str) -> ModuleType:
     folder = str(Path.cwd())
+    # `python -m coreai_onnx` searches the current folder, the script `coreai-onnx` does not.
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return importlib.import_module(name)

@@ -33,6 +33,7 @@ def annotated(
     files: dict[str, set[int]] = {}
     for source in (*lines, *code):
         file, _, digits = source.rpartition(":")
+        # Metadata may hold anything: int() refuses a text of thousands of digits.
         if file and digits.isascii() and digits.isdecimal() and len(digits) < 9:
             files.setdefault(file, set()).add(int(digits))
     widths = [

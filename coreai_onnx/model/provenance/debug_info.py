@@ -35,6 +35,8 @@ debug handles that the backend may have written into its bytes."""
 TABLE = "coreai.debug_info"
 
 _LONGEST_PATH = 4096
+# 18 bits in base64: a short table, in which a few nodes of a large model share a key. A changed
+# file then has no source line for them.
 _KEY_LENGTH = 3
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -170,6 +172,7 @@ def _found(known: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
     if keys == known:
         return list(enumerate(nodes))
     counts = Counter(known)
+    # Of two nodes with one key, either could be meant.
     positions = {key: i for i, key in enumerate(known) if counts[key] == 1}
     pairs = zip(keys, nodes, strict=True)
     return [(positions[key], node) for key, node in pairs if node.name and key in positions]
@@ -253,6 +256,7 @@ def _nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
     """Yield the nodes of a graph and of the graphs in their attributes, in file order."""
     for node in graph:
         yield node
+        # ONNX's attributes have no order, and another tool may have changed it.
         for _, attribute in sorted(node.attributes.items()):
             if attribute.is_ref():
                 continue

@@ -64,6 +64,7 @@ def read_origins(
         results: Names of the results of the exported program.
     """
     entry = _entry(metadata)
+    # A value whose name is that of a result that another value is recorded for is not that result.
     renamed = set(entry.values())
     found = {name: entry.get(name, "" if name in renamed else name) for name in values}
     return {name: of for name, of in found.items() if of in results}

@@ -187,6 +187,7 @@ class _Finder:
         self.blocks = list(_blocks(items))
         self.users = _users(_nodes_of(items), outputs)
         pieces = Counter(block.path for block in self.blocks)
+        # A module whose nodes are in several pieces has no one place to be called in.
         whole = [block for block in self.blocks if pieces[block.path] == 1]
         self.keys = {block: self._key(block) for block in whole}
         self.alike: dict[str, list[ModuleBlock]] = defaultdict(list)
@@ -201,6 +202,7 @@ class _Finder:
         scopes = [
             ".".join(components(node.metadata_props.get(SCOPE, ""))[depth:]) for node in block.nodes
         ]
+        # Modules of two classes are two functions to the reader, whatever they compute.
         return "\n".join([_title(block), *lines, *scopes])
 
     def _inputs(self, block: ModuleBlock) -> list[ir.Value]:

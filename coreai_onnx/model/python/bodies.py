@@ -177,6 +177,7 @@ class Body:
         outputs = outputs_of(item)
         expression = self._expression(item)
         self._comment(item)
+        # Before the targets get names: the result may take the name of what the item used last.
         self._release(position)
         used = [value in self._last for value in outputs]
         if len(outputs) > MOST_TARGETS:
@@ -293,6 +294,7 @@ class Body:
         counter = "_"
         if first.function.has_weights:
             counter = names.new("i")
+            # Nothing reads the counter after the loop.
             names.release(counter)
             inputs.append(self._weights_in_loop(first.path, counter))
         start, end = (int(c.path[-1].rpartition(".")[2]) for c in (first, last))

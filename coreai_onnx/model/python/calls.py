@@ -65,6 +65,8 @@ class Calls:
             return callee.name
         opset = self.opsets[node.domain]
         names, count = node.attributes.keys(), len(node.inputs)
+        # The brackets of `op["Name"]` are for calls that a schema does not allow: they do not
+        # check.
         fault = fault_of(node.domain, node.op_type, count, names, self.versions)
         if is_plain(node.op_type) and not node.op_type.startswith("_") and not fault:
             return f"{opset}.{node.op_type}"

@@ -49,7 +49,11 @@ class Constants:
             for name, value in graph.initializers.items():
                 if value.const_value is not None:
                     unique = name if graph is model.graph else _unused(f"{name}.inner", taken)
+                    # An input is given a value by its name, and a constant without uses is written
+                    # nowhere.
                     by_name = value in inputs or not value.uses()
+                    # A dot is in the names of a module's parameters, which are weights however
+                    # small they are.
                     by_name |= "." in name and not _is_index(value.const_value)
                     self._add(value, value.const_value, unique, by_name=by_name)
             for node in graph:

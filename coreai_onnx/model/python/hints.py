@@ -33,6 +33,7 @@ class Hints:
             graph: The graph.
         """
         lines = groupby(graph, lambda node: node.metadata_props.get(SOURCE, ""))
+        # Only the last node of a line computes what the line assigns.
         self._ends = {list(nodes)[-1] for source, nodes in lines if source}
         self._codes = codes
         self.results: dict[ir.Value, str] = {}

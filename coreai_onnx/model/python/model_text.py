@@ -97,6 +97,7 @@ class ModelText:
         functions = list(dict.fromkeys(_functions_in(self.items)))
         found = {}
         seen: Counter[str] = Counter()
+        # The function that is called most often gets the name without a number.
         for function in sorted(functions, key=lambda function: -function.calls):
             base = identifier(function.title, "module")
             seen[base] += 1
@@ -277,6 +278,8 @@ class ModelText:
                 assert constant is not None
                 text = f"{name}: {flat(kind)} = weights[{quoted(constant.key)}]"
                 has_default = True
+            # Python allows no parameter without a default after one with a default, except by
+            # keyword.
             elif has_default and "*" not in parameters:
                 parameters.append("*")
             parameters.append(text)

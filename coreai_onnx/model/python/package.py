@@ -58,6 +58,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
     try:
         if folder.exists() and not _is_replaceable(folder):
             raise SaveError(f"{folder} exists and was not written by to_python")
+        # In the same file system as the package, because `replace` cannot move between two.
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
@@ -153,6 +154,7 @@ def _record(folder: Path, module: str, text: ModelText) -> None:
         mine.trace(found)
         traces = {trace.names.key: trace for trace in found.traces}
         record = Record(text.model, text.constants, traces).content()
+        # The digest is that of a second trace: the record decides where constants are made.
         again = names(record)
         mine.trace(again)
         record = {"digest": again.digest(), **record}
@@ -245,6 +247,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     finally:
         for value, tensor in zip(values, kept, strict=True):
             value.const_value = tensor
+    # The entries are a map, which onnx_ir writes in the order of their insertion.
     proto.metadata_props.sort(key=lambda entry: entry.key)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _use_raw_data(nodes)

@@ -193,6 +193,8 @@ class _Walk:
         self.known: dict[ir.Value, Type] = {} if known is None else known
         self.callers: tuple[ir.Node, ...] = ()
         self._small: dict[ir.Value, ir.TensorProtocol] = {}
+        # Nodes wait until the type of a result is needed: each run of ONNX's inference serializes a
+        # graph.
         self._waiting: list[ir.Node] = []
         self._sizes = 0
 

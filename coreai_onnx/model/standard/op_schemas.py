@@ -141,6 +141,7 @@ def schema_fault(node: ir.Node, version: int) -> str:
         if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
             return f"has the attribute {name!r} of the type {attribute.type.name}"
         if attribute is not None and name in _DTYPES and not attribute.is_ref():
+            # In an optional attribute, 0 means that the operator chooses the type itself.
             least = ir.DataType.FLOAT if declared.required else ir.DataType.UNDEFINED
             if not least <= attribute.as_int() <= max(ir.DataType):
                 return f"has the unknown data type {attribute.as_int()}"

@@ -157,6 +157,8 @@ class Model:
             metadata_props=metadata,
             **(names.record.get("producer", {}) | self.about),
         )
+        # The recorded model has its types already; only those of an edited one are
+        # inferred.
         if not exact:
             check(model, {node: trace.places[site] for trace in names.traces
                           for site, node in trace.sites.items()})  # fmt: skip

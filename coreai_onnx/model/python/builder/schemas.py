@@ -10,6 +10,7 @@ import onnx
 
 from .errors import failure
 
+# What ONNX's schemas have as the maximum number of variadic inputs.
 _NO_LIMIT = 2**31 - 1
 
 

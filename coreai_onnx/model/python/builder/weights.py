@@ -98,6 +98,7 @@ class WeightsFile:
             return {}
         try:
             with self.path.open("rb") as file:
+                # A damaged file may name a header of any size.
                 size = int.from_bytes(file.read(8), "little")
                 header: dict[str, Any] = json.loads(
                     file.read(min(size, self.path.stat().st_size))
