@@ -52,11 +52,13 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     if not nodes:
         raise StagingError(_unknown(made, module))
     graph = made.graph
+    # The inputs and outputs of a model must have types in ONNX, those between nodes need none.
     _infer_types(made)
     copied = _Constants(graph).needed(nodes)
     kept = [node for node in graph if node in copied or node in nodes]
     outputs = _outputs(graph, nodes)
     graph.outputs.clear()
+    # After the outputs are cleared: onnx_ir refuses to replace values that are outputs.
     inputs = _inputs(graph, kept)
     graph.outputs.extend(outputs)
     chosen = set(kept)

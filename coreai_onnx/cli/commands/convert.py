@@ -263,6 +263,7 @@ class _Dims:
                 dim.name, **{key: bound for key, bound in bounds.items() if bound is not None}
             )
             self._made[dim.name] = (dim, made)
+        # The bounds of a dim may be given once and left out elsewhere.
         elif (dim.min, dim.max) not in ((None, None), (first.min, first.max)):
             raise CommandError(f"--dynamic: {dim.name} has two different bounds")
         return made
@@ -292,6 +293,7 @@ def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     for name, text in texts.items():
         tensor = _tensor(name, read_tensor(text, rng))
+        # numpy has no complex32: the array is complex64.
         inputs[name] = tensor.to(torch.complex32) if text.startswith("complex32") else tensor
     return inputs
 
@@ -299,6 +301,7 @@ def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
 def _tensor(name: str, array: Array) -> torch.Tensor:
     import torch
 
+    # torch refuses arrays of the other byte order.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     dtype = getattr(torch, array.dtype.name, None)
     if not isinstance(dtype, torch.dtype):

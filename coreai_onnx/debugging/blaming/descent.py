@@ -116,6 +116,7 @@ def _wrong_in_function(
         inputs = _arrays(graph.model, position, known, lambda call: call.inputs)
         truth = _truth(graph.model, node, inputs, torch.modules)
         opened = opened_call(graph.model, node, function, inputs)
+        # The control flow that torch recorded is in the main program, not in functions.
         inner = replace(torch, origins={}, calls=lambda: ())
         return _judged(opened, truth, _by_name(opened.graph.inputs, inputs), inner)
     except CoreaiError:  # the body, or the module, cannot be run on its own

@@ -227,6 +227,8 @@ def _node_changes(a: ir.Node, b: ir.Node, partner: Mapping[int, int]) -> list[Ch
         if before != after:
             title = f"{_title(a)} [{name}]"
             changes.append(Change("nodes", "changed", title, before or "–", after or "–"))
+    # The nodes of the first model are replaced by their partners, so that both lists are of the
+    # second.
     if [_source(v, partner) for v in a.inputs] != [_source(v, {}) for v in b.inputs]:
         names = [", ".join(v.name or "?" if v else "–" for v in n.inputs) for n in (a, b)]
         changes.append(Change("nodes", "changed", f"{_title(a)} inputs", *names))

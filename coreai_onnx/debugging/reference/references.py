@@ -98,6 +98,7 @@ class TorchReference:
         _check_count(len(expected.outputs), returned, "the module returned {} values")
         yield from zip(returned, expected.outputs, strict=True)
         if mutated:
+            # These are the arguments after the call: the module has written to them.
             inputs = self.feeds(session, expected.args, dict(expected.kwargs))
             written = [info for info in session.outputs if info.name in mutated]
             yield from ((info, inputs[mutated[info.name]]) for info in written)

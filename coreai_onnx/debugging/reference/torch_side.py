@@ -180,6 +180,7 @@ def _in_order(
     free = [info.name for info in session.inputs if info.name not in named]
     leaves = [leaf for value in rest.values() for leaf in _leaves(value)]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    # Numbers and flags may be inputs of the model, or constants of the export.
     for candidates in (leaves, tensors):
         if len(candidates) == len(free):
             return {**named, **dict(zip(free, candidates, strict=True))}

@@ -169,6 +169,7 @@ def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dic
     for node in made.graph:
         for value in node.outputs:
             name = value.name or ""
+            # ONNX does not allow two outputs of one name.
             if name in known and value not in present and fits(value, known[name]):
                 value.type = ir.TensorType(ir.DataType.from_numpy(known[name].dtype))
                 made.graph.outputs.append(value)

@@ -113,6 +113,7 @@ def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
     if isinstance(source, onnx.ModelProto):
         proto, what, folder = source, "the given model", Path.cwd()
     elif isinstance(source, bytes):
+        # A search is faster than parsing, and most models in memory have no data file.
         if _LOCATION not in source:
             return
         what, folder = "the given bytes", Path.cwd()

@@ -131,6 +131,7 @@ def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
 
 def _loaded(file: Path, *, data: bool) -> ir.Model:
     model = load_model(file, data=data)
+    # It says which files were saved together, and would be wrong after a change of the program.
     model.metadata_props.pop(ENTRYPOINTS, None)
     return model
 
@@ -234,4 +235,5 @@ def _file_of(path: Path, name: str) -> Path:
 
 def is_file_name(name: object) -> bool:
     """Return whether the name of an entrypoint can be part of a file name."""
+    # A backslash separates folders on Windows, where the files may be copied to.
     return isinstance(name, str) and bool(name) and not {"/", "\\", "\0"} & set(name)

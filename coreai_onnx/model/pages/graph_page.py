@@ -169,6 +169,7 @@ def framed(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[st
     """
     style = "".join(map(_asset, ("frame.css", *styles)))
     script = "\n".join(map(_asset, ("theme.js", *scripts)))
+    # A model may come from anyone: if a name in it passes as markup, it still cannot run a script.
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'

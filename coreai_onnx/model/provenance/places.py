@@ -84,6 +84,7 @@ def marked(model: ir.Model, inline: Callable[[ir.OperatorIdentifier], bool]) -> 
     originals, tops = _mark(copy)
     bodies = dict(copy.functions)
     inlined = {key for key, function in bodies.items() if inline(key) and _fits(function, copy)}
+    # Before the calls are inlined, which removes producers and renames outputs.
     outputs = [(value.name, value.producer()) for value in copy.graph.outputs]
     InlinePass(lambda function: function.identifier() in inlined)(copy)
     _keep_names(copy.graph, outputs)

@@ -93,6 +93,7 @@ class Body:
         self.depth = depth
         self.lines: list[str] = []
         self._last = last_uses(items, self.results)
+        # Empty at first, because `_sketched` reads it while `folded_values` runs.
         self._folded: set[ir.Value] = set()
         self._folded = folded_values(items, self.results, self._sketched, context.hints)
         self._maker = {value: item for item in items for value in outputs_of(item)}
@@ -151,6 +152,7 @@ class Body:
 
     def _ends(self, item: Item, outputs: list[ir.Value]) -> bool:
         """Whether the last item is written in the return statement."""
+        # The functions of its graphs are statements, which come before the one that uses them.
         if isinstance(item, ir.Node) and has_graphs(item):
             return False
         if outputs == self.results:
@@ -269,6 +271,7 @@ class Body:
         names = self.context.names
         for place in loop.carried:
             value = first.inputs[place]
+            # Nothing reads the value after the loop, so that the loop may assign to its name.
             if value in self._own and self._last[value] <= position:
                 self._own.discard(value)
                 continue

@@ -79,6 +79,7 @@ class ModelText:
             name = function.name
             if not is_plain(name) or self.names.taken(name):
                 name = identifier(name.replace(".", "_"), "function")
+            # Inputs and attributes are parameters of one Python function.
             names = IdentifierScope(value.name or "" for value in function.inputs)
             attributes = {n: _parameter(names, n, "attribute") for n in function.attributes}
             found[key] = Callee(self.names.new(name), function, attributes)
@@ -143,6 +144,7 @@ class ModelText:
         if shown:
             entries = [(key, metadata_text(text)) for key, text in shown.items()]
             items.append(Named("metadata=", keyed(entries)))
+        # Only in a single file, whose weights may get lost or mixed up on their way.
         if self.depth and self.constants.weights:
             items.append(f"digest={quoted(digest_of(self.constants.weights))}")
         indent = INDENT * self.depth
@@ -207,6 +209,7 @@ class ModelText:
             arguments.append(quoted(name))
         if overload:
             arguments.append(f"overload={quoted(overload)}")
+        # The order as well, because the built model must be the same in its bytes.
         if dict(function.opset_imports) != self._implied_opsets(function) or list(
             function.opset_imports
         ) != list(self._implied_opsets(function)):
@@ -370,6 +373,7 @@ def imports_of(lines: Sequence[str]) -> list[str]:
     if "ir" in names:
         public.append("ir")
     mine = sorted(names & set(builder.__all__))
+    # onnxscript does not export all of its types at the top.
     others = [name for name in types if name not in onnxscript.__all__]
     found = []
     if public:

@@ -160,6 +160,7 @@ class ModelTypes:
 
     def _variant(self, call: _PendingCall) -> tuple[_PendingCall, tuple[Any, ...] | None]:
         """Return the call with the types that select its variant, and the key of the variant."""
+        # Beyond the limit without shapes, so that at least dtypes are known.
         for shapes in (True, False):
             arguments = call.arguments if shapes else tuple(map(without_shape, call.arguments))
             key = (
@@ -327,6 +328,7 @@ class _Walk:
             data_propagation=self.types.data_propagation,
         )
         new = {v: t for name, t in found.types.items() if (v := made.get(name)) is not None}
+        # Names that were read come from an earlier run, and keep their numbers.
         before = frozenset(
             dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim
         )

@@ -116,6 +116,7 @@ class MemoryPlan:
         at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         how = "kernels" if self.kernels else "function bodies"
         head = f"{len(self.nodes)} nodes on {how}{f' at {at}' if at else ''}"
+        # onnxruntime computes a model of constants when it loads it: there is nothing to draw.
         if not self.nodes:
             return head
         parts = [head, self._summary(), chart(self.live), self._table()]
@@ -281,6 +282,7 @@ def _plan(
     # A Python number has no `nbytes`; 8 bytes hold any that onnxruntime takes.
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
     added, kept = (inputs, given) if with_inputs else (0, {})
+    # Outputs in memory of the caller are not allocated by the run.
     found, alone = (
         [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
         for shared in (not low_memory, False)

@@ -180,6 +180,7 @@ class Stream:
         An input with the name of a state of another entrypoint takes the value of that state.
         """
         held, unmoved = self.held.by_name, self._unmoved
+        # Another entrypoint or the user has changed a state since this one's last call.
         if unmoved.calls != self.held.calls or not unmoved.values.keys().isdisjoint(given):
             unmoved = _Unmoved()
         names = [*self.states, *(x.name for x in self.signature.inputs if x.name in held)]
@@ -213,6 +214,7 @@ class Stream:
         """
         same = all(evaluated(d, sizes) == shape for d, shape in start.unmoved.shapes.items())
         known = start.unmoved.targets if same else Targets()
+        # The usual call of a decoder: every state stays where it is.
         if len(known.values) == len(self.states):
             return known
         found = Targets({**known.values}, {**known.memories}, {**known.overwritten})
@@ -273,6 +275,7 @@ class Stream:
         for name, array in arrays.items():
             info = self.signature.state_inputs[name]
             self.states[name].reset()
+            # The caller may change the array afterwards.
             self.states[name].value = to_ort(array.copy(), info)
 
     def read(self, name: str) -> Array | None:

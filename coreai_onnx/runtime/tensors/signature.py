@@ -89,6 +89,7 @@ class Signature:
         states, pairs = read_states(metadata), read_complex(metadata)
         olds, news = {state.input for state in states}, {s.output: s.input for s in states}
         given = [_info(node, pairs) for node in session.get_inputs()]
+        # onnxruntime lists the inputs that have a default in the file apart from the others.
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
         if strangers := olds - {info.name for info in (*given, *defaults)}:
@@ -218,6 +219,7 @@ class Signature:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
         found = dict(sizes)
         dims = [dim for info in self.inputs for dim in info.dims if isinstance(dim, str)]
+        # Names first, because the sizes of expressions follow from them.
         for name in (dim for dim in dims if dim.isidentifier()):
             found.setdefault(name, self.ranges.get(name, Range()).nearest(default))
         for expression in (dim for dim in dims if not dim.isidentifier()):

@@ -141,6 +141,7 @@ class Function:
             )
             for parameter, name in self._names.items()
         }
+        # By these a function that calls itself is found, instead of traced for ever.
         before = _callers.set((*_callers.get(), self))
         try:
             trace.run(self._body, inputs, **named)
@@ -156,6 +157,7 @@ class Function:
         graph.opset_imports.clear()
         graph.opset_imports.update(self._opsets or self._used_opsets(graph))
         attributes = [
+            # ONNX stores only the name of an attribute without a default.
             self._given.get(name, ir.Attr(name, ir.AttributeType.UNDEFINED, None))
             for name in self._names.values()
         ]

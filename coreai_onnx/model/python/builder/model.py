@@ -178,6 +178,7 @@ class Model:
         code = self._graph.__code__
         arguments = []
         named = {}
+        # eval_str, because annotations are texts in a file that postpones them.
         for name, parameter in inspect.signature(
             self._graph, eval_str=True
         ).parameters.items():
@@ -196,6 +197,7 @@ class Model:
                 )
                 trace.add_initializer(actual, tensor)
         trace.run(self._graph, arguments, **named)
+        # Initializers without uses appear nowhere in the Python.
         for name in names.record.get("unused", ()):
             trace.add_initializer(name, self.weights[name].load())
         if len(trace.outputs) != len(self._outputs):

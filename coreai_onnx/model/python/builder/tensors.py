@@ -33,6 +33,7 @@ def tensor(
     """
     kind = dtype if isinstance(dtype, ir.DataType) else dtype.dtype
     if kind == ir.DataType.STRING:
+        # numpy's own type of texts drops NUL characters at their end.
         texts = np.array(values, dtype=object)
         size = texts.shape if shape is None else tuple(shape)
         data = [
@@ -62,6 +63,7 @@ def constant(value: Any) -> ir.TensorProtocol:
 
 def _is_literal(value: Any) -> bool:
     if isinstance(value, list | tuple):
+        # An empty list shows no type.
         return bool(value) and all(_is_literal(item) for item in value)
     return isinstance(value, bool | int | float | str)
 

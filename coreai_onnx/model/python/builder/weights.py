@@ -128,6 +128,7 @@ class WeightsFile:
         if not self.path.is_file():
             return ()
         status = self.path.stat()
+        # The inode shows a file that was replaced by one of equal size and time.
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def load(self, name: str) -> ir.TensorProtocol:
