@@ -34,6 +34,7 @@ from coreai_onnx.messages import printable_lines
 
 FAILED = 2
 """Exit code if a command fails; 1: ``compare``, ``blame`` or ``diff`` found a difference."""
+# 128 + 13, as a shell reports a process that SIGPIPE ended.
 NOBODY_READS = 141
 """Exit code if the reader of the output has closed it (``coreai-onnx inspect … | head``)."""
 

@@ -70,7 +70,7 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    """Return the graphs that an attribute holds; empty if it has another type."""
+    """Return the graphs that an attribute holds; or () if it has another type."""
     if attribute.is_ref() or attribute.value is None:
         return ()
     if attribute.type == ir.AttributeType.GRAPH:

@@ -95,6 +95,7 @@ def _differs(module: torch.nn.Module, factory: str, seed: int) -> bool:
         other = load_subject(factory, seed).module
     except CommandError:  # a factory that can be called only once
         return False
+    # The factory returns a module that it keeps, which cannot differ from itself.
     if other is module:
         return False
     mine, theirs = module.state_dict(), other.state_dict()

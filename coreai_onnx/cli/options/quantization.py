@@ -167,6 +167,7 @@ def _rule(text: str) -> tuple[str, dict[str, int]]:
     Raises:
         CommandError: The text has another form.
     """
+    # From the right, because a pattern may have an equals sign.
     pattern, equals, value = text.rpartition("=")
     bits, colon, group = value.partition(":")
     if not (equals and bits.isdecimal() and (group.isdecimal() or not colon)):
@@ -196,6 +197,7 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
 
 def _call(file: Path, given: str) -> dict[str, np.ndarray]:
     with failures_as(CommandError, f"{given}: cannot read {file}"):
+        # A pickle can run any code when it is read.
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise CommandError(f"{given}: {file} is not an .npz file")

@@ -90,7 +90,7 @@ def load_record(path: str) -> ExportRecord:
     """Read a record of a conversion, with its example inputs.
 
     Raises:
-        LoadError: If the file is missing or is no record.
+        LoadError: If the file is missing or is not a record.
         CommandError: If it holds no example inputs.
     """
     from coreai_onnx.export.record import ExportRecord

@@ -140,6 +140,7 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
 
 def _check_dims(text: str, dims: tuple[DynamicDim, ...]) -> None:
     for dim in dims:
+        # torch.export turns a dim that can have one size only into a constant.
         if dim.max is not None and dim.max <= max(dim.min or 0, 1):
             raise CommandError(
                 f"--dynamic {text}: {dim.name} is from {dim.min or 0} to {dim.max}; "

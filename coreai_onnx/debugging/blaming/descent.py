@@ -80,7 +80,7 @@ def guilty_call(
     *,
     kernels: bool = False,
 ) -> GuiltyCall | None:
-    """Return the first of some nodes whose function or body has wrong nodes; None without any.
+    """Return the first of some nodes whose function or body has wrong nodes, or None.
 
     Args:
         graph: The cut graph that has the nodes.
@@ -126,7 +126,7 @@ def _wrong_in_function(
 def _wrong_in_bodies(
     graph: CutGraph, position: int, known: Mapping[str, Array], torch: TorchSide, *, kernels: bool
 ) -> _Opened | None:
-    """Return the opened branch or body of a node, in the first wrong step; None without any."""
+    """Return the opened branch or body of a node, in the first wrong step, or None."""
     try:
         for index, body in enumerate(subgraphs(graph.model.graph[position])):
             captured = _captured(graph.model, position, known, index)

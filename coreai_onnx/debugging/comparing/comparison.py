@@ -215,6 +215,7 @@ def compare(
     subject = path_or_program
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
+    # Function bodies in any case: they are what a runtime without the kernels computes.
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
     judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
@@ -288,4 +289,5 @@ def _dtype(leaf: object, wanted: Array) -> str:
 
 
 def _magnitude(power: str) -> float:
+    # What is not finite stands above every error.
     return float("inf") if power == UNDEFINED else float(power)

@@ -57,7 +57,7 @@ class OtherRuntime(Session):
         """Run the model once in the other Python; see `Session.run`.
 
         Raises:
-            InputError: If a name is wrong, or a value is no tensor.
+            InputError: If a name is wrong, or a value is not a tensor.
             SessionError: If the other onnxruntime cannot load or run the model.
         """
         given = self._signature.bind(args, named)

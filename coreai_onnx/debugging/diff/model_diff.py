@@ -252,6 +252,7 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
     sides = []
     for model in (old, new):
         tensors = {n: v.const_value for n, v in model.graph.initializers.items() if v.const_value}
+        # Digests, because the weights of two models may not fit into memory at once.
         sides.append({name: (_shape(t), tensor_digest(t)) for name, t in tensors.items()})
     before, after = sides
     gone = {name: text for name, text in before.items() if name not in after}
@@ -272,6 +273,7 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
             changes.append(Change("weights", "changed", name, *texts))
     changes += [Change("weights", "removed", name, shape) for name, (shape, _) in gone.items()]
     changes += [Change("weights", "added", name, "", shape) for name, (shape, _) in come.items()]
+    # A set of keys has no order that would be the same in every run.
     return sorted(changes, key=lambda change: (change.kind, change.name))
 
 

@@ -123,6 +123,7 @@ def _note(wanted: Array) -> str:
     undefined = np.isnan(parts[0]) | np.isnan(parts[1])
     if undefined.all():
         return f"{_ALL_NAN}, in the reference too"
+    # numpy's own finfo does not know bfloat16.
     limit = ml_dtypes.finfo(parts[0].dtype).max
     saturated = (np.abs(parts[0]) >= limit) | (np.abs(parts[1]) >= limit)
     counts = {"NaN": undefined.sum(), "infinite or the largest number": saturated.sum()}

@@ -168,7 +168,7 @@ def reference_for(
 
     Raises:
         ComparisonError: If it is None, and the model has no record.
-        StagingError: If it is no reference.
+        StagingError: If it cannot be used as a reference.
     """
     if isinstance(subject, str | PathLike) and Path(subject).suffix == ".pt2":
         subject = ExportRecord.load(subject)
@@ -230,6 +230,7 @@ def calls_of(
     try:
         known = record_of(model, reference)
     except ComparisonError:
+        # A model without a record can still be run on random inputs.
         known = None
     example = None if known is None else known.example
     if inputs is not None or example is not None:

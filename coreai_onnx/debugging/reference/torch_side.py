@@ -43,7 +43,7 @@ class Expected:
         states: Buffers after the call, and arguments that the call may have changed, by name.
         args: The positional arguments after the call.
         kwargs: The keyword arguments after the call.
-        widened: Has the results in float64; None if there are none.
+        widened: Holds the float64 results, or None if they were not computed.
     """
 
     outputs: tuple[object, ...]
@@ -53,7 +53,7 @@ class Expected:
     widened: Widened | None = None
 
     def ideal(self, leaf: object) -> Array | None:
-        """Return the float64 (complex128) result of a leaf; None if there is none."""
+        """Return the float64 (complex128) result of a leaf, or None if it was not computed."""
         if self.widened is None or not isinstance(leaf, torch.Tensor):
             return None
         ideal: Array = self.widened.ideal(leaf).detach().resolve_conj().resolve_neg().numpy()

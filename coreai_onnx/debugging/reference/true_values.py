@@ -243,6 +243,7 @@ class _Wide(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("placeholder", "output", "get_attr"):
             result = super().run_node(n)
+            # Placeholders are in float64 already, constants of the graph are not.
             result = _wide(result) if n.op == "get_attr" else result
             for name, tensor in tensors_of(n, result) if n.op != "output" else ():
                 self._each(name, tensor)
@@ -381,6 +382,7 @@ def _input(
     if spec.kind == InputKind.USER_INPUT:
         return next(flat)
     target = str(spec.target)
+    # The states of an earlier call replace those of the export.
     for place in (states, program.state_dict, program.constants):
         if target in place:
             return place[target]

@@ -69,6 +69,7 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
         return Difference(0.0, 0.0, 0.0, 0, 0, cosine=1.0, sqnr=math.inf)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, e = actual.astype(wide), expected.astype(wide)
+    # In the dtype of the arrays: float64 has the same value for different large integers.
     same = (actual == expected) | (np.isnan(a) & np.isnan(e))
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.where(same, 0.0, np.abs(a - e))

@@ -42,7 +42,7 @@ def write_fixed(function: ir.Function, attributes: Mapping[str, Any]) -> None:
 
 
 def fixed_attributes_fault(model: ir.Model) -> str:
-    """Return which call has another value of an attribute than its body; empty if none has.
+    """Return which call has another value of an attribute than its body, or an empty string.
 
     Only the calls of standard composites are checked, and only those whose body has the metadata.
 

@@ -58,7 +58,7 @@ def arrange(model: ir.Model) -> str:
 
 
 def size_fault(model: ir.Model) -> str:
-    """Return which value is declared larger than any memory; empty if none is."""
+    """Return which value is declared larger than any memory, or an empty string."""
     for graph in graphs(model):
         values = (*graph.inputs, *graph.initializers.values())
         for value in (*values, *(result for node in graph for result in node.outputs)):

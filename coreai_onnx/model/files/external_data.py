@@ -51,6 +51,7 @@ class DataFile:
         weakref.finalize(self, os.close, self._descriptor)
         self._stamp = self._now()
         size = self._stamp[0]
+        # mmap refuses an empty file.
         self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if size else b""
 
     def view(self) -> memoryview:
@@ -142,6 +143,7 @@ class FileTensor(ir.LazyTensor):
                 data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=bytes(data)
             )
             return ir.serde.TensorProtoTensor(proto).numpy()
+        # ONNX stores raw data in little-endian order on every machine.
         dtype = np.dtype(self.dtype.numpy()).newbyteorder("<")
         array: np.ndarray = np.frombuffer(data, dtype=dtype).reshape(self.shape.numpy())
         return array

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and files that are no pipes or devices."""
+"""Atomic writes of files, and the check that a path names a regular file."""
 
 from __future__ import annotations
 

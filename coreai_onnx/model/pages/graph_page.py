@@ -149,6 +149,7 @@ def _number(value: float | None) -> float | str | None:
     if value is None:
         return None
     number = float(value)
+    # A comparison with NaN is false as well.
     return number if abs(number) < float("inf") else str(number)
 
 
@@ -206,6 +207,7 @@ def overlay(model: ir.Model, column: Column) -> dict[str, Any]:
         name = nodes[position].name or ""
         if name and abs(value) < float("inf"):
             known = values.get(name)
+            # The nodes of an externalized module are one node in the file: the call.
             values[name] = value if known is None else _joined(known, value, column)
     results = {name: {"value": value} for name, value in values.items()}
     graph = model.graph.name or ""

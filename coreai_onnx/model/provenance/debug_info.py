@@ -111,7 +111,7 @@ def restore(model: ir.Model) -> None:
 
 
 def _known(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes of a body; none if nothing is known of any, as in bodies of composites."""
+    """Return the nodes of a body, or [] if none has debug information, as in composite bodies."""
     return nodes if any(node.metadata_props.keys() & set(KEYS) for node in nodes) else []
 
 

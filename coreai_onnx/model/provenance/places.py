@@ -67,6 +67,7 @@ class Marked:
 
     def number(self, name: str) -> int | None:
         """Return the number of the place that a name has, also the name of a fused node."""
+        # Anywhere in the name: onnxruntime adds prefixes and suffixes to those of fused nodes.
         found = _TOKEN.search(name)
         number = int(found[1]) if found else len(self.places)
         return number if number < len(self.places) else None
@@ -164,6 +165,7 @@ def _chain(
 ) -> Iterator[int]:
     """Yield the numbers of the call in the main graph, of the calls below it, and of the node."""
     key = _key(None)
+    # Inlining adds the metadata of a call to the nodes of the body.
     while key in node.metadata_props:
         number = int(node.metadata_props[key])
         yield number

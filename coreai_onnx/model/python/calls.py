@@ -84,6 +84,7 @@ class Calls:
         found: list[Expression] = []
         rest: list[tuple[str, Expression]] = []
         for name, attribute in node.attributes.items():
+            # The record has the nodes that write a default out.
             if name in defaults and same_attribute(attribute, defaults[name]):
                 continue
             keyword = name if callee is None else callee.attributes.get(name, name)
@@ -135,6 +136,7 @@ class Calls:
             return listed([branches[id(graph)] for graph in attribute.value])
         text = self._plain(node, attribute)
         if declared in (None, Kind.UNDEFINED):
+            # An empty list shows no type.
             is_clear = attribute.type not in (Kind.INTS, Kind.FLOATS, Kind.STRINGS)
             return text if is_clear or attribute.value else _typed(attribute.type, text)
         return text if declared == attribute.type else _typed(attribute.type, text)
@@ -165,6 +167,7 @@ class Calls:
         text = literal(tensor)
         if text is None:
             return self.weight(self.constants.attribute_weight(node, attribute))
+        # A bare literal in an attribute is a number or a list, not a tensor.
         is_written = isinstance(text, Bracket) and text.head == "tensor"
         return text if is_written else call("tensor", [text, tensor.dtype.name])
 

@@ -82,7 +82,7 @@ class Constants:
         self._names.setdefault(id(tensor), name)
 
     def of(self, value: ir.Value | None) -> Known | None:
-        """Return what is known of a value; None if it is no constant."""
+        """Return what is known about a value, or None if it is not a constant."""
         return None if value is None else self._known.get(value)
 
     def is_literal_node(self, node: ir.Node) -> bool:
@@ -111,7 +111,7 @@ class Constants:
 
 
 def _is_only_used(value: ir.Value) -> bool:
-    """Whether a value is used, and is no output itself."""
+    """Whether a value is used, and is not itself an output."""
     return bool(value.uses()) and not value.is_graph_output()
 
 
@@ -137,7 +137,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a Constant node; None of others, and of an attribute's value."""
+    """Return the tensor of a Constant node, or None if it has no fixed value."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
     name = spelling_of(node)

@@ -19,7 +19,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 def identifier(text: str, default: str = "value") -> str:
     """Return a Python name in lower case that is like a text: ``LlamaMLP`` is ``llama_mlp``.
 
-    The result has ASCII letters, digits and underscores only, and is no keyword.
+    The result has ASCII letters, digits and underscores only, and is not a keyword.
     """
     words = [word.lower() for word in _WORD.findall(_HUMP.sub("_", text))]
     words = [word for word, before in zip(words, [None, *words], strict=False) if word != before]

@@ -206,6 +206,7 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
     except Exception as error:  # the package may hold any Python
         raise LoadError(f"{folder}: {fault_of(error, folder.absolute())}") from error
     for model in models.values():
+        # onnx_ir's own references do not notice when their file changes.
         bring_in(model, folder.absolute(), data=True)
     return models
 

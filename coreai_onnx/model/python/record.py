@@ -16,7 +16,7 @@ from coreai_onnx.model.python.builder.names import encoded_type
 from coreai_onnx.model.python.constants import Constants, spelling_of
 
 HIDDEN = (CODE, ENTRYPOINT, TARGET)
-"""Metadata of a model that is no part of its Python: notes of the converter."""
+"""Metadata that is not part of a model's Python source: notes of the converter."""
 Traces = Mapping[str, Any]
 """Key of a graph to the `Trace` that the written package makes of it."""
 

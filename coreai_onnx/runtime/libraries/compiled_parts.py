@@ -36,7 +36,7 @@ def with_compiled_parts(
         settings: The settings of the execution providers.
 
     Returns:
-        The copy; None if there is no such part.
+        The copy, or None if there is no part to replace.
 
     Raises:
         SessionError: If a part has other settings, or is called in a branch or function.

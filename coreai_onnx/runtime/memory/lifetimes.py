@@ -167,7 +167,7 @@ def is_view(node: RecordedNode) -> bool:
 
 
 def overwritten(node: RecordedNode) -> str | None:
-    """Return the input whose memory the result of a node may take; None if there is none."""
+    """Return the input whose memory the result of a node may take, or None."""
     if node.domain in _ONNX:
         index = 0 if node.op in IN_PLACE else None
     else:

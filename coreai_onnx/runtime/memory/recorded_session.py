@@ -123,6 +123,7 @@ class RecordedSession:
         runs = read_runs(Path(self._end()))
         if not runs:
             raise SessionError("the session has not run: there is nothing to record")
+        # The bytes of weights follow from their types, so that their data need not be read.
         graph = onnx.load(self._graph, load_external_data=False).graph
         executed = runs[0].executed
         nodes = tuple(_matched(graph.node, executed))

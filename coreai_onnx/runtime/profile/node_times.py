@@ -154,6 +154,7 @@ class Profile:
         """Return the groups as a table, at most ``limit`` of them."""
         totals = self.by(grouping)
         names = [one.name for one in self.executions]
+        # By operator, where each node counts once; a module contains the nodes of those inside.
         whole = sum(total.seconds.get(self.main.name, 0.0) for total in self.by("operator")) or 1.0
         rows = [_cells(total, names, self.main.name, whole, self) for total in totals[:limit]]
         header = (grouping, "nodes", *(f"{name} ms" for name in names), "share", *_RATES)
@@ -181,6 +182,7 @@ class Profile:
             )
             for one in self.executions
         ]
+        # The page is colored by its first column.
         main = columns.pop([one.name for one in self.executions].index(self.main.name))
         least = {k: self.peaks.seconds(t.flops, t.moved) * 1e3 for k, t in totals.items()}
         work = {k: t.flops for k, t in totals.items()}

@@ -66,6 +66,7 @@ def request_trace(options: ort.SessionOptions, folder: Path) -> Path:
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     options.optimized_model_filepath = str(graph)
+    # In one file with its weights, a graph of more than 2 GiB could not be written.
     place = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{place}_file_name", f"{graph.name}{WEIGHTS}")
     options.add_session_config_entry(f"{place}_min_size_in_bytes", _SMALL)
@@ -81,6 +82,7 @@ def read_runs(path: Path) -> list[Run]:
     Returns:
         The runs in the order in which they began; threads may run at the same time.
     """
+    # In Chrome's trace format, X is an event with a duration.
     events = [event for event in json.loads(path.read_text()) if event.get("ph") == "X"]
     by_thread: dict[int, list[dict[str, Any]]] = {}
     # Times are whole microseconds: a Loop may begin in that of its first node, and must precede it.

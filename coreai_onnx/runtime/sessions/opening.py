@@ -178,6 +178,7 @@ class OpenModel:
         # what a provider refused to load runs on the CPU
         used = {n: s for n, s in self._providers.items() if parts.get(PROVIDER + n) != []}
         add_providers(options, used or {CPU: {}} if self._providers else {})
+        # Last, because it may overrule what is set above.
         if settings.configure is not None:
             settings.configure(options)
         return options
@@ -201,6 +202,7 @@ class OpenModel:
         # protobuf cannot serialize more than 2 GiB, so that the limit may not be larger than that.
         if weights(model)[1] <= TEMPORARY_FILE_BYTES:
             return self._load(to_proto(model).SerializeToString(), options, "the program")
+        # Kept with the model: onnxruntime maps the data file and reads it during runs.
         self._folder = tempfile.TemporaryDirectory(
             prefix="coreai_onnx_", ignore_cleanup_errors=True
         )

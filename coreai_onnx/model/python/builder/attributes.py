@@ -136,7 +136,7 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def default_of(item: onnx.defs.OpSchema.Attribute) -> ir.Attr | None:
-    """Return the default value of an operator's attribute; None if it has none."""
+    """Return the default value of an operator's attribute, or None."""
     if not item.default_value.name:
         return None
     return ir.serde.deserialize_attribute(item.default_value)

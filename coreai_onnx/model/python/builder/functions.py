@@ -51,7 +51,7 @@ class Function:
             name: Name of the function.
             overload: Overload of the function.
             opsets: Versions that the body uses; None for those of the model.
-            attributes: Parameter to attribute, where the name is no Python name.
+            attributes: Parameter to attribute, if it is not a Python identifier.
             doc: Documentation; None for the docstring.
             metadata: Metadata of the function; values other than strings are written as JSON.
         """

@@ -114,7 +114,7 @@ class Model:
 
         Args:
             outputs: Name to type, in the order in which the function returns them.
-            inputs: Parameter to name in the model, where the name is no Python name.
+            inputs: Parameter to name in the model, if it is not a Python identifier.
             takes: The arguments of ``call(...)``, see `flattened`; None for one for each input.
         """
 

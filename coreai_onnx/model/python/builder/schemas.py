@@ -17,7 +17,7 @@ _NO_LIMIT = 2**31 - 1
 def schema_of(
     domain: str, op_type: str, opsets: Mapping[str, int]
 ) -> onnx.defs.OpSchema | None:
-    """Return ONNX's schema of an operator at the version in use; None if there is none."""
+    """Return ONNX's schema of an operator at the version in use, or None."""
     version = opsets.get(domain)
     if version is None:
         return None

@@ -95,7 +95,7 @@ class Container:
 
 
 def type_and_shape(annotation: Any) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Return the ONNX type of an annotation, ``FLOAT["batch", 384]``; nothing without one."""
+    """Return the ONNX type of an annotation, ``FLOAT["batch", 384]``."""
     if isinstance(annotation, Container):
         inner, shape = type_and_shape(annotation.element)
         return annotation.kind(inner), shape

@@ -346,7 +346,7 @@ class Opset:
         return self._operator(op_type, is_unchecked=False)
 
     def __getitem__(self, op_type: str) -> Callable[..., Any]:
-        """Return an operator that ONNX does not know, or whose name is no Python name."""
+        """Return an operator that ONNX does not define, or whose name is not an identifier."""
         return self._operator(op_type, is_unchecked=True)
 
     def _operator(self, op_type: str, *, is_unchecked: bool) -> Callable[..., Any]:
