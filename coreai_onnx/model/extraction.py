@@ -74,7 +74,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
 
 
 def modules_of(model: ir.Model) -> list[str]:
-    """Return the paths of the modules that nodes come from, also those around them, in order."""
+    """Return the paths of the modules that nodes come from, and of their parents, in order."""
     paths: dict[str, None] = {}
     for node in model.graph:
         parts = node.metadata_props.get(SCOPE, "").split(".")
@@ -187,7 +187,7 @@ def _inputs(graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Value]:
 
 
 def _keep_metadata(model: ir.Model) -> None:
-    """Remove what the metadata says about inputs, outputs and dims that are not there."""
+    """Remove metadata about inputs, outputs and dims that the part does not have."""
     graph, metadata = model.graph, model.metadata_props
     values = (*graph.inputs, *graph.outputs)
     names = {value.name or "" for value in values}

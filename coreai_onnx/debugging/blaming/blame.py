@@ -32,7 +32,7 @@ class Blame:
     Attributes:
         findings: The causes in graph order.
         checked: Number of regions that were judged in each execution.
-        unchecked: The nodes that no judged region has, such as those that draw random numbers.
+        unchecked: The nodes in no judged region, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
         model: The model.
     """

@@ -32,7 +32,7 @@ class TorchSide:
 
     Attributes:
         modules: The externalized modules.
-        origins: The results that the values in bodies are, by name.
+        origins: Names of the values in bodies to torch's results.
         calls: Returns the calls of branches and bodies in torch, with all loops around them.
         steps: The iterations of the loops around the present graph.
     """
@@ -72,7 +72,7 @@ def _next(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _outputs(body: ir.Graph, found: TrueValues) -> dict[str, str]:
-    """Return the results that the outputs of a body are; a loop's condition comes first."""
+    """Map the outputs of a body to torch's results; a loop's condition comes first."""
     first = len(body.outputs) - len(found.outputs)
     pairs = zip(body.outputs[first:], found.outputs, strict=True)
     return {value.name or "": name for value, name in pairs if name and value.producer()}

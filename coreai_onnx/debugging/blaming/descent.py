@@ -35,7 +35,7 @@ from coreai_onnx.model.standard.model_protos import subgraphs
 _MOST_CALLS = 8
 """Number of suspects whose functions are opened."""
 Inputs = Sequence[Array | None]
-"""The inputs of a call; None for an absent one."""
+"""The inputs of a call; None for an omitted input."""
 
 
 @dataclass(frozen=True)

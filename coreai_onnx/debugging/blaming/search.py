@@ -210,7 +210,7 @@ class RegionSearch:
             )
 
     def unchecked(self) -> tuple[Suspect, ...]:
-        """Return the nodes that no judged region has."""
+        """Return the nodes that are in no judged region."""
         nodes = enumerate(self._model.graph)
         return tuple(Suspect.of(n, self._code) for i, n in nodes if i not in self._judged)
 
@@ -218,7 +218,7 @@ class RegionSearch:
 def _by_kind(
     regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgment]]
 ) -> Iterator[tuple[Kind, list[Region]]]:
-    """Yield the wrong regions by what is wrong, as bodies and kernels tell."""
+    """Yield the wrong regions by what is wrong, as judged by bodies and kernels."""
     # Without kernels both are the same, and whatever is wrong is attributed to the graph.
     bodies, kernels = verdicts[0], verdicts[-1]
     bad = [region for region in regions if not bodies[region.value].ok]

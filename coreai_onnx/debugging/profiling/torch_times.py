@@ -65,7 +65,7 @@ class TorchTimes:
         return feeds_of(session, self._module, self._args, self._kwargs)
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """Return what is to be timed: the whole, and the nodes if the reference is a program."""
+        """Return the callables to time: the whole, and the nodes if the reference is a program."""
         return {TORCH: self._whole} | ({_NODES: self._by_node} if self._program else {})
 
     def _whole(self) -> object:

@@ -116,7 +116,7 @@ def value_pairs(
 
 
 def _inner_origins(model: ir.Model) -> dict[str, str]:
-    """Return the results that the values in the graphs of nodes are, by name."""
+    """Map the values in the graphs of nodes to their results of the exported program."""
     names = {
         value.name or ""
         for node in model.graph.all_nodes()
@@ -156,7 +156,7 @@ def _step_pairs(
 
 
 def _step_of(stacked: Array, step: int) -> Array:
-    """Return one step; an empty array if the model has ended before."""
+    """Return one step, or an empty array if the loop of the model ended earlier."""
     found: Array = stacked[step] if step < len(stacked) else stacked[:0]
     return found
 

@@ -24,7 +24,7 @@ WIDE = {
     torch.complex32: torch.complex128,
     torch.complex64: torch.complex128,
 }
-"""The dtypes that are computed in another one, and that one."""
+"""The dtypes that are widened, and what to."""
 
 
 def is_floating(tensor: torch.Tensor) -> bool:
@@ -132,7 +132,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
 
 
 def _result(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result in float64; None if the operator does not have it."""
+    """Return the result in float64, or None if the operator does not support it."""
     try:
         return func(*args, **kwargs)
     except Exception:  # noqa: BLE001 - operators may raise anything

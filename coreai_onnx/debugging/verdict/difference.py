@@ -158,7 +158,7 @@ def error_decades(actual: Array, expected: Array) -> dict[str, int]:
 
     Returns:
         ``1e-6`` to the number of errors from 1e-6 to 1e-5; ``0`` to that of exact elements, and
-        ``not finite`` to that of errors that are not numbers. Without the powers that no error has.
+        ``not finite`` to that of errors that are not numbers. Powers without errors are left out.
     """
     if actual.shape != expected.shape:
         return {}

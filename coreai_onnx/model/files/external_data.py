@@ -213,7 +213,7 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> str:
         return f"is described by {odd!r}, which nothing knows"
     for key in ("offset", "length"):
         text = entries.get(key, "0")
-        # Python's int accepts signs, spaces and underscores as well, and onnxruntime's reader not.
+        # Python's int accepts signs, spaces and underscores as well, which other readers refuse.
         if not (text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS):
             return f"has the {key} {text}"
     location = entries.get("location", "")

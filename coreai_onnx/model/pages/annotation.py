@@ -71,7 +71,7 @@ def _shown(marked: set[int], text: Mapping[int, str], known: set[int]) -> Iterat
 
 
 def _text(file: str, known: Mapping[int, str], folder: Path | None) -> dict[int, str]:
-    """Return the lines of a file; empty if it is not there, or not the one of the model."""
+    """Return the lines of a file; empty if it is missing or differs from the model's lines."""
     if folder is None:
         return {}
     try:

@@ -56,7 +56,7 @@ def values_entry(origins: Mapping[str, str]) -> str:
 def read_origins(
     metadata: Mapping[str, str], values: Collection[str], results: Collection[str]
 ) -> dict[str, str]:
-    """Return the result that each value is; values without one are left out.
+    """Map each value to its result of the exported program; other values are left out.
 
     Args:
         metadata: The metadata of the model. An entry that another tool changed is ignored.
@@ -71,7 +71,7 @@ def read_origins(
 
 
 def read_inner_origins(metadata: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
-    """Return the result that each value in the graphs of nodes is; others are left out.
+    """Map each value in the graphs of nodes to its result; other values are left out.
 
     Args:
         metadata: As for `read_origins`.

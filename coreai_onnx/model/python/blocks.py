@@ -365,7 +365,7 @@ def _follows(call: BlockCall, before: BlockCall) -> bool:
 
 
 def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
-    """Return which inputs are which output of the call before; None if there is no pattern."""
+    """Map inputs to the outputs of the previous call, or return None if there is no pattern."""
     carried: dict[int, int] = {}
     for position, value in enumerate(second.inputs):
         if value in first.outputs:

@@ -206,7 +206,7 @@ class Body:
         )
 
     def _rearranged(self, item: Item) -> str:
-        """Return the name of what an item only rearranges, if that is not needed any more."""
+        """Return the name of what an item only rearranges, if that value is no longer needed."""
         while isinstance(item, ir.Node) and item.op_type in _REARRANGING and item.inputs:
             value = item.inputs[0]
             if value in self._folded:
@@ -231,7 +231,7 @@ class Body:
         self._kept.append(value)
 
     def _release(self, position: int) -> None:
-        """Free the names of values that are not needed after this item."""
+        """Free the names of values that are not used after this item."""
         self._released.clear()
         while self._queue and self._queue[0][0] <= position:
             value = self._kept[heapq.heappop(self._queue)[1]]
@@ -241,7 +241,7 @@ class Body:
                 self.context.names.release(self.context.known[value])
 
     def own(self, values: Sequence[ir.Value]) -> None:
-        """Let the names of parameters be used again when they are not needed any more."""
+        """Let the names of parameters be reused when they are no longer needed."""
         for value in values:
             if value in self._last:
                 self._keep(value)

@@ -45,8 +45,8 @@ class Calls:
         functions: The functions of the model.
         opsets: Domain to the Python name of its operators.
         versions: Domain to version, where the nodes are.
-        own: Attributes of the function around, and their names in Python.
-        kinds: Types of those attributes, as far as their defaults say them.
+        own: Attributes of the enclosing function, and their names in Python.
+        kinds: Types of those attributes, as far as their defaults show them.
         weight: Returns the expression of a weight.
     """
 

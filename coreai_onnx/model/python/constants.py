@@ -27,7 +27,7 @@ class Known:
 
     Attributes:
         key: What identifies its content; the name of a weight.
-        text: It in Python; None for a weight.
+        text: The constant in Python; None for a weight.
     """
 
     key: str
@@ -127,7 +127,7 @@ def _is_small(tensor: ir.TensorProtocol) -> bool:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """Return a name that nothing has; it is taken from then on."""
+    """Return an unused name, and reserve it."""
     unique, count = name, 1
     while unique in taken:
         count += 1

@@ -125,7 +125,7 @@ class _Allocation:
                 self._release(buffer)
 
     def _release(self, buffer: Buffer) -> None:
-        """Offer a buffer that nothing reads any more to later results."""
+        """Offer a buffer that is no longer read to later results."""
         if not self._shared:
             return
         kept = any(value in self._recording.outputs for value in buffer.values)

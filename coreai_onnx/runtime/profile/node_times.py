@@ -228,7 +228,7 @@ class _Sum:
 
 
 def _modules(place: Place) -> Iterable[tuple[object, str]]:
-    """Return the module of a node and the modules around it, the root last."""
+    """Return the module of a node and its parent modules, the root last."""
     parts = place.where.module.split(".") if place.where.module else []
     paths = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
     return [(path, path or "(root)") for path in paths]

@@ -38,7 +38,7 @@ class State:
         info: Dtype and dims of its new values.
         value: The present value; None for the initial value in the file.
         memory: The memory of the value, if it is the stream's own.
-        spare: Further memory, for the value after the next call.
+        spare: A second memory, for the value after the next call.
     """
 
     info: TensorInfo

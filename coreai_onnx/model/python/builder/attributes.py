@@ -65,7 +65,7 @@ class typed:  # noqa: N801
 def declared_types(
     domain: str, op_type: str, opsets: Mapping[str, int]
 ) -> dict[str, ir.AttributeType]:
-    """Return the types of an operator's attributes; empty without a schema."""
+    """Return the types of an operator's attributes, or {} if it has no schema."""
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
         return {}

@@ -54,7 +54,7 @@ class RecordedNames:
         return GraphNames(self, key, self.record.get("graphs", {}).get(key, {}))
 
     def unused(self, base: str) -> str:
-        """Return a name that nothing has: the given one, or with a number."""
+        """Return an unused name: the given one, or the same with a number."""
         name = base
         while name in self._taken:
             self._counts[base] += 1
@@ -115,7 +115,7 @@ class GraphNames:
         return self.whole.graph(f"{self.key}|{site}")
 
     def unused(self, base: str) -> str:
-        """Return a name that nothing has."""
+        """Return an unused name."""
         return self.whole.unused(base)
 
     def constant(self, key: str, use: int) -> tuple[int, bool, str] | None:

@@ -54,7 +54,7 @@ class TraceNames(Protocol):
         """Return the names of a subgraph."""
 
     def unused(self, base: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name."""
 
     def constant(self, key: str, use: int) -> tuple[int, bool, str] | None:
         """Return how a constant is stored; None if that is not recorded."""
@@ -105,7 +105,7 @@ class Trace:
 
     @property
     def root(self) -> Trace:
-        """The graph or function around all branches."""
+        """The graph or function that encloses all branches."""
         return self if self.outer is None else self.outer.root
 
     # ------------------------------------------------------------------ tracing a function
