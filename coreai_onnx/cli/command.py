@@ -80,6 +80,8 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
+        # Errors of this package are messages for the user; any other may be a bug, to be reported
+        # with its traceback.
         known = isinstance(error, CoreaiError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         hint = "" if known else "\n(--debug shows the traceback)"

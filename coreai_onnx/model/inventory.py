@@ -110,6 +110,7 @@ def _count(model: ir.Model, *, expand: frozenset[ir.OperatorIdentifier]) -> Coun
     main = _ops(model.graph)
     bodies = {key: _ops(model.functions[key]) for key in expand}
     add(main, 1)
+    # The number of calls of a function is complete when all its callers have been counted.
     for key in _callers_first(main, bodies):
         add(bodies[key], times[key])
     return counts

@@ -224,6 +224,7 @@ def dynamic_shapes(
                 "  wrap the module in one whose forward() names its inputs"
             )
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            # torch.export takes the dims of `*args` as one tuple, the option by `args.0`, `args.1`.
             names = [f"{name}.{i}" for i in range(len(value))]
             shapes[name] = tuple(
                 dims.of(one, part, left.pop(one, ()))

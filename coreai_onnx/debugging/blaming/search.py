@@ -187,6 +187,7 @@ class RegionSearch:
     ) -> None:
         right = [region for region in regions if verdicts[region.value].ok]
         inputs = self._inputs
+        # torch runs the program once more for these: only if a suspect has a branch or body.
         calls = functools.cache(lambda: body_calls(self._program, inputs))
         torch_side = TorchSide(self._modules, self._inner, calls)
         nodes = list(self._model.graph)

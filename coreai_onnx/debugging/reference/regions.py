@@ -147,6 +147,7 @@ def _region(
             read[current.name or ""] = None
             continue
         node = current.producer()
+        # Weights have no producer, and values of subgraphs are not made in the main graph.
         if node is None or node not in at:
             continue
         results.add((at[node], current.index() or 0))

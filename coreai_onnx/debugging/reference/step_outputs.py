@@ -87,6 +87,7 @@ def _copies(graph: ir.Graph, names: Collection[str]) -> Iterator[StepOutput]:
     for node in tuple(graph):
         for value in node.outputs:
             if value.name in names and value.dtype is not None and value.shape is not None:
+                # A value that is an output already cannot be one twice.
                 copy = ir.node("Identity", [value])
                 graph.append(copy)
                 copy.outputs[0].name = f"{value.name}#0"
@@ -126,6 +127,7 @@ def _is_stackable(one: StepOutput, sizes: Collection[str]) -> bool:
     # The sizes of the inputs are those of the whole call; another dim may change from step to step,
     # and a Loop can only stack equal shapes.
     known = all(isinstance(d, int) or (str(d) in sizes) for d in one.inner.shape)
+    # In steps that take the other branch, zeros must have the same shape.
     numbers = all(isinstance(d, int) for d in one.inner.shape)
     return not one.stacked and (numbers if one.branched else known)
 

@@ -106,6 +106,8 @@ def value_pairs(
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
+                # A value may be undetermined in some calls only, as when elements of a sort are
+                # equal.
                 if name not in known:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))

@@ -73,7 +73,9 @@ def _fixed(function: ir.Function) -> dict[str, Any]:
 
 def _fault(node: ir.Node, function: ir.Function, wanted: Mapping[str, Any]) -> str:
     for name, expected in wanted.items():
+        # A call without the attribute has the default of the function.
         attribute = node.attributes.get(name) or function.attributes.get(name)
+        # Its value may differ from one call of the enclosing function to the next.
         if attribute is not None and attribute.is_ref():
             return f"has {name} of its caller, its body is for {_text(expected)}"
         given = None if attribute is None else attribute.value

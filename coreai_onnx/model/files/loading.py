@@ -179,6 +179,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's binary and text errors share no base class
         raise LoadError(f"{path}: {_no_model(start)}\n  {reason_of(error)}") from error
+    # protobuf reads many files that are no models without an error; every model has an opset.
     if not proto.opset_import:
         raise LoadError(f"{path}: {_no_model(start)}\n  it has no opset")
     return proto
@@ -213,6 +214,7 @@ def _start(path: Path) -> bytes:
 def _no_model(start: bytes) -> str:
     if not start:
         return "is not an ONNX model: the file is empty; make or fetch it again"
+    # A web page may begin with blank lines.
     known = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
     return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 

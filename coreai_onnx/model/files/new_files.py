@@ -153,6 +153,7 @@ def _rename_all(renames: dict[Path, Path]) -> None:
 
 
 def _beside(target: Path) -> Path:
+    # Cut in bytes, which file systems limit; fsdecode accepts a part of a character.
     name = os.fsdecode(os.fsencode(target.name)[:_TEMPORARY_BYTES])
     return target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
 

@@ -265,7 +265,7 @@ class _Finder:
     def _unwrapped(self, block: ModuleBlock) -> ModuleBlock:
         """Return the only block inside, where a module does nothing but call another."""
         while len(block.items) == 1 and isinstance(block.items[0], ModuleBlock):
-            if self.keys.get(block.items[0]) is None:
+            if self.keys.get(block.items[0]) is None:  # one of several pieces
                 break
             block = block.items[0]
         return block
@@ -348,7 +348,7 @@ def _loop_at(
         carried = _carried(first, item) if carried is None else carried
         if carried is None or not _continues(item, before, first, carried):
             break
-        if _is_shown(before, item, users):
+        if _is_shown(before, item, users):  # in a loop, the results have no names
             break
         calls.append(item)
     return Loop(calls, carried) if carried is not None and len(calls) > 1 else None
@@ -370,7 +370,7 @@ def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
     for position, value in enumerate(second.inputs):
         if value in first.outputs:
             carried[position] = first.outputs.index(value)
-    if len(set(carried.values())) != len(carried):
+    if len(set(carried.values())) != len(carried):  # two variables for one output
         return None
     started = [first.inputs[position] for position in carried]
     constant = [v for i, v in enumerate(first.inputs) if i not in carried]

@@ -159,6 +159,7 @@ class ModelText:
     # ---------------------------------------------------------------- functions of the model
     def _function(self, key: ir.OperatorIdentifier, callee: Callee) -> list[str]:
         function = callee.function
+        # A local name must not hide a function that the body calls.
         names = IdentifierScope(self.names.all)
         known: dict[ir.Value, str] = {}
         parameters: list[Expression] = []

@@ -66,6 +66,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
             with importing, failures_as(SaveError, what):
                 weights = _write(models, made)
             folder.mkdir(exist_ok=True)
+            # `replace` cannot put a folder in the place of one that has files.
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
             for path in sorted(made.iterdir()):
                 path.replace(folder / path.name)

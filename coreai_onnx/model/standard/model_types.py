@@ -289,6 +289,7 @@ class _Walk:
                 declared=self.declared,
                 known=self.known,
             )
+            # Shared, because a subgraph reads constants of the graphs around it.
             walk.callers, walk._small = self.callers, self._small
             self.known.update(body_input_types(node, inner, self.known))
             yield from walk.run(inner)

@@ -343,7 +343,7 @@ class Session:
         return self._on(CallStream(), self._name)
 
     def _on(self, calls: CallStream, name: str) -> Session:
-        other = Session.__new__(Session)
+        other = Session.__new__(Session)  # __init__ would open the model again
         other.timeout = self.timeout
         other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
         return other
