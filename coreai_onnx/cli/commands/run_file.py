@@ -65,6 +65,7 @@ def execute(options: argparse.Namespace) -> int:
         custom_ops=options.library,
     )
     inputs = chosen_inputs(session, options)
+    # By position, because an input may have the name `self`.
     arguments = [inputs.pop(info.name) for info in session.inputs]
     outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]

@@ -136,6 +136,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
 
     values = vars(options)
     given = {name: values[name] for name in _TEXTS if values[name] is not None}
+    # Only flags that are given: the others have the defaults of `OnnxProgram.quantize`.
     given |= {name: True for name in _FLAGS if values[name]}
     given |= {name: list(values[name]) for name in ("skip",) if values[name]}
     given |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}

@@ -72,6 +72,7 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
     match = _TYPE.fullmatch(text)
     if match is None:
         raise CommandError(f"{text!r} is neither a .npy file nor a type such as float32[2,8]")
+    # `float32[]` is a scalar.
     dims = tuple(int(dim) for dim in match["dims"].split(",") if dim.strip())
     return random_tensor(match["dtype"], dims, rng)
 

@@ -127,6 +127,7 @@ def opened_body(
             graph.inputs.append(made)
             inputs[outer.name or ""] = array
         _replace(graph, outer, made)
+    # ONNX has opsets for models and functions, not for subgraphs.
     graph.opset_imports.update(model.graph.opset_imports)
     functions = [function.clone() for function in model.functions.values()]
     return ir.Model(graph, ir_version=model.ir_version, functions=functions), inputs
@@ -150,6 +151,7 @@ def _given(body: ir.Graph, call: BodyCall) -> dict[str, Array]:
     counters: list[Array] = []
     if len(body.outputs) > outputs:
         counters = [np.array(call.steps[-1]), np.ones((), np.bool_)]
+    # The further operands of torch are values that a body in ONNX reads from outside.
     arrays = [_array(x) for x in call.operands[: len(names) - len(counters)]]
     return dict(zip(names, [*counters, *arrays], strict=True))
 

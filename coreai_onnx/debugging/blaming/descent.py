@@ -155,6 +155,7 @@ def _judged(
     judged = {}
     for region in body.regions:
         result, own = computed[region.value], truth.own[region.value]
+        # A text says why onnxruntime cannot run the region.
         judged[region.value] = not isinstance(result, str) and (
             judge(result, own, truth.ideal[region.value]).ok
         )

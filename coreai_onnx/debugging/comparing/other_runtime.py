@@ -65,6 +65,7 @@ class OtherRuntime(Session):
         for name in given:
             if info(name).dtype == "string":
                 raise InputError(f"input {name!r}: strings cannot be passed to another runtime")
+        # There and back, which makes complex numbers the pairs that the file stores.
         arrays = {n: from_ort(to_ort(to_numpy(v, info(n)), info(n))) for n, v in given.items()}
         results = self._results({**self._carried, **arrays})
         outputs = {x.name: from_ort(to_ort(results[x.name]), x) for x in self.outputs}

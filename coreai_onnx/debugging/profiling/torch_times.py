@@ -96,6 +96,7 @@ class TorchTimes:
         timing = Timing(TORCH, timings[TORCH].seconds)
         if self._program is None or not isinstance(self._module, fx.GraphModule):
             return Execution(timing, ())
+        # The runs before them have warmed up.
         seconds = self._seconds[-runs:]
         places = _places(self._program, self._module.graph.nodes, as_read(model))
         nodes, unplaced = [], 0.0
@@ -133,6 +134,7 @@ def _places(
     by_value = places_by_value(model)
     results = dict(results_of(program))
     origins = read_origins(model.model.metadata_props, by_value, results)
+    # `split:1` is the second result of the node `split`.
     by_result = {of.partition(":")[0]: by_value[name] for name, of in origins.items()}
     ordered = [node for node in nodes if node.op.startswith("call")]
     found = {node: by_result[node.name] for node in ordered if node.name in by_result}

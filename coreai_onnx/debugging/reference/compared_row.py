@@ -156,4 +156,5 @@ def badness(row: Row) -> tuple[bool, float]:
     """Return a key that is larger for a row with a larger error, relative to torch's own."""
     if row.judgment is None:
         return not row.ok, row.difference.max_abs
+    # torch is exact in some results.
     return not row.ok, row.judgment.error / (row.judgment.own or 1e-30)

@@ -66,11 +66,13 @@ def _of_node(node: ir.Node, names: Collection[str], sizes: Collection[str]) -> I
     if node.domain not in ("", "ai.onnx"):
         return
     graphs = [one for a in node.attributes.values() for one in attribute_graphs(a)]
+    # These attributes have an entry for each stacked output, and the new ones have none.
     if not graphs or any(name in node.attributes for name in _SCAN_LAYOUT):
         return
     found = [[*_of_graph(graph, names, sizes), *_copies(graph, names)] for graph in graphs]
     if node.op_type in _LOOPS:
         kept = [one for one in found[0] if _is_stackable(one, sizes)]
+        # Loop and Scan stack what their body returns after the carried values.
         graphs[0].outputs.extend(one.outer for one in kept)
         yield from _raised(node, [replace(one, stacked=True) for one in kept])
     elif node.op_type == "If":

@@ -212,6 +212,7 @@ def _leaves(value: object) -> list[object]:
     """Flatten tuples, lists, dicts, registered classes and dataclasses; None is left out."""
     leaves: list[object] = []
     for leaf in pytree.tree_leaves(value):
+        # pytree takes apart only dataclasses that are registered with it.
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for entry in dataclasses.fields(leaf):
                 leaves += _leaves(getattr(leaf, entry.name))

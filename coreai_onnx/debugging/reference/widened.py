@@ -43,12 +43,14 @@ class Widened(TorchDispatchMode):
         random: The operators that drew random numbers, in order.
     """
 
+    # Otherwise torch refuses cond and while_loop while the mode is active.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         """Start without results."""
         super().__init__()
         self.random: dict[str, None] = {}
+        # By identity, because == compares elements, and without keeping the tensors alive.
         self._ideals: Any = WeakTensorKeyDictionary()
 
     def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -94,6 +96,7 @@ class Widened(TorchDispatchMode):
         run = RUNS.get(str(func))
         if run is None:
             return func(*args, **kwargs)
+        # torch deactivates a mode while it handles an operator.
         with self:
             return run(lambda graph, operands, _: graph(*operands), *args, **kwargs)
 

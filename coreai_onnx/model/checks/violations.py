@@ -43,6 +43,7 @@ class Violation:
     @property
     def torch_op(self) -> str:
         """The op of the exported program that the node was lowered from; empty if unknown."""
+        # A node of a body was not lowered itself: the call that leads to it was.
         nodes = (self.node, *reversed(self.fault.callers))
         return next((str(node.meta[TORCH_OP]) for node in nodes if TORCH_OP in node.meta), "")
 

@@ -251,10 +251,12 @@ def give_back_mapped_files() -> int:
 def _data_ranges() -> list[tuple[int, int]]:
     """Return the large address ranges that map data files, not code."""
     ranges: list[tuple[str, int, int]] = []
+    # A library is mapped in several ranges, of which one is executable.
     code = set()
     for line in _MAPS.read_text().splitlines():
         span, permissions, _, _, inode, *path = line.split(maxsplit=5)
         start, end = (int(text, 16) for text in span.split("-"))
+        # Anonymous memory, the heap and the stack belong to no file.
         if inode == "0" or not path:
             continue
         ranges.append((path[0], start, end))

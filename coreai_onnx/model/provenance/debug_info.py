@@ -130,6 +130,7 @@ def _table(bodies: list[list[ir.Node]]) -> str:
         _packed(numbers[node.metadata_props.get(SOURCE, "")] for node in body) for body in bodies
     ]
     classes = _classes(bodies)
+    # The name of a node begins with its module, as the converter names it; these do not.
     odd = [
         (body, position, *module)
         for body, nodes in enumerate(bodies)

@@ -12,6 +12,7 @@ from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
 from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components
 from coreai_onnx.model.python.identifiers import LONGEST, identifier, is_plain, stem
 
+# A name, perhaps its type, perhaps the operator of an assignment such as +=, and one =.
 _TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 

@@ -63,6 +63,8 @@ class _Description:
         return " ".join([*parts, str(len(node.outputs))])
 
     def _graph(self, graph: ir.Graph) -> str:
+        # A function is written with the types of these inputs, so that equal ones must have equal
+        # types.
         for value in graph.inputs:
             self.tokens[value] = f"v{len(self.tokens)} {value.type} {value.shape}"
         inside = [*map(self._token, graph.inputs), *self.nodes(list(graph))]

@@ -167,6 +167,7 @@ def _matched(
     """Yield the first execution of each node; those in subgraphs lie between them."""
     rest = iter(executed)
     for node in nodes:
+        # `rest` continues after the last match: both are in the order of execution.
         one = next((e for e in rest if _is_run_of(e, node)), None)
         if one is None:
             return

@@ -52,6 +52,7 @@ class Profiling:
         self._custom_ops = custom_ops
         self._marked = marked(model, self._is_inlined)
         self._folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_"))
+        # A session may be dropped without a call of `finish`.
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._graph = self._folder
         self.model = self._marked.model

@@ -123,6 +123,7 @@ class Function:
         if self._count is None:
             if self in _callers.get():
                 raise failure(frame, f"{self.name} calls itself, which ONNX forbids")
+            # Without recorded names: only the number of outputs is of interest.
             self._count = len(self._trace(RecordedNames({})).outputs)
         return self._count
 
