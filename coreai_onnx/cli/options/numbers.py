@@ -82,7 +82,7 @@ def random_weights(factory: str, subject: Subject, seed: int) -> str:
             f"{factory} makes other weights in each call, whatever the seed: "
             "save them, and load them in the factory"
         )
-    # numpy takes no seed above.
+    # numpy does not accept larger seeds.
     if _differs(subject.module, factory, (seed + 1) % 2**32):
         return (
             f"{factory} makes random weights, here those of --seed {seed}: "

@@ -215,7 +215,6 @@ def compare(
     subject = path_or_program
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
-    # Function bodies in any case: they are what a runtime without the kernels computes.
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
     judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]

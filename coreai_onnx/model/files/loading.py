@@ -179,7 +179,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's binary and text errors share no base class
         raise LoadError(f"{path}: {_no_model(start)}\n  {reason_of(error)}") from error
-    # protobuf reads many files that are no models without an error; every model has an opset.
+    # protobuf parses many files that are not models; every model imports an opset.
     if not proto.opset_import:
         raise LoadError(f"{path}: {_no_model(start)}\n  it has no opset")
     return proto

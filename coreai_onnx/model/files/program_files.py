@@ -226,7 +226,7 @@ def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
     own = metadata.get(ENTRYPOINT, MAIN)
     if not isinstance(names, list) or own not in names or not all(map(is_file_name, names)):
         return ()
-    # A copy under another name has the same metadata, but is no file of the program.
+    # A copy under another name has the same metadata, but does not belong to the program.
     return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()
 
 
