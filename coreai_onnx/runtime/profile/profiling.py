@@ -106,7 +106,7 @@ class Profiling:
 
     def _is_inlined(self, key: ir.OperatorIdentifier) -> bool:
         # A library of the user may have kernels for any function of its own domain, and there is no
-        # way to ask it. Functions of this package's domains are in no such library.
+        # way to ask it. It has none for the composites and modules of this package.
         if self._custom_ops and key[0] not in (STANDARD_DOMAIN, MODULE_DOMAIN):
             return False
         has_kernel = key[0] == STANDARD_DOMAIN and key[1].partition(".")[0] in KERNEL_FILES
