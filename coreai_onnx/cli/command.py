@@ -34,6 +34,7 @@ from coreai_onnx.messages import printable_lines
 
 FAILED = 2
 """Exit code if a command fails; 1: ``compare``, ``blame`` or ``diff`` found a difference."""
+# 128 + 13, as a shell reports a process that SIGPIPE ended.
 NOBODY_READS = 141
 """Exit code if the reader of the output has closed it (``coreai-onnx inspect … | head``)."""
 
@@ -79,6 +80,8 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
+        # Errors of this package are messages for the user; any other may be a bug, to be reported
+        # with its traceback.
         known = isinstance(error, CoreaiError)
         text = str(error) if known else f"{type(error).__name__}: {error}"
         hint = "" if known else "\n(--debug shows the traceback)"

@@ -8,6 +8,7 @@ EXIT_CODE = 130
 
 def interrupted(error: BaseException | None) -> bool:
     """Return whether an error is a Ctrl-C or was caused by one, for example inside an import."""
+    # Code that raises a stored error again can make a chain that ends in itself.
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

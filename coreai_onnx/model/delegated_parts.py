@@ -45,6 +45,7 @@ def compiled_input(digest: str, number: int) -> str:
 
     Execution providers find the inputs of what they compiled by name.
     """
+    # The digest keeps the parts of one model apart, which are in one graph in the end.
     return f"part_{digest[:12]}_input_{number}"
 
 
@@ -120,6 +121,7 @@ class DelegatedPart:
             return "its weights have changed since the backend processed it"
         declared = self.function.metadata_props.get(INPUTS, "").split(",")
         given = [value.dtype.name if value and value.dtype else "" for value in call.inputs]
+        # A value of unknown type contradicts nothing.
         changed = [a for a, b in zip(declared, given, strict=False) if b and a != b]
         if declared != [""] and (changed or len(declared) != len(given)):
             return "its inputs have changed since the backend processed it"

@@ -45,16 +45,20 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     made = model.clone()
     nodes = _nodes_of(made, module)
     if not nodes:
+        # The nodes of an externalized module are in a function. Inlining loses the calls, so that
+        # it is not done where the main graph has nodes of the module.
         made = _opened(model)
         nodes = _nodes_of(made, module)
     if not nodes:
         raise StagingError(_unknown(made, module))
     graph = made.graph
+    # The inputs and outputs of a model must have types in ONNX, those between nodes need none.
     _infer_types(made)
     copied = _Constants(graph).needed(nodes)
     kept = [node for node in graph if node in copied or node in nodes]
     outputs = _outputs(graph, nodes)
     graph.outputs.clear()
+    # After the outputs are cleared: onnx_ir refuses to replace values that are outputs.
     inputs = _inputs(graph, kept)
     graph.outputs.extend(outputs)
     chosen = set(kept)
@@ -70,7 +74,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
 
 
 def modules_of(model: ir.Model) -> list[str]:
-    """Return the paths of the modules that nodes come from, also those around them, in order."""
+    """Return the paths of the modules that nodes come from, and of their parents, in order."""
     paths: dict[str, None] = {}
     for node in model.graph:
         parts = node.metadata_props.get(SCOPE, "").split(".")
@@ -139,6 +143,7 @@ class _Constants:
         for node in graph:
             reads = list(_reads(node))
             is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
+            # A node without inputs may draw random numbers, as RandomNormal does.
             if node.op_type == "Constant" or (reads and is_fixed):
                 fixed.update(node.outputs)
                 self._makers.update(dict.fromkeys(node.outputs, node))
@@ -182,7 +187,7 @@ def _inputs(graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Value]:
 
 
 def _keep_metadata(model: ir.Model) -> None:
-    """Remove what the metadata says about inputs, outputs and dims that are not there."""
+    """Remove metadata about inputs, outputs and dims that the part does not have."""
     graph, metadata = model.graph, model.metadata_props
     values = (*graph.inputs, *graph.outputs)
     names = {value.name or "" for value in values}

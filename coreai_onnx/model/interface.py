@@ -115,6 +115,7 @@ def interface(model: ir.Model) -> ModelInterface:
         return as_complex(info) if info.name in pairs else info
 
     olds, news = {s.input for s in states}, {s.output for s in states}
+    # Before IR version 4, ONNX required every initializer to be an input as well.
     inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     by_name = {value.name: value for value in model.graph.inputs}
     return ModelInterface(

@@ -70,7 +70,7 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def attribute_graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    """Return the graphs that an attribute holds; empty if it has another type."""
+    """Return the graphs that an attribute holds; or () if it has another type."""
     if attribute.is_ref() or attribute.value is None:
         return ()
     if attribute.type == ir.AttributeType.GRAPH:
@@ -110,6 +110,7 @@ def _count(model: ir.Model, *, expand: frozenset[ir.OperatorIdentifier]) -> Coun
     main = _ops(model.graph)
     bodies = {key: _ops(model.functions[key]) for key in expand}
     add(main, 1)
+    # The number of calls of a function is complete when all its callers have been counted.
     for key in _callers_first(main, bodies):
         add(bodies[key], times[key])
     return counts
@@ -127,6 +128,7 @@ def _callers_first(
 
     Recursive functions, which ONNX forbids, are returned in an unspecified order.
     """
+    # A stack of its own: a file may nest functions more deeply than Python can recurse.
     finished: list[ir.OperatorIdentifier] = []
     seen: set[ir.OperatorIdentifier] = set()
     stack = [iter(main)]

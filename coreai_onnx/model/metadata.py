@@ -185,6 +185,7 @@ def _bound(name: str, bounds: object, key: str) -> int | None:
     if not isinstance(bounds, dict):
         raise ValueError(f"the bounds of {name!r} are {bounds!r:.80}")
     bound = bounds.get(key)
+    # JSON's true is a bool, and bool is a subclass of int.
     if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
         raise ValueError(f"{key} of {name!r} is {bound!r:.80}, not an integer")
     return bound

@@ -109,6 +109,7 @@ def _transposed_convolution(inputs: Operands, _: Operands) -> int:
 
 def _taps(inputs: Operands, where: Operand) -> int:
     """2 for each element of a filter, at each element where a filter is applied."""
+    # The other inputs are a bias or, in quantized operators, scales and zero points.
     weight = max(inputs[1:], key=lambda tensor: len(tensor.shape))
     return 2 * where.elements * (weight.elements // weight.shape[0])
 
@@ -116,6 +117,7 @@ def _taps(inputs: Operands, where: Operand) -> int:
 def _attention(inputs: Operands, outputs: Operands) -> int:
     """2·S for each element of the query (the scores) and of the result, S positions of keys."""
     query, result = inputs[0], outputs[0]
+    # With a cache, the second and third output are all keys and values so far.
     keys = [tensor for tensor in (*inputs[1:3], *outputs[1:3]) if len(tensor.shape) >= 3]
     positions = max((tensor.shape[-2] for tensor in keys), default=query.shape[-2])
     return 2 * positions * (min(query.elements, result.elements) + result.elements)

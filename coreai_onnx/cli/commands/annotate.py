@@ -40,6 +40,7 @@ def execute(options: argparse.Namespace) -> int:
             for line in dict.fromkeys([*cells, *errors])
         }
         header = [*header, "error", "torch's", ""]
+    # Nodes without a source line have an empty key.
     cells.pop("", None)
     print("\n".join(profile.facts), end="\n\n")
     code = read_code(profile.model.metadata_props)

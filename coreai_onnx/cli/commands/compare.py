@@ -65,6 +65,8 @@ def execute(options: argparse.Namespace) -> int:
     Session(options.model, kernels=False)  # report a bad file before the module is built
     tolerances = None
     if options.rtol is not None or options.atol is not None:
+        # A tolerance that is not given is 0: it replaces torch's own error, not the default of a
+        # dtype.
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
     if options.factory.endswith(".onnx"):
         comparison = compare(

@@ -145,6 +145,7 @@ def _convert_module(
         externalize_modules=_externalized(options.externalize) or None,
         opset_version=chosen_opset(options.opset, options.minimum_onnxruntime, options.target),
         minimum_onnxruntime=options.minimum_onnxruntime,
+        # `execute` runs the passes after the quantization, and prints their report.
         optimize=False,
     )
 
@@ -223,6 +224,7 @@ def dynamic_shapes(
                 "  wrap the module in one whose forward() names its inputs"
             )
         if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            # torch.export takes the dims of `*args` as one tuple, the option by `args.0`, `args.1`.
             names = [f"{name}.{i}" for i in range(len(value))]
             shapes[name] = tuple(
                 dims.of(one, part, left.pop(one, ()))
@@ -262,6 +264,7 @@ class _Dims:
                 dim.name, **{key: bound for key, bound in bounds.items() if bound is not None}
             )
             self._made[dim.name] = (dim, made)
+        # The bounds of a dim may be given once and left out elsewhere.
         elif (dim.min, dim.max) not in ((None, None), (first.min, first.max)):
             raise CommandError(f"--dynamic: {dim.name} has two different bounds")
         return made
@@ -291,6 +294,7 @@ def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     for name, text in texts.items():
         tensor = _tensor(name, read_tensor(text, rng))
+        # numpy has no complex32: the array is complex64.
         inputs[name] = tensor.to(torch.complex32) if text.startswith("complex32") else tensor
     return inputs
 
@@ -298,6 +302,7 @@ def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
 def _tensor(name: str, array: Array) -> torch.Tensor:
     import torch
 
+    # torch refuses arrays of the other byte order.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     dtype = getattr(torch, array.dtype.name, None)
     if not isinstance(dtype, torch.dtype):

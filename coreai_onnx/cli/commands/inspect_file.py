@@ -42,5 +42,6 @@ def execute(options: argparse.Namespace) -> int:
     elif options.histogram is None:
         print(inspect_model(options.model))
     else:
+        # Without a second file, the option holds an empty text.
         print(histogram([options.model, *filter(None, [options.histogram])]))
     return 0

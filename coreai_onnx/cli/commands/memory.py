@@ -66,6 +66,7 @@ def execute(options: argparse.Namespace) -> int:
     program = OnnxProgram.load(options.model)
     before, after = reordered(program, choose, **settings)
     print(after)
+    # `reordered` returns one plan twice if it has kept the order.
     if after is before:
         print("no other order takes less memory")
         return 0

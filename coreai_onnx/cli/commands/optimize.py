@@ -58,7 +58,7 @@ def _verifier(program: OnnxProgram, record: str | None) -> Verifier | None:
     """Return the verifier of passes by the record in a file; None if none was given.
 
     Raises:
-        LoadError: If the file is no record.
+        LoadError: If the file is not a record.
         CommandError: If the record has no example inputs, or the program several entrypoints.
     """
     if record is None:

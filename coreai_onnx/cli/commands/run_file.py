@@ -65,6 +65,7 @@ def execute(options: argparse.Namespace) -> int:
         custom_ops=options.library,
     )
     inputs = chosen_inputs(session, options)
+    # By position, because an input may have the name `self`.
     arguments = [inputs.pop(info.name) for info in session.inputs]
     outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]
@@ -80,6 +81,8 @@ def execute(options: argparse.Namespace) -> int:
 def _write(path: Path, outputs: Outputs) -> None:
     """Write an ``.npz`` file, completely or not at all; an output may have any name."""
     try:
+        # np.savez takes the arrays by keyword beside its own parameter `file`, and an output may
+        # have that name.
         with all_or_nothing() as files, zipfile.ZipFile(files.create(path), "w") as archive:
             for name, array in outputs.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

@@ -39,6 +39,7 @@ def execute(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise CommandError("the netron package is not installed: pip install netron") from error
     try:
+        # None lets Netron take a free port.
         address = netron.serve(str(path), None, ("127.0.0.1", options.port or None))
     except OSError as error:
         raise CommandError(f"cannot serve on port {options.port}: {error}") from error

@@ -91,5 +91,6 @@ def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[s
             raise CommandError(f"--dim {name}: the inputs have no such dim; {there}")
         if not text.isdecimal():
             raise CommandError(f"--dim {name}={text}: the size must be a number")
+        # Also against the size of a given input: the session reports the contradiction.
         sizes[name] = int(text)
     return session.example_sizes(sizes, default=_DEFAULT_SIZE)

@@ -82,6 +82,7 @@ def random_weights(factory: str, subject: Subject, seed: int) -> str:
             f"{factory} makes other weights in each call, whatever the seed: "
             "save them, and load them in the factory"
         )
+    # numpy does not accept larger seeds.
     if _differs(subject.module, factory, (seed + 1) % 2**32):
         return (
             f"{factory} makes random weights, here those of --seed {seed}: "
@@ -95,6 +96,7 @@ def _differs(module: torch.nn.Module, factory: str, seed: int) -> bool:
         other = load_subject(factory, seed).module
     except CommandError:  # a factory that can be called only once
         return False
+    # The factory returns a module that it keeps, which cannot differ from itself.
     if other is module:
         return False
     mine, theirs = module.state_dict(), other.state_dict()

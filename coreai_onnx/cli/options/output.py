@@ -90,6 +90,7 @@ def chosen_place(path: Path, suffix: str = ".onnx") -> Path:
             f"cannot write {path}: the name must end in {suffix}, as {complete} does"
         )
     print(f"note: {path} has no suffix; the file is {complete}", file=sys.stderr)
+    # The complete name may be that of a folder.
     return chosen_place(complete, suffix)
 
 

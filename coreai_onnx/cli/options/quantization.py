@@ -136,6 +136,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
 
     values = vars(options)
     given = {name: values[name] for name in _TEXTS if values[name] is not None}
+    # Only flags that are given: the others have the defaults of `OnnxProgram.quantize`.
     given |= {name: True for name in _FLAGS if values[name]}
     given |= {name: list(values[name]) for name in ("skip",) if values[name]}
     given |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}
@@ -145,6 +146,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
             name = {"rules": "rule"}.get(unused[0], unused[0]).replace("_", "-")
             raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
         return None
+    # Only for its errors, so that they come before the model is loaded or exported.
     rules_of(bits=options.bits, **given)
     calls = {name: feeds(path, f"--{name}") for name, path in data.items()}
     return {"bits": options.bits, **given, **calls}
@@ -166,6 +168,7 @@ def _rule(text: str) -> tuple[str, dict[str, int]]:
     Raises:
         CommandError: The text has another form.
     """
+    # From the right, because a pattern may have an equals sign.
     pattern, equals, value = text.rpartition("=")
     bits, colon, group = value.partition(":")
     if not (equals and bits.isdecimal() and (group.isdecimal() or not colon)):
@@ -186,6 +189,7 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if not files:
         raise CommandError(f"{option} {path}: the folder has no .npz file")
+    # Here and not in a generator, which would check when a call is asked for.
     for file in files:
         if fault := file_fault(file):
             raise CommandError(f"{option} {path}: cannot read {file}: {fault}")
@@ -194,6 +198,7 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
 
 def _call(file: Path, given: str) -> dict[str, np.ndarray]:
     with failures_as(CommandError, f"{given}: cannot read {file}"):
+        # A pickle can run any code when it is read.
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise CommandError(f"{given}: {file} is not an .npz file")

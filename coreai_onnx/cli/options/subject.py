@@ -90,7 +90,7 @@ def load_record(path: str) -> ExportRecord:
     """Read a record of a conversion, with its example inputs.
 
     Raises:
-        LoadError: If the file is missing or is no record.
+        LoadError: If the file is missing or is not a record.
         CommandError: If it holds no example inputs.
     """
     from coreai_onnx.export.record import ExportRecord
@@ -162,6 +162,7 @@ def load_object(where: str) -> Any:
 
 def _named_module(name: str) -> ModuleType:
     folder = str(Path.cwd())
+    # `python -m coreai_onnx` searches the current folder, the script `coreai-onnx` does not.
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return importlib.import_module(name)

@@ -72,6 +72,7 @@ def read_tensor(text: str, rng: np.random.Generator) -> Array:
     match = _TYPE.fullmatch(text)
     if match is None:
         raise CommandError(f"{text!r} is neither a .npy file nor a type such as float32[2,8]")
+    # `float32[]` is a scalar.
     dims = tuple(int(dim) for dim in match["dims"].split(",") if dim.strip())
     return random_tensor(match["dtype"], dims, rng)
 
@@ -140,6 +141,7 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
 
 def _check_dims(text: str, dims: tuple[DynamicDim, ...]) -> None:
     for dim in dims:
+        # torch.export turns a dim that can have one size only into a constant.
         if dim.max is not None and dim.max <= max(dim.min or 0, 1):
             raise CommandError(
                 f"--dynamic {text}: {dim.name} is from {dim.min or 0} to {dim.max}; "

@@ -32,7 +32,7 @@ class Blame:
     Attributes:
         findings: The causes in graph order.
         checked: Number of regions that were judged in each execution.
-        unchecked: The nodes that no judged region has, such as those that draw random numbers.
+        unchecked: The nodes in no judged region, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
         model: The model.
     """
@@ -98,6 +98,7 @@ class Blame:
         """
         made = []
         for index, finding in enumerate(self.findings):
+            # A fault of the export is in no node of the model.
             if finding.regions:
                 run = self._runs[finding.call]
                 model = run.graph.alone(finding.regions)
@@ -154,6 +155,7 @@ def blame(
     with_kernels = kernels_built() if kernels is None else kernels
     search = RegionSearch(read, record, kernels=with_kernels)
     findings: list[Finding] = []
+    # Only the module can show that the exported program itself is wrong.
     if isinstance(reference, torch.nn.Module):
         faults = export_faults(reference, record.program, calls)
         findings += [Finding("export", (), (name,), fault, i) for i, name, fault in faults]

@@ -32,7 +32,7 @@ class TorchSide:
 
     Attributes:
         modules: The externalized modules.
-        origins: The results that the values in bodies are, by name.
+        origins: Names of the values in bodies to torch's results.
         calls: Returns the calls of branches and bodies in torch, with all loops around them.
         steps: The iterations of the loops around the present graph.
     """
@@ -52,6 +52,8 @@ class TorchSide:
         inside = {name: self.origins[name] for name in names if name in self.origins}
         paths = {of.rpartition("/")[0] for of in inside.values()}
         depth = len(self.steps)
+        # A loop within a loop runs once in each step of the outer one: only the runs in the present
+        # step have the values of the graph around it.
         calls = [c for c in self.calls() if c.path in paths and c.steps[:depth] == self.steps]
         steps = {call.steps for call in calls}
         for call in calls[:_MOST_STEPS]:
@@ -70,7 +72,7 @@ def _next(steps: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _outputs(body: ir.Graph, found: TrueValues) -> dict[str, str]:
-    """Return the results that the outputs of a body are; a loop's condition comes first."""
+    """Map the outputs of a body to torch's results; a loop's condition comes first."""
     first = len(body.outputs) - len(found.outputs)
     pairs = zip(body.outputs[first:], found.outputs, strict=True)
     return {value.name or "": name for value, name in pairs if name and value.producer()}
@@ -82,6 +84,7 @@ def _truth(body: ir.Graph, results: Mapping[str, str], found: TrueValues, *, aga
     }
     own = {name: as_stored(found.own[of]) for name, of in known.items()}
     ideal = {name: as_stored(found.ideal[of]) for name, of in known.items()}
+    # ONNX's Loop returns the condition first; torch has it in a graph of its own.
     if len(body.outputs) > len(found.outputs):
         condition = {body.outputs[0].name or "": np.array(again)}
         own, ideal = own | condition, ideal | condition
@@ -115,6 +118,7 @@ def opened_body(
     for outer in captured_by(graph):
         array = captured[outer.name or ""]
         made = ir.Value(name=outer.name, type=outer.type, shape=ir.Shape(array.shape))
+        # Fed as an input, a weight would not be a constant, which some operators require.
         if outer.is_initializer() and outer.const_value is not None:
             made.const_value = outer.const_value
             graph.register_initializer(made)
@@ -123,6 +127,7 @@ def opened_body(
             graph.inputs.append(made)
             inputs[outer.name or ""] = array
         _replace(graph, outer, made)
+    # ONNX has opsets for models and functions, not for subgraphs.
     graph.opset_imports.update(model.graph.opset_imports)
     functions = [function.clone() for function in model.functions.values()]
     return ir.Model(graph, ir_version=model.ir_version, functions=functions), inputs
@@ -146,6 +151,7 @@ def _given(body: ir.Graph, call: BodyCall) -> dict[str, Array]:
     counters: list[Array] = []
     if len(body.outputs) > outputs:
         counters = [np.array(call.steps[-1]), np.ones((), np.bool_)]
+    # The further operands of torch are values that a body in ONNX reads from outside.
     arrays = [_array(x) for x in call.operands[: len(names) - len(counters)]]
     return dict(zip(names, [*counters, *arrays], strict=True))
 

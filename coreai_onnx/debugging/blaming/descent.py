@@ -35,7 +35,7 @@ from coreai_onnx.model.standard.model_protos import subgraphs
 _MOST_CALLS = 8
 """Number of suspects whose functions are opened."""
 Inputs = Sequence[Array | None]
-"""The inputs of a call; None for an absent one."""
+"""The inputs of a call; None for an omitted input."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def guilty_call(
     *,
     kernels: bool = False,
 ) -> GuiltyCall | None:
-    """Return the first of some nodes whose function or body has wrong nodes; None without any.
+    """Return the first of some nodes whose function or body has wrong nodes, or None.
 
     Args:
         graph: The cut graph that has the nodes.
@@ -116,6 +116,7 @@ def _wrong_in_function(
         inputs = _arrays(graph.model, position, known, lambda call: call.inputs)
         truth = _truth(graph.model, node, inputs, torch.modules)
         opened = opened_call(graph.model, node, function, inputs)
+        # The control flow that torch recorded is in the main program, not in functions.
         inner = replace(torch, origins={}, calls=lambda: ())
         return _judged(opened, truth, _by_name(opened.graph.inputs, inputs), inner)
     except CoreaiError:  # the body, or the module, cannot be run on its own
@@ -125,7 +126,7 @@ def _wrong_in_function(
 def _wrong_in_bodies(
     graph: CutGraph, position: int, known: Mapping[str, Array], torch: TorchSide, *, kernels: bool
 ) -> _Opened | None:
-    """Return the opened branch or body of a node, in the first wrong step; None without any."""
+    """Return the opened branch or body of a node, in the first wrong step, or None."""
     try:
         for index, body in enumerate(subgraphs(graph.model.graph[position])):
             captured = _captured(graph.model, position, known, index)
@@ -154,6 +155,7 @@ def _judged(
     judged = {}
     for region in body.regions:
         result, own = computed[region.value], truth.own[region.value]
+        # A text says why onnxruntime cannot run the region.
         judged[region.value] = not isinstance(result, str) and (
             judge(result, own, truth.ideal[region.value]).ok
         )
@@ -173,6 +175,7 @@ def opened_call(model: ir.Model, node: ir.Node, function: ir.Function, inputs: I
         inputs: The inputs of the call, for their types.
     """
     graph = function.clone().graph
+    # Outside of a function, a reference to an attribute of the call has no meaning.
     for inner in graph.all_nodes():
         for name, attribute in list(inner.attributes.items()):
             if attribute.is_ref():
@@ -282,6 +285,8 @@ def _truth_of_composite(model: ir.Model, node: ir.Node, inputs: Inputs) -> Truth
     opened.graph.outputs.extend(watched)
     values_inside = run_all(CutGraph(opened, ()), fed, (), kernels=False)
     found = {name: x for name, x in values_inside.items() if not isinstance(x, str)}
+    # The same nodes on the same inputs compute the same numbers: there is no error of torch between
+    # them to allow for.
     return Truth(found, found)
 
 

@@ -81,6 +81,7 @@ def write_comparison_page(
         if place is None:
             continue
         column = errors.setdefault(f"{row.execution} error", {})
+        # A node has several results, calls and steps: the worst of them colors it.
         column[place.key] = max(column.get(place.key, 0.0), _error(row))
         if not row.ok:
             wrong.setdefault(place.key, f"{row.execution}: {cells(row)[-1]}")
@@ -101,6 +102,7 @@ def _guilty(found: Findings, places: tuple[Place, ...]) -> Mapping[Key, str]:
     reasons: dict[str, str] = {}
     for finding in found.findings:
         for node in finding.nodes:
+            # A place names a node of a module after the call and the node.
             inner = {f"{node.name}/{one.name}" for one in finding.inside} & known
             reason = f"{finding.kind}: {finding.judgment}"
             reasons |= dict.fromkeys(inner or {node.name}, reason)

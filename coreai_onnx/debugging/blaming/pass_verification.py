@@ -45,7 +45,7 @@ class PassVerifier:
         self._calls = calls_of_record(record, inputs)
 
     def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
-        """Return a function that returns what a pass made wrong; empty for nothing.
+        """Return a function that describes what a pass broke, or returns an empty string.
 
         Args:
             model: The model before the passes. Values that are wrong in it are not attributed to
@@ -59,6 +59,7 @@ class PassVerifier:
             if not found:
                 return ""
             runs = tuple(search.runs)
+            # kernels_checked keeps the note on kernels out of the table: passes change no kernel.
             blamed = Blame(
                 found, search.checked, (), kernels_checked=True, model=changed, _runs=runs
             )

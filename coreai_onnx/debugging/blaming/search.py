@@ -187,11 +187,13 @@ class RegionSearch:
     ) -> None:
         right = [region for region in regions if verdicts[region.value].ok]
         inputs = self._inputs
+        # torch runs the program once more for these: only if a suspect has a branch or body.
         calls = functools.cache(lambda: body_calls(self._program, inputs))
         torch_side = TorchSide(self._modules, self._inner, calls)
         nodes = list(self._model.graph)
         for group in groups(wrong, right):
             values = tuple(region.value for region in group.regions)
+            # A wrong region is wrong in every call, and is reported for the first one.
             if self._guilty.issuperset(values):
                 continue
             self._guilty.update(values)
@@ -209,7 +211,7 @@ class RegionSearch:
             )
 
     def unchecked(self) -> tuple[Suspect, ...]:
-        """Return the nodes that no judged region has."""
+        """Return the nodes that are in no judged region."""
         nodes = enumerate(self._model.graph)
         return tuple(Suspect.of(n, self._code) for i, n in nodes if i not in self._judged)
 
@@ -217,7 +219,8 @@ class RegionSearch:
 def _by_kind(
     regions: Sequence[Region], verdicts: Sequence[Mapping[str, Judgment]]
 ) -> Iterator[tuple[Kind, list[Region]]]:
-    """Yield the wrong regions by what is wrong, as bodies and kernels tell."""
+    """Yield the wrong regions by what is wrong, as judged by bodies and kernels."""
+    # Without kernels both are the same, and whatever is wrong is attributed to the graph.
     bodies, kernels = verdicts[0], verdicts[-1]
     bad = [region for region in regions if not bodies[region.value].ok]
     yield "graph", [region for region in bad if not kernels[region.value].ok]

@@ -65,6 +65,7 @@ def groups(wrong: Sequence[Region], right: Iterable[Region]) -> list[Group]:
     """
     right_results = {result for region in right for result in region.results}
     suspects = [
+        # If right regions clear every node of a wrong one, each of them remains a suspect.
         frozenset(node for node, _ in region.results - right_results) or frozenset(region.nodes)
         for region in wrong
     ]

@@ -100,6 +100,7 @@ class Comparison:
         candidates = [row for row in self.rows if row.execution == execution]
         if not candidates:
             raise KeyError(f"{execution} was not compared")
+        # A wrong row precedes one whose larger error is allowed.
         return max(candidates, key=lambda row: (not row.ok, row.difference.max_abs)).difference
 
     def assert_close(self) -> None:
@@ -287,4 +288,5 @@ def _dtype(leaf: object, wanted: Array) -> str:
 
 
 def _magnitude(power: str) -> float:
+    # What is not finite stands above every error.
     return float("inf") if power == UNDEFINED else float(power)

@@ -57,7 +57,7 @@ class OtherRuntime(Session):
         """Run the model once in the other Python; see `Session.run`.
 
         Raises:
-            InputError: If a name is wrong, or a value is no tensor.
+            InputError: If a name is wrong, or a value is not a tensor.
             SessionError: If the other onnxruntime cannot load or run the model.
         """
         given = self._signature.bind(args, named)
@@ -65,6 +65,7 @@ class OtherRuntime(Session):
         for name in given:
             if info(name).dtype == "string":
                 raise InputError(f"input {name!r}: strings cannot be passed to another runtime")
+        # There and back, which makes complex numbers the pairs that the file stores.
         arrays = {n: from_ort(to_ort(to_numpy(v, info(n)), info(n))) for n, v in given.items()}
         results = self._results({**self._carried, **arrays})
         outputs = {x.name: from_ort(to_ort(results[x.name]), x) for x in self.outputs}
@@ -79,6 +80,7 @@ class OtherRuntime(Session):
             inputs = [[name, _element(array)] for name, array in feeds.items()]
             job = {"model": str(self._place), "inputs": inputs}
             (folder / "job.json").write_text(json.dumps(job), "utf-8")
+            # The entries of a .npz file are files: the name of a tensor may not be a file's.
             raw: dict[str, Any] = {str(i): _raw(array) for i, array in enumerate(feeds.values())}
             np.savez(folder / "inputs.npz", **raw)
             try:
@@ -99,6 +101,7 @@ def _process(python: str, *arguments: str) -> str:
     Raises:
         SessionError: If the Python cannot be started, has no onnxruntime, or fails.
     """
+    # -I ignores PYTHONPATH, by which the other Python would import packages of this one.
     command = [python, "-I", runtime_process.__file__, *arguments]
     with failures_as(SessionError, f"cannot start the Python {python!r}"):
         done = subprocess.run(  # noqa: S603 - the user's Python

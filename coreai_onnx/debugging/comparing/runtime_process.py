@@ -23,6 +23,7 @@ RAW = {"tensor(bfloat16)": 2}
 def main(arguments: list[str]) -> None:
     """Print the version, or run the model of a folder."""
     try:
+        # Not above, so that a Python without them gives one line of text instead of a traceback.
         import numpy as np
         import onnxruntime as ort
     except ImportError as error:
@@ -57,6 +58,7 @@ def _array(np: Any, value: Any) -> Any:
     size = RAW.get(kind, 1 if kind.startswith("tensor(float8") else 0)
     if not size:
         array = value.numpy()
+        # An array of objects would be pickled, and the reader refuses pickles.
         return array.astype(str) if array.dtype == object else array
     shape = value.shape()
     count = math.prod(shape) * size

@@ -32,6 +32,7 @@ def attribute_text(attribute: ir.Attr) -> str:
     if attribute.type == ir.AttributeType.GRAPH:
         return f"graph {graph_digest(value)[:12]}"
     if attribute.type == ir.AttributeType.FLOAT:
+        # ONNX stores float32; before a model is saved, its attributes have the digits of float64.
         return str(np.float32(value))
     return str(list(value)) if isinstance(value, list | tuple) else str(value)
 

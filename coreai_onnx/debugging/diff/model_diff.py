@@ -200,6 +200,7 @@ def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
     """Match nodes by name and op, then by digest, then by scope; return the differences."""
     left, right = list(old), list(new)
     pairs: list[tuple[ir.Node, ir.Node]] = []
+    # From the surest to the weakest: a pair that one key has found is not there for the next.
     keys: tuple[Callable[[ir.Node], object], ...] = (
         lambda node: (node.name, node_label(node)) if node.name else None,
         lambda node: (local_digest(node), _scope(node)),
@@ -226,6 +227,8 @@ def _node_changes(a: ir.Node, b: ir.Node, partner: Mapping[int, int]) -> list[Ch
         if before != after:
             title = f"{_title(a)} [{name}]"
             changes.append(Change("nodes", "changed", title, before or "–", after or "–"))
+    # The nodes of the first model are replaced by their partners, so that both lists are of the
+    # second.
     if [_source(v, partner) for v in a.inputs] != [_source(v, {}) for v in b.inputs]:
         names = [", ".join(v.name or "?" if v else "–" for v in n.inputs) for n in (a, b)]
         changes.append(Change("nodes", "changed", f"{_title(a)} inputs", *names))
@@ -249,12 +252,14 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
     sides = []
     for model in (old, new):
         tensors = {n: v.const_value for n, v in model.graph.initializers.items() if v.const_value}
+        # Digests, because the weights of two models may not fit into memory at once.
         sides.append({name: (_shape(t), tensor_digest(t)) for name, t in tensors.items()})
     before, after = sides
     gone = {name: text for name, text in before.items() if name not in after}
     come = {name: text for name, text in after.items() if name not in before}
     changes = []
     same: dict[object, list[str]] = defaultdict(list)
+    # Reversed, because pop takes the last: of several equal weights, the first becomes the first.
     for name, text in reversed(come.items()):
         same[text].append(name)
     for name, text in list(gone.items()):
@@ -268,6 +273,7 @@ def _weights(old: ir.Model, new: ir.Model) -> list[Change]:
             changes.append(Change("weights", "changed", name, *texts))
     changes += [Change("weights", "removed", name, shape) for name, (shape, _) in gone.items()]
     changes += [Change("weights", "added", name, "", shape) for name, (shape, _) in come.items()]
+    # A set of keys has no order that would be the same in every run.
     return sorted(changes, key=lambda change: (change.kind, change.name))
 
 

@@ -94,6 +94,7 @@ def _call(
     session: Session, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Callable[[], object]:
     def call() -> object:
+        # Otherwise a cache would grow from run to run, and each run would do more work.
         if session.states:
             session.reset()
         return session.run(*args, **named)

@@ -65,7 +65,7 @@ class TorchTimes:
         return feeds_of(session, self._module, self._args, self._kwargs)
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """Return what is to be timed: the whole, and the nodes if the reference is a program."""
+        """Return the callables to time: the whole, and the nodes if the reference is a program."""
         return {TORCH: self._whole} | ({_NODES: self._by_node} if self._program else {})
 
     def _whole(self) -> object:
@@ -80,6 +80,8 @@ class TorchTimes:
         flat = pytree.tree_leaves((self._args, {name: self._kwargs[name] for name in names}))
         timed = _Timed(self._module)
         with torch.no_grad():
+            # The interpreter would flatten the arguments again, by the code that the export
+            # generated.
             timed.run(*flat, enable_io_processing=False)
         self._seconds.append(timed.seconds)
 
@@ -94,6 +96,7 @@ class TorchTimes:
         timing = Timing(TORCH, timings[TORCH].seconds)
         if self._program is None or not isinstance(self._module, fx.GraphModule):
             return Execution(timing, ())
+        # The runs before them have warmed up.
         seconds = self._seconds[-runs:]
         places = _places(self._program, self._module.graph.nodes, as_read(model))
         nodes, unplaced = [], 0.0
@@ -131,6 +134,7 @@ def _places(
     by_value = places_by_value(model)
     results = dict(results_of(program))
     origins = read_origins(model.model.metadata_props, by_value, results)
+    # `split:1` is the second result of the node `split`.
     by_result = {of.partition(":")[0]: by_value[name] for name, of in origins.items()}
     ordered = [node for node in nodes if node.op.startswith("call")]
     found = {node: by_result[node.name] for node in ordered if node.name in by_result}

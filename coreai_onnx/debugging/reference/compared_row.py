@@ -59,6 +59,7 @@ class Row:
     @property
     def ok(self) -> bool:
         """Whether dtype and shape are equal, and every element is within what is allowed."""
+        # NaN equals NaN here, so that a model that computes nothing else would always be right.
         if self.note.startswith(_ALL_NAN):
             return False
         return self.difference.ok if self.judgment is None else self.judgment.ok
@@ -122,6 +123,7 @@ def _note(wanted: Array) -> str:
     undefined = np.isnan(parts[0]) | np.isnan(parts[1])
     if undefined.all():
         return f"{_ALL_NAN}, in the reference too"
+    # numpy's own finfo does not know bfloat16.
     limit = ml_dtypes.finfo(parts[0].dtype).max
     saturated = (np.abs(parts[0]) >= limit) | (np.abs(parts[1]) >= limit)
     counts = {"NaN": undefined.sum(), "infinite or the largest number": saturated.sum()}
@@ -154,4 +156,5 @@ def badness(row: Row) -> tuple[bool, float]:
     """Return a key that is larger for a row with a larger error, relative to torch's own."""
     if row.judgment is None:
         return not row.ok, row.difference.max_abs
+    # torch is exact in some results.
     return not row.ok, row.judgment.error / (row.judgment.own or 1e-30)

@@ -32,6 +32,7 @@ def run_while_loop(call: Call, cond_fn: Any, body_fn: Any, carried: Any, additio
     while bool(call(cond_fn, [*carried, *additional], step)):
         carried = tuple(call(body_fn, [*carried, *additional], step))
         step += 1
+    # Without an iteration these are the operands, and a caller may write to the results.
     return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in carried)
 
 
@@ -100,7 +101,7 @@ class StepInterpreter(fx.Interpreter):
 
 
 def paths_of(program: ExportedProgram) -> dict[int, str]:
-    """Return the paths of the graphs of a program by their ids; empty without control flow."""
+    """Map the ids of a program's graphs to their paths; empty if there is no control flow."""
     module = program.graph_module
     if not any(str(node.target) in RUNS for node in module.graph.nodes):
         return {}
@@ -162,6 +163,7 @@ class _Recorder(StepInterpreter):
         return made
 
     def run(self, *args: Any, **options: Any) -> Any:
+        # The graph without a path is the program, which no control flow calls.
         if self.path and isinstance(self.module, fx.GraphModule):
             self.found.append(BodyCall(self.module, self.path, self.steps, args))
         return super().run(*args, **options)

@@ -98,6 +98,7 @@ class TorchReference:
         _check_count(len(expected.outputs), returned, "the module returned {} values")
         yield from zip(returned, expected.outputs, strict=True)
         if mutated:
+            # These are the arguments after the call: the module has written to them.
             inputs = self.feeds(session, expected.args, dict(expected.kwargs))
             written = [info for info in session.outputs if info.name in mutated]
             yield from ((info, inputs[mutated[info.name]]) for info in written)
@@ -167,13 +168,14 @@ def reference_for(
 
     Raises:
         ComparisonError: If it is None, and the model has no record.
-        StagingError: If it is no reference.
+        StagingError: If it cannot be used as a reference.
     """
     if isinstance(subject, str | PathLike) and Path(subject).suffix == ".pt2":
         subject = ExportRecord.load(subject)
     if subject is None or isinstance(subject, ExportRecord):
         return TorchReference(record_of(model, subject).program)
     other = str | PathLike | bytes | onnx.ModelProto | ir.Model
+    # A torch module may well have an attribute `model`, which is all that HasModel asks for.
     if isinstance(subject, other) or (
         isinstance(subject, HasModel) and not isinstance(subject, torch.nn.Module)
     ):
@@ -228,6 +230,7 @@ def calls_of(
     try:
         known = record_of(model, reference)
     except ComparisonError:
+        # A model without a record can still be run on random inputs.
         known = None
     example = None if known is None else known.example
     if inputs is not None or example is not None:

@@ -78,6 +78,7 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
         known: torch's results by value name. A value whose type in the model differs is not cut.
     """
     made = model.clone()
+    # It describes states and sizes of inputs that the cut graph does not have.
     made.metadata_props.clear()
     graph = made.graph
     at = {node: index for index, node in enumerate(graph)}
@@ -91,6 +92,7 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
     regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
     for value in graph.inputs:
         name = value.name or ""
+        # With a default in the file an input is optional, and would not be fed.
         if name in graph.initializers:
             del graph.initializers[name]
         if name in known:
@@ -110,6 +112,7 @@ def _separate(graph: ir.Graph, value: ir.Value, known: Array) -> None:
     if fed.uses():
         graph.inputs.append(fed)
     value.name = f"{name}{COMPUTED}"
+    # No shape: the judgment is to say that a wrong region computes another one.
     value.type, value.shape = ir.TensorType(dtype), None
     graph.outputs.append(value)
 
@@ -144,6 +147,7 @@ def _region(
             read[current.name or ""] = None
             continue
         node = current.producer()
+        # Weights have no producer, and values of subgraphs are not made in the main graph.
         if node is None or node not in at:
             continue
         results.add((at[node], current.index() or 0))

@@ -66,14 +66,17 @@ def _of_node(node: ir.Node, names: Collection[str], sizes: Collection[str]) -> I
     if node.domain not in ("", "ai.onnx"):
         return
     graphs = [one for a in node.attributes.values() for one in attribute_graphs(a)]
+    # These attributes have an entry for each stacked output, and the new ones have none.
     if not graphs or any(name in node.attributes for name in _SCAN_LAYOUT):
         return
     found = [[*_of_graph(graph, names, sizes), *_copies(graph, names)] for graph in graphs]
     if node.op_type in _LOOPS:
         kept = [one for one in found[0] if _is_stackable(one, sizes)]
+        # Loop and Scan stack what their body returns after the carried values.
         graphs[0].outputs.extend(one.outer for one in kept)
         yield from _raised(node, [replace(one, stacked=True) for one in kept])
     elif node.op_type == "If":
+        # Both branches of an ONNX If return the same number of outputs.
         for index, graph in enumerate(graphs):
             for position, branch in enumerate(found):
                 own = position == index
@@ -86,6 +89,7 @@ def _copies(graph: ir.Graph, names: Collection[str]) -> Iterator[StepOutput]:
     for node in tuple(graph):
         for value in node.outputs:
             if value.name in names and value.dtype is not None and value.shape is not None:
+                # A value that is an output already cannot be one twice.
                 copy = ir.node("Identity", [value])
                 graph.append(copy)
                 copy.outputs[0].name = f"{value.name}#0"
@@ -122,7 +126,10 @@ def _zeros(graph: ir.Graph, one: StepOutput) -> ir.Value:
 def _is_stackable(one: StepOutput, sizes: Collection[str]) -> bool:
     """Whether all steps of a loop have a value of the same shape."""
     assert one.inner.shape is not None
+    # The sizes of the inputs are those of the whole call; another dim may change from step to step,
+    # and a Loop can only stack equal shapes.
     known = all(isinstance(d, int) or (str(d) in sizes) for d in one.inner.shape)
+    # In steps that take the other branch, zeros must have the same shape.
     numbers = all(isinstance(d, int) for d in one.inner.shape)
     return not one.stacked and (numbers if one.branched else known)
 

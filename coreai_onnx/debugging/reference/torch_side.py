@@ -43,7 +43,7 @@ class Expected:
         states: Buffers after the call, and arguments that the call may have changed, by name.
         args: The positional arguments after the call.
         kwargs: The keyword arguments after the call.
-        widened: Has the results in float64; None if there are none.
+        widened: Holds the float64 results, or None if they were not computed.
     """
 
     outputs: tuple[object, ...]
@@ -53,7 +53,7 @@ class Expected:
     widened: Widened | None = None
 
     def ideal(self, leaf: object) -> Array | None:
-        """Return the float64 (complex128) result of a leaf; None if there is none."""
+        """Return the float64 (complex128) result of a leaf, or None if it was not computed."""
         if self.widened is None or not isinstance(leaf, torch.Tensor):
             return None
         ideal: Array = self.widened.ideal(leaf).detach().resolve_conj().resolve_neg().numpy()
@@ -99,6 +99,7 @@ class EagerModule:
         Raises:
             ComparisonError: If the module fails on the arguments.
         """
+        # The module may write to its arguments, and the caller passes the same ones to the model.
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         widened = Widened()
         with torch.no_grad():
@@ -179,6 +180,7 @@ def _in_order(
     free = [info.name for info in session.inputs if info.name not in named]
     leaves = [leaf for value in rest.values() for leaf in _leaves(value)]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    # Numbers and flags may be inputs of the model, or constants of the export.
     for candidates in (leaves, tensors):
         if len(candidates) == len(free):
             return {**named, **dict(zip(free, candidates, strict=True))}
@@ -210,6 +212,7 @@ def _leaves(value: object) -> list[object]:
     """Flatten tuples, lists, dicts, registered classes and dataclasses; None is left out."""
     leaves: list[object] = []
     for leaf in pytree.tree_leaves(value):
+        # pytree takes apart only dataclasses that are registered with it.
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for entry in dataclasses.fields(leaf):
                 leaves += _leaves(getattr(leaf, entry.name))

@@ -243,6 +243,7 @@ class _Wide(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("placeholder", "output", "get_attr"):
             result = super().run_node(n)
+            # Placeholders are in float64 already, constants of the graph are not.
             result = _wide(result) if n.op == "get_attr" else result
             for name, tensor in tensors_of(n, result) if n.op != "output" else ():
                 self._each(name, tensor)
@@ -255,6 +256,8 @@ class _Wide(fx.Interpreter):
         if self._is_open(n) or any(self._reads_open(n, source) for source in n.all_input_nodes):
             self._found.undetermined.update([n.name, *names])
         elif self._has_ties(n):
+            # Ties leave the sorted values as they are, and exchange indices; argsort has these
+            # alone.
             self._found.undetermined.update(names[1:] or [n.name])
         for name, tensor in tensors_of(n, result):
             self._each(name, tensor.detach())
@@ -280,6 +283,7 @@ class _Wide(fx.Interpreter):
 
     def _in_float64(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        # A dtype in the arguments, such as that of a cast to float32, would round the result again.
         args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
@@ -311,6 +315,7 @@ class _Wide(fx.Interpreter):
         own = self._found.own.get(name)
         if own is None:
             return ideal
+        # Integers and booleans choose rows and branches: both executions must choose the same ones.
         exact = not (ideal.is_floating_point() or ideal.is_complex())
         return _widened(own) if exact or self._is_anchor(name) else ideal
 
@@ -377,6 +382,7 @@ def _input(
     if spec.kind == InputKind.USER_INPUT:
         return next(flat)
     target = str(spec.target)
+    # The states of an earlier call replace those of the export.
     for place in (states, program.state_dict, program.constants):
         if target in place:
             return place[target]

@@ -93,6 +93,7 @@ def value_pairs(
             for name, of in origins.items()
             if of in truth.own and of not in truth.undetermined
         }
+        # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
             made, watched = _watched(model, known)
             inner = add_step_outputs(made.graph, inside)
@@ -105,6 +106,8 @@ def value_pairs(
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
+                # A value may be undetermined in some calls only, as when elements of a sort are
+                # equal.
                 if name not in known:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
@@ -115,7 +118,7 @@ def value_pairs(
 
 
 def _inner_origins(model: ir.Model) -> dict[str, str]:
-    """Return the results that the values in the graphs of nodes are, by name."""
+    """Map the values in the graphs of nodes to their results of the exported program."""
     names = {
         value.name or ""
         for node in model.graph.all_nodes()
@@ -155,7 +158,7 @@ def _step_pairs(
 
 
 def _step_of(stacked: Array, step: int) -> Array:
-    """Return one step; an empty array if the model has ended before."""
+    """Return one step, or an empty array if the loop of the model ended earlier."""
     found: Array = stacked[step] if step < len(stacked) else stacked[:0]
     return found
 
@@ -168,6 +171,7 @@ def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dic
     for node in made.graph:
         for value in node.outputs:
             name = value.name or ""
+            # ONNX does not allow two outputs of one name.
             if name in known and value not in present and fits(value, known[name]):
                 value.type = ir.TensorType(ir.DataType.from_numpy(known[name].dtype))
                 made.graph.outputs.append(value)

@@ -24,7 +24,7 @@ WIDE = {
     torch.complex32: torch.complex128,
     torch.complex64: torch.complex128,
 }
-"""The dtypes that are computed in another one, and that one."""
+"""The dtypes that are widened, and what to."""
 
 
 def is_floating(tensor: torch.Tensor) -> bool:
@@ -43,12 +43,14 @@ class Widened(TorchDispatchMode):
         random: The operators that drew random numbers, in order.
     """
 
+    # Otherwise torch refuses cond and while_loop while the mode is active.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         """Start without results."""
         super().__init__()
         self.random: dict[str, None] = {}
+        # By identity, because == compares elements, and without keeping the tensors alive.
         self._ideals: Any = WeakTensorKeyDictionary()
 
     def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -77,10 +79,12 @@ class Widened(TorchDispatchMode):
         else:
             tensors = [x for x in pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
             exact = not any(map(is_floating, tensors)) or not all(map(is_floating, written))
+        # Before the operator runs: one that works in place overwrites its arguments.
         wide_args = None if exact else pytree.tree_map(self._argument, (args, kwargs))
         own = func(*args, **kwargs)
         wide = None if wide_args is None else _result(func, *wide_args)
         if wide is None:
+            # What was written has no float64 result, and the former one is out of date.
             for tensor in written:
                 self._ideals.pop(tensor, None)
         else:
@@ -92,6 +96,7 @@ class Widened(TorchDispatchMode):
         run = RUNS.get(str(func))
         if run is None:
             return func(*args, **kwargs)
+        # torch deactivates a mode while it handles an operator.
         with self:
             return run(lambda graph, operands, _: graph(*operands), *args, **kwargs)
 
@@ -102,6 +107,7 @@ class Widened(TorchDispatchMode):
             return value
         found = self._ideals.get(value)
         if found is None:
+            # A copy also of float64: an operator in place would change the tensor of the module.
             found = value.detach().to(WIDE.get(value.dtype, value.dtype), copy=True)
             if not isinstance(value, torch.nn.Parameter):  # no forward changes these
                 self._ideals[value] = found
@@ -129,7 +135,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
 
 
 def _result(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result in float64; None if the operator does not have it."""
+    """Return the result in float64, or None if the operator does not support it."""
     try:
         return func(*args, **kwargs)
     except Exception:  # noqa: BLE001 - operators may raise anything

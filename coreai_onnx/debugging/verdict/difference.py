@@ -69,12 +69,14 @@ def difference(actual: Array, expected: Array, tolerance: Tolerance) -> Differen
         return Difference(0.0, 0.0, 0.0, 0, 0, cosine=1.0, sqnr=math.inf)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, e = actual.astype(wide), expected.astype(wide)
+    # In the dtype of the arrays: float64 has the same value for different large integers.
     same = (actual == expected) | (np.isnan(a) & np.isnan(e))
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.where(same, 0.0, np.abs(a - e))
         if expected.dtype.kind in "iu":
             error = np.where(same, 0.0, np.maximum(error, 1.0))  # float64 has no 2**53 + 1
         relative, absolute = tolerance
+        # Relative to an infinite element, any error would be within the tolerance.
         within = same | (error <= absolute + relative * np.abs(e)) & np.isfinite(e)
         ratio = np.where(error == 0, 0.0, error / np.abs(e))
     magnitude = np.max(np.abs(e), where=np.isfinite(e), initial=0.0)
@@ -110,6 +112,7 @@ def _ulps(error: float, magnitude: float, dtype: np.dtype[Any]) -> float:
     bits = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}.get(base)
     if bits is None or not np.isfinite(error):
         return float("nan")
+    # Below the smallest normal number, floating-point numbers have one constant distance.
     smallest = {"float16": 2.0**-14}.get(base, 2.0**-126 if base != "float64" else 2.0**-1022)
     exponent = np.floor(np.log2(max(magnitude, smallest)))
     return float(error / 2.0 ** (exponent - bits))
@@ -155,7 +158,7 @@ def error_decades(actual: Array, expected: Array) -> dict[str, int]:
 
     Returns:
         ``1e-6`` to the number of errors from 1e-6 to 1e-5; ``0`` to that of exact elements, and
-        ``not finite`` to that of errors that are not numbers. Without the powers that no error has.
+        ``not finite`` to that of errors that are not numbers. Powers without errors are left out.
     """
     if actual.shape != expected.shape:
         return {}

@@ -93,6 +93,7 @@ def _judge_floats(actual: Array, torch_result: Array, ideal: Array) -> Judgment:
     wide = np.complex128 if torch_result.dtype.kind == "c" else np.float64
     a, t, i = (x.astype(wide) for x in (actual, torch_result, ideal))
     limits = ml_dtypes.finfo(torch_result.real.dtype)
+    # Elements next to an overflow have errors that would hide all others in the RMS.
     step, largest = float(limits.eps), float(limits.max) / 4
     with np.errstate(invalid="ignore", over="ignore"):
         usual = np.isfinite(i) & np.isfinite(t) & (np.abs(t) < largest)

@@ -42,7 +42,7 @@ def write_fixed(function: ir.Function, attributes: Mapping[str, Any]) -> None:
 
 
 def fixed_attributes_fault(model: ir.Model) -> str:
-    """Return which call has another value of an attribute than its body; empty if none has.
+    """Return which call has another value of an attribute than its body, or an empty string.
 
     Only the calls of standard composites are checked, and only those whose body has the metadata.
 
@@ -73,7 +73,9 @@ def _fixed(function: ir.Function) -> dict[str, Any]:
 
 def _fault(node: ir.Node, function: ir.Function, wanted: Mapping[str, Any]) -> str:
     for name, expected in wanted.items():
+        # A call without the attribute has the default of the function.
         attribute = node.attributes.get(name) or function.attributes.get(name)
+        # Its value may differ from one call of the enclosing function to the next.
         if attribute is not None and attribute.is_ref():
             return f"has {name} of its caller, its body is for {_text(expected)}"
         given = None if attribute is None else attribute.value
@@ -88,6 +90,7 @@ def _fits(given: Any, expected: Any) -> bool:
             return bool(sign(given) == expected)
         if not isinstance(expected, int | float):
             return False
+        # ONNX stores float32; the JSON of the metadata has the digits of float64.
         given, expected = (float(np.float32(number)) for number in (given, expected))
     if isinstance(given, list | tuple):
         given = list(given)

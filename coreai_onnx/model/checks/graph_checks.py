@@ -58,12 +58,13 @@ def arrange(model: ir.Model) -> str:
 
 
 def size_fault(model: ir.Model) -> str:
-    """Return which value is declared larger than any memory; empty if none is."""
+    """Return which value is declared larger than any memory, or an empty string."""
     for graph in graphs(model):
         values = (*graph.inputs, *graph.initializers.values())
         for value in (*values, *(result for node in graph for result in node.outputs)):
             shape = value.shape if value.const_value is None else value.const_value.shape
             dims = [dim for dim in shape or () if isinstance(dim, int)]
+            # Some exporters write -1 for a size that is unknown.
             if min(dims, default=0) < -1 or exceeds_memory(dims, value.dtype):
                 return f"{value.name!r} has the shape {dims}, which no memory can hold"
     return ""
@@ -135,6 +136,8 @@ class _Checked:
             return "has an attribute without a type"
         if node.domain == STANDARD_DOMAIN:
             sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
+            # Kernels read the inputs of a composite by position, whatever its body in the file
+            # says.
             if sizes is not None and (wrong := _composite_fault(node, *sizes)):
                 return wrong
         function = self._functions.get(node.op_identifier())
@@ -175,6 +178,7 @@ _Functions = Mapping[ir.OperatorIdentifier, ir.Function]
 
 def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
     """Return the functions with callees before callers, or a function that calls itself."""
+    # A stack of its own: a file may nest functions more deeply than Python can recurse.
     done: dict[ir.OperatorIdentifier, None] = {}
     for root in functions:
         path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}

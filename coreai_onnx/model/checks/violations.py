@@ -43,6 +43,7 @@ class Violation:
     @property
     def torch_op(self) -> str:
         """The op of the exported program that the node was lowered from; empty if unknown."""
+        # A node of a body was not lowered itself: the call that leads to it was.
         nodes = (self.node, *reversed(self.fault.callers))
         return next((str(node.meta[TORCH_OP]) for node in nodes if TORCH_OP in node.meta), "")
 
@@ -87,6 +88,8 @@ def violations(model: ir.Model) -> list[Violation]:
     ]
     if found:
         return found
+    # The whole check takes 22 of the 228 ms of `optimize` for a Llama of 12 layers: python -m
+    # tools.bench.model_check, in docs/internals/performance_log.md.
     types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
     types.of_graph(model.graph)
     return [Violation(f, _opset(f.node, f.function or model.graph)) for f in types.faults]
@@ -113,6 +116,7 @@ def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
 
 
 def _breaks_schema(violation: Violation) -> bool:
+    # Faults of types come with the types of the inputs, those of schemas without.
     return not violation.fault.inputs
 
 
@@ -122,6 +126,7 @@ def _schema_faults(root: ir.Graph | ir.Function, model: ir.Model) -> Iterator[Fa
         for node in root.all_nodes()
         if node.domain in SCHEMA_DOMAINS
         and node.op_identifier() not in model.functions
+        # Its data would be copied into a message, although only its type is of interest.
         and not is_large_constant(node)
     ]
     protos = [node_proto(node, str(number)) for number, node in enumerate(nodes)]
@@ -153,7 +158,7 @@ class Verifier(Protocol):
     """Verifies the results of passes."""
 
     def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
-        """Return a function that returns what a pass made wrong in a model; empty for nothing.
+        """Return a function that describes what a pass broke in a model, or returns "".
 
         Args:
             model: The model before the passes; what is wrong in it is not attributed to them.
@@ -163,12 +168,12 @@ class Verifier(Protocol):
 def check_of(
     verify: object, model: ir.Model, make: Callable[[Any], Verifier] | None
 ) -> Callable[[ir.Model], str] | None:
-    """Return the check of a model after each pass; None without one.
+    """Return the check that runs on a model after each pass, or None if there is nothing to check.
 
     Args:
         verify: A verifier; inputs; True for the example inputs of the export; None for no check.
         model: The model before the passes.
-        make: Makes the verifier of the model's own record from inputs; None without a record.
+        make: Makes the verifier of the model's own record from inputs; None if there is no record.
 
     Raises:
         ComparisonError: If inputs are given, but there is no record.

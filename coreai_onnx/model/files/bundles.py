@@ -73,6 +73,7 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
     for state in dict.fromkeys(name for model in models.values() for name in _states(model)):
         having = {name: model for name, model in models.items() if state in _inputs(model)}
         for name, model in models.items():
+            # A buffer that a forward only reads becomes a constant in the conversion.
             if name not in having and state in model.graph.initializers:
                 raise SaveError(
                     f"state {state!r} of {', '.join(having)} is a constant in {name}, which does "

@@ -51,6 +51,7 @@ class DataFile:
         weakref.finalize(self, os.close, self._descriptor)
         self._stamp = self._now()
         size = self._stamp[0]
+        # mmap refuses an empty file.
         self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if size else b""
 
     def view(self) -> memoryview:
@@ -142,6 +143,7 @@ class FileTensor(ir.LazyTensor):
                 data_type=self.dtype.value, dims=self.shape.numpy(), raw_data=bytes(data)
             )
             return ir.serde.TensorProtoTensor(proto).numpy()
+        # ONNX stores raw data in little-endian order on every machine.
         dtype = np.dtype(self.dtype.numpy()).newbyteorder("<")
         array: np.ndarray = np.frombuffer(data, dtype=dtype).reshape(self.shape.numpy())
         return array
@@ -204,12 +206,14 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 def _place(tensor: onnx.TensorProto, folder: Path) -> str:
     """Return what is wrong with the location of a weight."""
     entries = _entries(tensor)
+    # Of two entries with one key, some readers take the first and others the last.
     if len(entries) < len(tensor.external_data):
         return "is said to be in two places"
     if odd := next((key for key in entries if not key.isidentifier()), None):
         return f"is described by {odd!r}, which nothing knows"
     for key in ("offset", "length"):
         text = entries.get(key, "0")
+        # Python's int accepts signs, spaces and underscores as well, which other readers refuse.
         if not (text.isascii() and text.isdecimal() and len(text) <= _NUMBER_DIGITS):
             return f"has the {key} {text}"
     location = entries.get("location", "")
@@ -229,6 +233,7 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> str:
 
 def _inside(file: Path, folder: Path) -> bool:
     """Return whether a path stays inside a folder, both as written and with links resolved."""
+    # Some libraries shorten `link/..` as text and others follow the link: both must end inside.
     depth = 0
     for part in file.relative_to(folder).parts:
         depth += -1 if part == ".." else 1
@@ -249,6 +254,7 @@ def _range_fault(tensor: onnx.TensorProto, folder: Path) -> str:
         return f"is in {file}, which cannot be read: {error.strerror or error}"
     if not stat.S_ISREG(status.st_mode):
         return f"is in {file}, which is not a file"
+    # A second name of a file outside of the folder is a path inside, also with links resolved.
     if status.st_nlink > 1:
         return f"is in {file}, which has other names (hard links)\n  replace it by a copy"
     if int(entries.get("length", expected)) != expected:

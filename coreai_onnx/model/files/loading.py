@@ -113,6 +113,7 @@ def check_places(source: str | PathLike[str] | bytes | onnx.ModelProto) -> None:
     if isinstance(source, onnx.ModelProto):
         proto, what, folder = source, "the given model", Path.cwd()
     elif isinstance(source, bytes):
+        # A search is faster than parsing, and most models in memory have no data file.
         if _LOCATION not in source:
             return
         what, folder = "the given bytes", Path.cwd()
@@ -178,6 +179,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
         proto = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's binary and text errors share no base class
         raise LoadError(f"{path}: {_no_model(start)}\n  {reason_of(error)}") from error
+    # protobuf parses many files that are not models; every model imports an opset.
     if not proto.opset_import:
         raise LoadError(f"{path}: {_no_model(start)}\n  it has no opset")
     return proto
@@ -212,6 +214,7 @@ def _start(path: Path) -> bytes:
 def _no_model(start: bytes) -> str:
     if not start:
         return "is not an ONNX model: the file is empty; make or fetch it again"
+    # A web page may begin with blank lines.
     known = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
     return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and files that are no pipes or devices."""
+"""Atomic writes of files, and the check that a path names a regular file."""
 
 from __future__ import annotations
 
@@ -73,11 +73,14 @@ class NewFiles:
             self._files[target] = _New(file, None)
             return file
         place = Path(os.path.realpath(target))
+        # realpath follows every link, except those that lead back to themselves.
         if place.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         temporary = _beside(place)
         model = next((one for one in (place, like) if one is not None and one.is_file()), None)
+        # Nobody else may read it before it has the permissions of the file that it replaces.
         mode = 0o666 if model is None else 0o600
+        # O_EXCL refuses a file or link that somebody else has put under this name.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
         file = os.fdopen(descriptor, "wb")
         self._files[place] = _New(file, temporary)
@@ -100,6 +103,8 @@ class NewFiles:
             if new.temporary is not None:
                 renames[target] = new.temporary
                 new.file.flush()
+                # Some file systems write names before contents: after a power failure, the new name
+                # could belong to an empty file.
                 os.fsync(new.file.fileno())
                 new.file.close()
         for target, new in self._files.items():
@@ -148,6 +153,7 @@ def _rename_all(renames: dict[Path, Path]) -> None:
 
 
 def _beside(target: Path) -> Path:
+    # Cut in bytes, which file systems limit; fsdecode accepts a part of a character.
     name = os.fsdecode(os.fsencode(target.name)[:_TEMPORARY_BYTES])
     return target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
 

@@ -79,6 +79,7 @@ def _put(temporary: Path, folder: Path) -> None:
     if not folder.is_dir():
         temporary.replace(folder)
     elif not any(folder.iterdir()):
+        # Windows cannot rename a folder to one that exists, even an empty one.
         folder.rmdir()
         temporary.replace(folder)
     elif not _exchanged(temporary, folder):

@@ -131,6 +131,7 @@ def load_models(path: Path, *, data: bool) -> dict[str, ir.Model]:
 
 def _loaded(file: Path, *, data: bool) -> ir.Model:
     model = load_model(file, data=data)
+    # It says which files were saved together, and would be wrong after a change of the program.
     model.metadata_props.pop(ENTRYPOINTS, None)
     return model
 
@@ -225,6 +226,7 @@ def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
     own = metadata.get(ENTRYPOINT, MAIN)
     if not isinstance(names, list) or own not in names or not all(map(is_file_name, names)):
         return ()
+    # A copy under another name has the same metadata, but does not belong to the program.
     return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()
 
 
@@ -234,4 +236,5 @@ def _file_of(path: Path, name: str) -> Path:
 
 def is_file_name(name: object) -> bool:
     """Return whether the name of an entrypoint can be part of a file name."""
+    # A backslash separates folders on Windows, where the files may be copied to.
     return isinstance(name, str) and bool(name) and not {"/", "\\", "\0"} & set(name)

@@ -33,6 +33,7 @@ def annotated(
     files: dict[str, set[int]] = {}
     for source in (*lines, *code):
         file, _, digits = source.rpartition(":")
+        # Metadata may hold anything: int() refuses a text of thousands of digits.
         if file and digits.isascii() and digits.isdecimal() and len(digits) < 9:
             files.setdefault(file, set()).add(int(digits))
     widths = [
@@ -70,7 +71,7 @@ def _shown(marked: set[int], text: Mapping[int, str], known: set[int]) -> Iterat
 
 
 def _text(file: str, known: Mapping[int, str], folder: Path | None) -> dict[int, str]:
-    """Return the lines of a file; empty if it is not there, or not the one of the model."""
+    """Return the lines of a file; empty if it is missing or differs from the model's lines."""
     if folder is None:
         return {}
     try:

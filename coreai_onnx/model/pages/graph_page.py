@@ -149,6 +149,7 @@ def _number(value: float | None) -> float | str | None:
     if value is None:
         return None
     number = float(value)
+    # A comparison with NaN is false as well.
     return number if abs(number) < float("inf") else str(number)
 
 
@@ -169,6 +170,7 @@ def framed(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[st
     """
     style = "".join(map(_asset, ("frame.css", *styles)))
     script = "\n".join(map(_asset, ("theme.js", *scripts)))
+    # A model may come from anyone: if a name in it passes as markup, it still cannot run a script.
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     head = (
         f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -205,6 +207,7 @@ def overlay(model: ir.Model, column: Column) -> dict[str, Any]:
         name = nodes[position].name or ""
         if name and abs(value) < float("inf"):
             known = values.get(name)
+            # The nodes of an externalized module are one node in the file: the call.
             values[name] = value if known is None else _joined(known, value, column)
     results = {name: {"value": value} for name, value in values.items()}
     graph = model.graph.name or ""

@@ -35,6 +35,8 @@ debug handles that the backend may have written into its bytes."""
 TABLE = "coreai.debug_info"
 
 _LONGEST_PATH = 4096
+# 18 bits in base64: a short table, in which a few nodes of a large model share a key. A changed
+# file then has no source line for them.
 _KEY_LENGTH = 3
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -109,7 +111,7 @@ def restore(model: ir.Model) -> None:
 
 
 def _known(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes of a body; none if nothing is known of any, as in bodies of composites."""
+    """Return the nodes of a body, or [] if none has debug information, as in composite bodies."""
     return nodes if any(node.metadata_props.keys() & set(KEYS) for node in nodes) else []
 
 
@@ -128,6 +130,7 @@ def _table(bodies: list[list[ir.Node]]) -> str:
         _packed(numbers[node.metadata_props.get(SOURCE, "")] for node in body) for body in bodies
     ]
     classes = _classes(bodies)
+    # The name of a node begins with its module, as the converter names it; these do not.
     odd = [
         (body, position, *module)
         for body, nodes in enumerate(bodies)
@@ -170,6 +173,7 @@ def _found(known: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
     if keys == known:
         return list(enumerate(nodes))
     counts = Counter(known)
+    # Of two nodes with one key, either could be meant.
     positions = {key: i for i, key in enumerate(known) if counts[key] == 1}
     pairs = zip(keys, nodes, strict=True)
     return [(positions[key], node) for key, node in pairs if node.name and key in positions]
@@ -253,6 +257,7 @@ def _nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
     """Yield the nodes of a graph and of the graphs in their attributes, in file order."""
     for node in graph:
         yield node
+        # ONNX's attributes have no order, and another tool may have changed it.
         for _, attribute in sorted(node.attributes.items()):
             if attribute.is_ref():
                 continue

@@ -67,6 +67,7 @@ class Marked:
 
     def number(self, name: str) -> int | None:
         """Return the number of the place that a name has, also the name of a fused node."""
+        # Anywhere in the name: onnxruntime adds prefixes and suffixes to those of fused nodes.
         found = _TOKEN.search(name)
         number = int(found[1]) if found else len(self.places)
         return number if number < len(self.places) else None
@@ -84,6 +85,7 @@ def marked(model: ir.Model, inline: Callable[[ir.OperatorIdentifier], bool]) -> 
     originals, tops = _mark(copy)
     bodies = dict(copy.functions)
     inlined = {key for key, function in bodies.items() if inline(key) and _fits(function, copy)}
+    # Before the calls are inlined, which removes producers and renames outputs.
     outputs = [(value.name, value.producer()) for value in copy.graph.outputs]
     InlinePass(lambda function: function.identifier() in inlined)(copy)
     _keep_names(copy.graph, outputs)
@@ -163,6 +165,7 @@ def _chain(
 ) -> Iterator[int]:
     """Yield the numbers of the call in the main graph, of the calls below it, and of the node."""
     key = _key(None)
+    # Inlining adds the metadata of a call to the nodes of the body.
     while key in node.metadata_props:
         number = int(node.metadata_props[key])
         yield number

@@ -56,7 +56,7 @@ def values_entry(origins: Mapping[str, str]) -> str:
 def read_origins(
     metadata: Mapping[str, str], values: Collection[str], results: Collection[str]
 ) -> dict[str, str]:
-    """Return the result that each value is; values without one are left out.
+    """Map each value to its result of the exported program; other values are left out.
 
     Args:
         metadata: The metadata of the model. An entry that another tool changed is ignored.
@@ -64,13 +64,14 @@ def read_origins(
         results: Names of the results of the exported program.
     """
     entry = _entry(metadata)
+    # A value whose name is that of a result that another value is recorded for is not that result.
     renamed = set(entry.values())
     found = {name: entry.get(name, "" if name in renamed else name) for name in values}
     return {name: of for name, of in found.items() if of in results}
 
 
 def read_inner_origins(metadata: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
-    """Return the result that each value in the graphs of nodes is; others are left out.
+    """Map each value in the graphs of nodes to its result; other values are left out.
 
     Args:
         metadata: As for `read_origins`.

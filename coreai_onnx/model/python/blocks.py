@@ -187,6 +187,7 @@ class _Finder:
         self.blocks = list(_blocks(items))
         self.users = _users(_nodes_of(items), outputs)
         pieces = Counter(block.path for block in self.blocks)
+        # A module whose nodes are in several pieces has no one place to be called in.
         whole = [block for block in self.blocks if pieces[block.path] == 1]
         self.keys = {block: self._key(block) for block in whole}
         self.alike: dict[str, list[ModuleBlock]] = defaultdict(list)
@@ -201,6 +202,7 @@ class _Finder:
         scopes = [
             ".".join(components(node.metadata_props.get(SCOPE, ""))[depth:]) for node in block.nodes
         ]
+        # Modules of two classes are two functions to the reader, whatever they compute.
         return "\n".join([_title(block), *lines, *scopes])
 
     def _inputs(self, block: ModuleBlock) -> list[ir.Value]:
@@ -263,7 +265,7 @@ class _Finder:
     def _unwrapped(self, block: ModuleBlock) -> ModuleBlock:
         """Return the only block inside, where a module does nothing but call another."""
         while len(block.items) == 1 and isinstance(block.items[0], ModuleBlock):
-            if self.keys.get(block.items[0]) is None:
+            if self.keys.get(block.items[0]) is None:  # one of several pieces
                 break
             block = block.items[0]
         return block
@@ -346,7 +348,7 @@ def _loop_at(
         carried = _carried(first, item) if carried is None else carried
         if carried is None or not _continues(item, before, first, carried):
             break
-        if _is_shown(before, item, users):
+        if _is_shown(before, item, users):  # in a loop, the results have no names
             break
         calls.append(item)
     return Loop(calls, carried) if carried is not None and len(calls) > 1 else None
@@ -363,12 +365,12 @@ def _follows(call: BlockCall, before: BlockCall) -> bool:
 
 
 def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
-    """Return which inputs are which output of the call before; None if there is no pattern."""
+    """Map inputs to the outputs of the previous call, or return None if there is no pattern."""
     carried: dict[int, int] = {}
     for position, value in enumerate(second.inputs):
         if value in first.outputs:
             carried[position] = first.outputs.index(value)
-    if len(set(carried.values())) != len(carried):
+    if len(set(carried.values())) != len(carried):  # two variables for one output
         return None
     started = [first.inputs[position] for position in carried]
     constant = [v for i, v in enumerate(first.inputs) if i not in carried]

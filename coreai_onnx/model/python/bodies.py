@@ -93,6 +93,7 @@ class Body:
         self.depth = depth
         self.lines: list[str] = []
         self._last = last_uses(items, self.results)
+        # Empty at first, because `_sketched` reads it while `folded_values` runs.
         self._folded: set[ir.Value] = set()
         self._folded = folded_values(items, self.results, self._sketched, context.hints)
         self._maker = {value: item for item in items for value in outputs_of(item)}
@@ -151,6 +152,7 @@ class Body:
 
     def _ends(self, item: Item, outputs: list[ir.Value]) -> bool:
         """Whether the last item is written in the return statement."""
+        # The functions of its graphs are statements, which come before the one that uses them.
         if isinstance(item, ir.Node) and has_graphs(item):
             return False
         if outputs == self.results:
@@ -177,6 +179,7 @@ class Body:
         outputs = outputs_of(item)
         expression = self._expression(item)
         self._comment(item)
+        # Before the targets get names: the result may take the name of what the item used last.
         self._release(position)
         used = [value in self._last for value in outputs]
         if len(outputs) > MOST_TARGETS:
@@ -203,7 +206,7 @@ class Body:
         )
 
     def _rearranged(self, item: Item) -> str:
-        """Return the name of what an item only rearranges, if that is not needed any more."""
+        """Return the name of what an item only rearranges, if that value is no longer needed."""
         while isinstance(item, ir.Node) and item.op_type in _REARRANGING and item.inputs:
             value = item.inputs[0]
             if value in self._folded:
@@ -228,7 +231,7 @@ class Body:
         self._kept.append(value)
 
     def _release(self, position: int) -> None:
-        """Free the names of values that are not needed after this item."""
+        """Free the names of values that are not used after this item."""
         self._released.clear()
         while self._queue and self._queue[0][0] <= position:
             value = self._kept[heapq.heappop(self._queue)[1]]
@@ -238,7 +241,7 @@ class Body:
                 self.context.names.release(self.context.known[value])
 
     def own(self, values: Sequence[ir.Value]) -> None:
-        """Let the names of parameters be used again when they are not needed any more."""
+        """Let the names of parameters be reused when they are no longer needed."""
         for value in values:
             if value in self._last:
                 self._keep(value)
@@ -268,6 +271,7 @@ class Body:
         names = self.context.names
         for place in loop.carried:
             value = first.inputs[place]
+            # Nothing reads the value after the loop, so that the loop may assign to its name.
             if value in self._own and self._last[value] <= position:
                 self._own.discard(value)
                 continue
@@ -293,6 +297,7 @@ class Body:
         counter = "_"
         if first.function.has_weights:
             counter = names.new("i")
+            # Nothing reads the counter after the loop.
             names.release(counter)
             inputs.append(self._weights_in_loop(first.path, counter))
         start, end = (int(c.path[-1].rpartition(".")[2]) for c in (first, last))

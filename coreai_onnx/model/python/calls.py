@@ -45,8 +45,8 @@ class Calls:
         functions: The functions of the model.
         opsets: Domain to the Python name of its operators.
         versions: Domain to version, where the nodes are.
-        own: Attributes of the function around, and their names in Python.
-        kinds: Types of those attributes, as far as their defaults say them.
+        own: Attributes of the enclosing function, and their names in Python.
+        kinds: Types of those attributes, as far as their defaults show them.
         weight: Returns the expression of a weight.
     """
 
@@ -65,6 +65,8 @@ class Calls:
             return callee.name
         opset = self.opsets[node.domain]
         names, count = node.attributes.keys(), len(node.inputs)
+        # The brackets of `op["Name"]` are for calls that a schema does not allow: they do not
+        # check.
         fault = fault_of(node.domain, node.op_type, count, names, self.versions)
         if is_plain(node.op_type) and not node.op_type.startswith("_") and not fault:
             return f"{opset}.{node.op_type}"
@@ -82,6 +84,7 @@ class Calls:
         found: list[Expression] = []
         rest: list[tuple[str, Expression]] = []
         for name, attribute in node.attributes.items():
+            # The record has the nodes that write a default out.
             if name in defaults and same_attribute(attribute, defaults[name]):
                 continue
             keyword = name if callee is None else callee.attributes.get(name, name)
@@ -133,6 +136,7 @@ class Calls:
             return listed([branches[id(graph)] for graph in attribute.value])
         text = self._plain(node, attribute)
         if declared in (None, Kind.UNDEFINED):
+            # An empty list shows no type.
             is_clear = attribute.type not in (Kind.INTS, Kind.FLOATS, Kind.STRINGS)
             return text if is_clear or attribute.value else _typed(attribute.type, text)
         return text if declared == attribute.type else _typed(attribute.type, text)
@@ -163,6 +167,7 @@ class Calls:
         text = literal(tensor)
         if text is None:
             return self.weight(self.constants.attribute_weight(node, attribute))
+        # A bare literal in an attribute is a number or a list, not a tensor.
         is_written = isinstance(text, Bracket) and text.head == "tensor"
         return text if is_written else call("tensor", [text, tensor.dtype.name])
 

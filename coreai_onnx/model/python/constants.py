@@ -27,7 +27,7 @@ class Known:
 
     Attributes:
         key: What identifies its content; the name of a weight.
-        text: It in Python; None for a weight.
+        text: The constant in Python; None for a weight.
     """
 
     key: str
@@ -49,7 +49,11 @@ class Constants:
             for name, value in graph.initializers.items():
                 if value.const_value is not None:
                     unique = name if graph is model.graph else _unused(f"{name}.inner", taken)
+                    # An input is given a value by its name, and a constant without uses is written
+                    # nowhere.
                     by_name = value in inputs or not value.uses()
+                    # A dot is in the names of a module's parameters, which are weights however
+                    # small they are.
                     by_name |= "." in name and not _is_index(value.const_value)
                     self._add(value, value.const_value, unique, by_name=by_name)
             for node in graph:
@@ -78,7 +82,7 @@ class Constants:
         self._names.setdefault(id(tensor), name)
 
     def of(self, value: ir.Value | None) -> Known | None:
-        """Return what is known of a value; None if it is no constant."""
+        """Return what is known about a value, or None if it is not a constant."""
         return None if value is None else self._known.get(value)
 
     def is_literal_node(self, node: ir.Node) -> bool:
@@ -107,7 +111,7 @@ class Constants:
 
 
 def _is_only_used(value: ir.Value) -> bool:
-    """Whether a value is used, and is no output itself."""
+    """Whether a value is used, and is not itself an output."""
     return bool(value.uses()) and not value.is_graph_output()
 
 
@@ -123,7 +127,7 @@ def _is_small(tensor: ir.TensorProtocol) -> bool:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """Return a name that nothing has; it is taken from then on."""
+    """Return an unused name, and reserve it."""
     unique, count = name, 1
     while unique in taken:
         count += 1
@@ -133,7 +137,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a Constant node; None of others, and of an attribute's value."""
+    """Return the tensor of a Constant node, or None if it has no fixed value."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
     name = spelling_of(node)

@@ -87,10 +87,12 @@ class _Folding:
         """Fold what waits into an item; let the item wait, or end all waiting."""
         depth, length = 1, len(text)
         expected = len(self.waiting)
+        # The last argument was made last, so that it is at the top of the stack.
         for value in reversed(inputs_of(item)):
             if not expected or outputs_of(self.waiting[expected - 1][0])[0] is not value:
                 continue
             inner, deep, long = self.waiting[expected - 1]
+            # The expression takes the place of the name, which `text` already has.
             long -= len(self.hints.stem(value))
             longest = LONGEST if self._belong(inner, item) else LONGEST_OF_LINES
             if deep >= DEEPEST or length + long > longest:

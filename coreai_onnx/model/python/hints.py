@@ -12,6 +12,7 @@ from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
 from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components
 from coreai_onnx.model.python.identifiers import LONGEST, identifier, is_plain, stem
 
+# A name, perhaps its type, perhaps the operator of an assignment such as +=, and one =.
 _TARGET = re.compile(r"([A-Za-z_]\w*)\s*(?::[^=]*)?(?:[-+*/@%&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 
@@ -33,6 +34,7 @@ class Hints:
             graph: The graph.
         """
         lines = groupby(graph, lambda node: node.metadata_props.get(SOURCE, ""))
+        # Only the last node of a line computes what the line assigns.
         self._ends = {list(nodes)[-1] for source, nodes in lines if source}
         self._codes = codes
         self.results: dict[ir.Value, str] = {}
@@ -91,7 +93,7 @@ class Hints:
         return self._module(item, path) or stem(value.name or item.op_type, item.op_type)
 
     def assigned(self, item: Item) -> str:
-        """Return the name that the user assigns the last value of a line to; empty for others."""
+        """Return the name that the user assigns the last value of a line to, or an empty string."""
         last = item.nodes[-1] if isinstance(item, BlockCall) else item
         found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
         if found is None or found[1].startswith("__") or found[1] == "_":
@@ -100,7 +102,7 @@ class Hints:
         return found[1] if is_usual else identifier(found[1])
 
     def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
-        """Return the name of the module that a node comes from, unless it is around ``path``."""
+        """Return the name of the module that a node comes from, unless it contains ``path``."""
         scope = components(node.metadata_props.get(SCOPE, ""))
         if scope == path[: len(scope)]:
             return ""

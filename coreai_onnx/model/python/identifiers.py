@@ -1,4 +1,4 @@
-"""Python names for values and functions, from whatever names a model has."""
+"""Python names for values and functions, derived from the names in a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 def identifier(text: str, default: str = "value") -> str:
     """Return a Python name in lower case that is like a text: ``LlamaMLP`` is ``llama_mlp``.
 
-    The result has ASCII letters, digits and underscores only, and is no keyword.
+    The result has ASCII letters, digits and underscores only, and is not a keyword.
     """
     words = [word.lower() for word in _WORD.findall(_HUMP.sub("_", text))]
     words = [word for word, before in zip(words, [None, *words], strict=False) if word != before]
@@ -30,7 +30,7 @@ def identifier(text: str, default: str = "value") -> str:
 
 
 def stem(name: str, op_type: str = "") -> str:
-    """Return the part of a value's name that says something: ``mul`` of ``mul_4``.
+    """Return the meaningful part of a value's name: ``mul`` of ``mul_4``.
 
     Args:
         name: Name of the value.
@@ -50,7 +50,7 @@ class IdentifierScope:
 
         Args:
             reserved: Those names.
-            outer: The names of the function around, which this one sees.
+            outer: The names of the enclosing function, which are visible in this one.
         """
         self.others: set[str] = {*_RESERVED, *reserved} if outer is None else outer.others
         self._outer = outer
@@ -67,7 +67,7 @@ class IdentifierScope:
         return name in self.others or self.is_in_use(name)
 
     def is_in_use(self, name: str) -> bool:
-        """Whether a value here or in the function around has a name."""
+        """Whether a value here or in the enclosing function has a name."""
         return name in self._mine or (self._outer is not None and self._outer.is_in_use(name))
 
     def new(self, name: str) -> str:
@@ -91,7 +91,7 @@ class IdentifierScope:
         return f"{name}_output" if self.taken(last) or not last.isalpha() else last
 
     def release(self, name: str) -> None:
-        """Make a name free again, because its value is not needed any more."""
+        """Make a name available again: its value is no longer needed."""
         self._mine.discard(name)
         self._lowest.pop(name, None)
         base, _, number = name.rpartition("_")
@@ -99,7 +99,7 @@ class IdentifierScope:
             self._lowest[base] = int(number)
 
     def inner(self) -> IdentifierScope:
-        """Return the names of a nested function, which sees those of this one."""
+        """Return the names of a nested function, in which those of this one are visible."""
         return IdentifierScope(outer=self)
 
 

@@ -74,6 +74,7 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", depth: int =
     if not expression.is_display and len(joined) <= WIDTH:
         return [head, joined, INDENT * depth + closing + suffix]
     lines = [head]
+    # A comma after the only item of a subscript would make it a tuple.
     comma = "" if expression.brackets == "[]" and len(expression.items) == 1 else ","
     for item in expression.items:
         end = "," if expression.is_display else comma

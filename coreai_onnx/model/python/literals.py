@@ -40,12 +40,14 @@ def literal(value: ir.TensorProtocol) -> Expression | None:
     if plain is None:
         return None
     key = content_key(value)
+    # A literal alone is shorter, where it means the same type and the same bits.
     if items and value.dtype in _PLAIN and content_key(constant(plain)) == key:
         return _nested(plain, value.dtype)
     shape = list(value.shape.numpy())
     again = tensor(plain, value.dtype, shape)
     if content_key(again) != key:
         return None
+    # An empty list does not show how many axes it has.
     named = [] if items else [Named("shape=", listed([str(dim) for dim in shape]))]
     return call("tensor", [_nested(plain, value.dtype), value.dtype.name, *named])
 
@@ -134,6 +136,7 @@ def metadata_text(text: str) -> Expression:
     """Return an entry of the metadata: JSON as Python, other texts as they are."""
     try:
         value = json.loads(text)
+        # Other spacing or another order in the JSON would be lost.
         is_same = not isinstance(value, str) and json.dumps(value) == text
     except (ValueError, RecursionError):
         is_same = False

@@ -79,6 +79,7 @@ class ModelText:
             name = function.name
             if not is_plain(name) or self.names.taken(name):
                 name = identifier(name.replace(".", "_"), "function")
+            # Inputs and attributes are parameters of one Python function.
             names = IdentifierScope(value.name or "" for value in function.inputs)
             attributes = {n: _parameter(names, n, "attribute") for n in function.attributes}
             found[key] = Callee(self.names.new(name), function, attributes)
@@ -97,6 +98,7 @@ class ModelText:
         functions = list(dict.fromkeys(_functions_in(self.items)))
         found = {}
         seen: Counter[str] = Counter()
+        # The function that is called most often gets the name without a number.
         for function in sorted(functions, key=lambda function: -function.calls):
             base = identifier(function.title, "module")
             seen[base] += 1
@@ -142,6 +144,7 @@ class ModelText:
         if shown:
             entries = [(key, metadata_text(text)) for key, text in shown.items()]
             items.append(Named("metadata=", keyed(entries)))
+        # Only in a single file, whose weights may get lost or mixed up on their way.
         if self.depth and self.constants.weights:
             items.append(f"digest={quoted(digest_of(self.constants.weights))}")
         indent = INDENT * self.depth
@@ -156,6 +159,7 @@ class ModelText:
     # ---------------------------------------------------------------- functions of the model
     def _function(self, key: ir.OperatorIdentifier, callee: Callee) -> list[str]:
         function = callee.function
+        # A local name must not hide a function that the body calls.
         names = IdentifierScope(self.names.all)
         known: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
@@ -206,6 +210,7 @@ class ModelText:
             arguments.append(quoted(name))
         if overload:
             arguments.append(f"overload={quoted(overload)}")
+        # The order as well, because the built model must be the same in its bytes.
         if dict(function.opset_imports) != self._implied_opsets(function) or list(
             function.opset_imports
         ) != list(self._implied_opsets(function)):
@@ -277,6 +282,8 @@ class ModelText:
                 assert constant is not None
                 text = f"{name}: {flat(kind)} = weights[{quoted(constant.key)}]"
                 has_default = True
+            # Python allows no parameter without a default after one with a default, except by
+            # keyword.
             elif has_default and "*" not in parameters:
                 parameters.append("*")
             parameters.append(text)
@@ -367,6 +374,7 @@ def imports_of(lines: Sequence[str]) -> list[str]:
     if "ir" in names:
         public.append("ir")
     mine = sorted(names & set(builder.__all__))
+    # onnxscript does not export all of its types at the top.
     others = [name for name in types if name not in onnxscript.__all__]
     found = []
     if public:

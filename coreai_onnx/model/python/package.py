@@ -58,6 +58,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
     try:
         if folder.exists() and not _is_replaceable(folder):
             raise SaveError(f"{folder} exists and was not written by to_python")
+        # In the same file system as the package, because `replace` cannot move between two.
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
             made = Path(temporary) / folder.name
             made.mkdir()
@@ -65,6 +66,7 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
             with importing, failures_as(SaveError, what):
                 weights = _write(models, made)
             folder.mkdir(exist_ok=True)
+            # `replace` cannot put a folder in the place of one that has files.
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
             for path in sorted(made.iterdir()):
                 path.replace(folder / path.name)
@@ -153,6 +155,7 @@ def _record(folder: Path, module: str, text: ModelText) -> None:
         mine.trace(found)
         traces = {trace.names.key: trace for trace in found.traces}
         record = Record(text.model, text.constants, traces).content()
+        # The digest is that of a second trace: the record decides where constants are made.
         again = names(record)
         mine.trace(again)
         record = {"digest": again.digest(), **record}
@@ -204,6 +207,7 @@ def read_package(folder: Path) -> dict[str, ir.Model]:
     except Exception as error:  # the package may hold any Python
         raise LoadError(f"{folder}: {fault_of(error, folder.absolute())}") from error
     for model in models.values():
+        # onnx_ir's own references do not notice when their file changes.
         bring_in(model, folder.absolute(), data=True)
     return models
 
@@ -245,6 +249,7 @@ def skeleton(model: ir.Model) -> onnx.ModelProto:
     finally:
         for value, tensor in zip(values, kept, strict=True):
             value.const_value = tensor
+    # The entries are a map, which onnx_ir writes in the order of their insertion.
     proto.metadata_props.sort(key=lambda entry: entry.key)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _use_raw_data(nodes)

@@ -16,7 +16,7 @@ from coreai_onnx.model.python.builder.names import encoded_type
 from coreai_onnx.model.python.constants import Constants, spelling_of
 
 HIDDEN = (CODE, ENTRYPOINT, TARGET)
-"""Metadata of a model that is no part of its Python: notes of the converter."""
+"""Metadata that is not part of a model's Python source: notes of the converter."""
 Traces = Mapping[str, Any]
 """Key of a graph to the `Trace` that the written package makes of it."""
 
@@ -64,6 +64,7 @@ class Record:
         is_literal = self._constants.is_literal_node
         nodes = [node for node in graph if not is_literal(node)]
         made = [] if trace is None else _made(trace)
+        # Python evaluates arguments from left to right: not every order of nodes can be written.
         if [node.op_identifier() for node in nodes] != [node.op_identifier() for _, node in made]:
             raise SaveError(f"graph {key or 'main'}: the nodes cannot be written in their order")
         assert trace is not None
@@ -115,6 +116,7 @@ class Record:
         if node.doc_string:
             options["doc"] = node.doc_string
         if node.metadata_props:
+            # In a table, because the nodes of a line have the same module, class and source.
             text = json.dumps(dict(node.metadata_props))
             options["metadata"] = self._metadata.setdefault(text, len(self._metadata))
         tensors = {
@@ -148,6 +150,7 @@ class Record:
         top = len(graphs) - 1
         obvious = {key: [top, is_function, key] for key in found}
         return {
+            # `GraphNames.constant` takes the last entry for all further uses.
             key: uses if any(use != uses[0] for use in uses) else uses[:1]
             for key, uses in found.items()
             if any(use != obvious[key] for use in uses)

@@ -153,6 +153,7 @@ def read_source(text: str) -> tuple[ir.Model, dict[str, Any] | None]:
     source, mark, rest = text.partition(_MARK) if isinstance(text, str) else ("", "", "")
     if not mark:
         raise LoadError(f"the source is not what export_and_codegen returns: no line {_MARK!r}")
+    # Nothing below the line is run: the builder of this package takes its place.
     for digest, data in _EMBED.findall(rest):
         embed(digest, data)
     with importing, tempfile.TemporaryDirectory() as folder:

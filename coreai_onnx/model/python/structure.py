@@ -11,7 +11,7 @@ from coreai_onnx.model.python.constants import Constants
 
 
 def operands(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node uses: its inputs, and what its branches take from outside."""
+    """Yield the values that a node uses: its inputs, and what its branches read from outside."""
     for value in node.inputs:
         if value is not None:
             yield value
@@ -21,7 +21,7 @@ def operands(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def captured(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the values that a graph takes from the graphs around it, in order of use."""
+    """Yield the values that a graph reads from enclosing graphs, in order of use."""
     inside = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
         yield from (value for value in operands(node) if value not in inside)
@@ -63,6 +63,8 @@ class _Description:
         return " ".join([*parts, str(len(node.outputs))])
 
     def _graph(self, graph: ir.Graph) -> str:
+        # A function is written with the types of these inputs, so that equal ones must have equal
+        # types.
         for value in graph.inputs:
             self.tokens[value] = f"v{len(self.tokens)} {value.type} {value.shape}"
         inside = [*map(self._token, graph.inputs), *self.nodes(list(graph))]

@@ -32,6 +32,7 @@ def to_text(model: ir.Model) -> str:
         weights = write_package({"main": model}, folder)["main"]
         source = (folder / "model.py").read_text("utf-8")
         names = (folder / "model.names.json").read_text("utf-8")
+    # Only initializers lose their data: a tensor in an attribute may be a shape.
     mine = {id(value.const_value) for value in model.graph.initializers.values()}
     described = {
         name: _described(tensor, with_data=id(tensor) not in mine)
@@ -62,6 +63,7 @@ def from_text(text: str) -> ir.Model:
     comments = [line.removeprefix("# ") for line in rest.splitlines()]
     try:
         decoder = json.JSONDecoder()
+        # Two JSON texts follow each other: the names, and the weights.
         names, end = decoder.raw_decode("\n".join(comments))
         weights = json.loads("\n".join(comments)[end:])
         tensors = {name: _tensor(name, *entry) for name, entry in weights.items()}

@@ -29,6 +29,7 @@ def write_weights(
     has their type and shape, the names of tensors that share their data, and the digest.
     """
     unique, special = _unique(weights)
+    # safetensors allows no gaps between tensors, so that only their order can align them.
     unique = dict(sorted(unique.items(), key=lambda item: -_bits(item[1])))
     header: dict[str, Any] = {}
     end = 0
@@ -62,6 +63,7 @@ def write_weights(
         if written >= HELD_BYTES:
             written = 0
             give_back_mapped_files()
+    # Skipping the data of the last tensors does not make the file longer.
     file.truncate(file.tell())
 
 

@@ -50,6 +50,7 @@ def _write_attribute(proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
         ir.serde.serialize_reference_attribute_into(proto, attribute)
     elif attribute.type == ir.AttributeType.GRAPH:
         proto.name, proto.type = attribute.name, onnx.AttributeProto.GRAPH
+        # ONNX's checker refuses graphs without a name.
         proto.g.name = "graph"
     elif attribute.type == ir.AttributeType.GRAPHS:
         proto.name, proto.type = attribute.name, onnx.AttributeProto.GRAPHS
@@ -95,6 +96,7 @@ def body_input_types(
     """
     if node.op_type not in ("Loop", "Scan"):
         return
+    # The body of a Loop begins with the iteration and the condition.
     first = 2 if node.op_type == "Loop" else 0
     counters = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
     for value, element in zip(body.inputs[:first], counters, strict=False):

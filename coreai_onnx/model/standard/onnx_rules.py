@@ -121,6 +121,8 @@ def infer(
     except onnx.shape_inference.InferenceError as error:
         faults = _parsed(str(error))
     try:
+        # In strict mode a fault leaves no types at all, so that a second run finds those of the
+        # other nodes.
         return Inferred(_types(_run(proto, strict=False)), faults)
     except onnx.shape_inference.InferenceError:
         return Inferred({}, faults)

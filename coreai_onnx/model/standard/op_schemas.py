@@ -30,7 +30,7 @@ def plain_domain(domain: str) -> str:
 
 
 def imported_version(domain: str, opsets: Mapping[str, int]) -> int | None:
-    """Return the version of a domain that a graph or function imports; None if it imports none."""
+    """Return the version of a domain that a graph or function imports, or None."""
     names = ONNX_DOMAINS if domain in ONNX_DOMAINS else (domain,)
     return next((opsets[name] for name in names if name in opsets), None)
 
@@ -141,6 +141,7 @@ def schema_fault(node: ir.Node, version: int) -> str:
         if attribute is not None and attribute.type.value != int(declared.type):  # type: ignore[call-overload]
             return f"has the attribute {name!r} of the type {attribute.type.name}"
         if attribute is not None and name in _DTYPES and not attribute.is_ref():
+            # In an optional attribute, 0 means that the operator chooses the type itself.
             least = ir.DataType.FLOAT if declared.required else ir.DataType.UNDEFINED
             if not least <= attribute.as_int() <= max(ir.DataType):
                 return f"has the unknown data type {attribute.as_int()}"
@@ -155,7 +156,7 @@ def _required(schema: onnx.defs.OpSchema) -> int:
 
 
 def too_many(node: ir.Node, inputs: int, outputs: int) -> str:
-    """Return which of the inputs and outputs exceed their limit; empty if none."""
+    """Return which of the inputs and outputs exceed their limit, or an empty string."""
     for kind, count, limit in (
         ("inputs", len(node.inputs), inputs),
         ("outputs", len(node.outputs), outputs),
@@ -166,7 +167,7 @@ def too_many(node: ir.Node, inputs: int, outputs: int) -> str:
 
 
 def too_few(node: ir.Node, inputs: int, outputs: int) -> str:
-    """Return which of the leading inputs and the outputs are missing; empty if none."""
+    """Return which of the leading inputs and the outputs are missing, or an empty string."""
     if len(node.outputs) < outputs:
         return f"has {len(node.outputs)} outputs, at least {outputs} are needed"
     count = sum(value is not None for value in node.inputs[:inputs])

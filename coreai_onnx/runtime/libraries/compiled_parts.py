@@ -36,7 +36,7 @@ def with_compiled_parts(
         settings: The settings of the execution providers.
 
     Returns:
-        The copy; None if there is no such part.
+        The copy, or None if there is no part to replace.
 
     Raises:
         SessionError: If a part has other settings, or is called in a branch or function.
@@ -46,6 +46,8 @@ def with_compiled_parts(
     copy = model.clone()
     for part in delegated_parts(copy):
         if part.function.name in parts.get(part.function.domain, ()):
+            # onnxruntime takes one set of settings per provider and session: that of the first
+            # part.
             if part.settings != settings.get(provider_of(part), part.settings):
                 raise SessionError(f"{part.name} has other settings than the first part")
             _replace(copy, part)
@@ -63,6 +65,7 @@ def provider_settings(
 ) -> dict[str, dict[str, str]]:
     """Return the settings of execution providers: those of their first part in a model."""
     parts = delegated_parts(model) if model is not None else []
+    # Later keys replace earlier ones, so that the reversed order keeps the first part.
     first = {provider_of(part): part.settings for part in reversed(parts)}
     return {name: first.get(name, {}) for name in providers}
 
@@ -101,11 +104,15 @@ def _splice(model: ir.Model, call: ir.Node, compiled: ir.Graph, weights: int) ->
     if call.graph is not model.graph:
         raise SessionError(f"{call.domain}::{call.op_type} is called in a branch or function")
     arguments = call.inputs[weights:-1]
+    # An EPContext node binds its inputs and outputs by the names of its compilation, so that
+    # Identity nodes translate between these and the names of the model.
     before = [_identity(arguments[number_of(str(v.name))], v) for v in compiled.inputs]
     for node, value in zip(before, list(compiled.inputs), strict=True):
         ir.convenience.replace_all_uses_with(value, node.outputs[0])
     outputs = {number_of(str(value.name)): value for value in compiled.outputs}
     nodes, imports = list(compiled), compiled.opset_imports
+    # What the provider left to the CPU is in the compiled model too. onnx_ir refuses nodes and
+    # values that belong to another graph, so they leave theirs first.
     weights_of_rest = list(compiled.initializers.values())
     compiled.initializers.clear()
     compiled.outputs.clear()

@@ -38,6 +38,7 @@ def library_paths(custom_ops: Sequence[CustomOps]) -> list[Path]:
     Raises:
         SessionError: If one is not a file.
     """
+    # A str is a sequence as well: each of its characters would be taken for a library.
     if isinstance(custom_ops, str | PathLike | HasLibrary):
         raise SessionError(f"custom_ops is {custom_ops!r}; give a list of libraries")
     return [_library_path(one) for one in custom_ops]
@@ -51,6 +52,7 @@ def _library_path(one: CustomOps) -> Path:
     path = one.library if isinstance(one, HasLibrary) else Path(fspath(one)).expanduser()
     if not path.is_file():
         raise SessionError(f"{path}: no such custom op library")
+    # dlopen searches the system's folders for a name without a slash.
     return path.resolve()
 
 

@@ -32,6 +32,7 @@ def ops_library_path() -> Path:
     override = os.environ.get(ENVIRONMENT_VARIABLE)
     if override:
         path = Path(override).expanduser()
+        # A wrong path is an error: another library would run without the user's knowledge.
         if path.is_file():
             return path.resolve()
         raise KernelsNotBuiltError(
@@ -64,6 +65,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _in_checkout() -> bool:
+    # In an installed package this is site-packages, where a folder `build` is somebody else's.
     return (_CHECKOUT / "custom_ops" / "CMakeLists.txt").is_file()
 
 

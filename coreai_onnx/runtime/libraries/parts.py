@@ -50,6 +50,7 @@ def usable_parts(model: ir.Model, providers: Sequence[str] = ()) -> Parts:
 def _fitting(domain: str, names: list[str]) -> list[str]:
     """Return the names that fit into an entry, and warn of the others."""
     ends = itertools.accumulate(len(name) + 1 for name in names)
+    # `ends` counts a comma after each name; the last name has none.
     kept = sum(end - 1 <= _MOST_CHARACTERS for end in ends)
     if kept < len(names):
         warnings.warn(
@@ -80,6 +81,8 @@ def opened_with(
     Raises:
         SessionError: If the model cannot be opened without parts either.
     """
+    # onnxruntime stops at the first part that a library refuses, so that each round removes what
+    # its message names. A round removes one part at least, so that the loop ends.
     refused: list[str] = []
     while True:
         try:
@@ -98,6 +101,7 @@ def opened_with(
 def _without_failed(parts: Parts, message: str) -> Parts:
     """Return the parts that an error of onnxruntime does not name; none if it names no part."""
     kept = {d: [n for n in names if not _is_in(message, d, n)] for d, names in parts.items()}
+    # Without progress `opened_with` would try the same parts for ever.
     return {domain: [] for domain in parts} if kept == parts else kept
 
 

@@ -26,6 +26,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
         SessionError: If one is not available; the message lists those that are.
     """
     for name, settings in providers.items():
+        # `InferenceSession(providers=...)` does not accept the providers of plugins.
         options.add_provider_for_devices([_device(name)], dict(settings))
 
 

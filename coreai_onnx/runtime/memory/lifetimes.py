@@ -63,6 +63,7 @@ class _Allocation:
         self.buffers: list[Buffer] = []
         self._recording, self._shared = recording, shared
         self._end = len(recording.nodes) - 1
+        # None stands for memory that the run does not allocate: inputs, weights and views of them.
         self._of: dict[str, Buffer | None] = dict.fromkeys(recording.inputs)
         self._readers: Counter[int] = Counter()  # by buffer
         self._free: dict[_Key, list[Buffer]] = {}
@@ -97,6 +98,7 @@ class _Allocation:
         self, node: RecordedNode, name: str, size: int, *, first: bool
     ) -> tuple[Buffer | None, bool]:
         """Return a buffer that exists; True without one means the memory of an input."""
+        # An output outlives the run, so that onnxruntime never puts it into another buffer.
         if name in self._recording.outputs or not node.inputs:
             return None, False
         if first and is_view(node):
@@ -105,11 +107,13 @@ class _Allocation:
             buffer = self._of.get(source)
             if buffer is not None and buffer.bytes == size and self._is_last_read(buffer):
                 return buffer, True
+        # The buffer that became free last is taken first, in the order of onnxruntime's planner.
         free = self._free.get(self._key(name, size) or ((), -1))
         return (free.pop(), True) if free else (None, False)
 
     def _is_last_read(self, buffer: Buffer) -> bool:
         kept = any(name in self._recording.outputs for name in buffer.values)
+        # `_write` comes before `_read`: the one reader that is left is the node itself.
         return not kept and self._readers[id(buffer)] == 1
 
     def _read(self, step: int, node: RecordedNode) -> None:
@@ -121,7 +125,7 @@ class _Allocation:
                 self._release(buffer)
 
     def _release(self, buffer: Buffer) -> None:
-        """Offer a buffer that nothing reads any more to later results."""
+        """Offer a buffer that is no longer read to later results."""
         if not self._shared:
             return
         kept = any(value in self._recording.outputs for value in buffer.values)
@@ -132,6 +136,7 @@ class _Allocation:
     def _key(self, name: str, size: int) -> _Key | None:
         """Return what two values of one shape have in common, as far as it is known."""
         dims = self._recording.shapes.get(name)
+        # onnxruntime plans before it knows the sizes: two dims without names may differ.
         return None if dims is None or "" in dims else (dims, size)
 
 
@@ -162,7 +167,7 @@ def is_view(node: RecordedNode) -> bool:
 
 
 def overwritten(node: RecordedNode) -> str | None:
-    """Return the input whose memory the result of a node may take; None if there is none."""
+    """Return the input whose memory the result of a node may take, or None."""
     if node.domain in _ONNX:
         index = 0 if node.op in IN_PLACE else None
     else:

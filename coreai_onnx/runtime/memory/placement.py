@@ -93,6 +93,8 @@ def place(
 
 
 def _check_disjoint(placed: Sequence[PlannedBuffer], name: str) -> None:
+    # In the order of their first steps, a buffer can only overlap those that are still in use,
+    # which are few; all pairs of a large model are not.
     active: list[PlannedBuffer] = []
     for buffer in sorted(placed, key=lambda b: b.first):
         active = [other for other in active if other.last >= buffer.first]
@@ -109,4 +111,5 @@ def _check_disjoint(placed: Sequence[PlannedBuffer], name: str) -> None:
 
 
 def _is_offset(value: object, alignment: int) -> bool:
+    # A bool is an int for isinstance: False would pass as 0.
     return type(value) is int and value >= 0 and value % alignment == 0

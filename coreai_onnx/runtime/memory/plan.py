@@ -116,6 +116,7 @@ class MemoryPlan:
         at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         how = "kernels" if self.kernels else "function bodies"
         head = f"{len(self.nodes)} nodes on {how}{f' at {at}' if at else ''}"
+        # onnxruntime computes a model of constants when it loads it: there is nothing to draw.
         if not self.nodes:
             return head
         parts = [head, self._summary(), chart(self.live), self._table()]
@@ -278,8 +279,10 @@ def _plan(
 ) -> MemoryPlan:
     """Return the plan of a run with these inputs and these outputs in memory of the caller."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
+    # A Python number has no `nbytes`; 8 bytes hold any that onnxruntime takes.
     inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
     added, kept = (inputs, given) if with_inputs else (0, {})
+    # Outputs in memory of the caller are not allocated by the run.
     found, alone = (
         [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
         for shared in (not low_memory, False)
@@ -301,6 +304,7 @@ def _plan(
         weights=recording.weights,
         at_peak=_at_peak(found, live, recording, origins),
         buffers=(
+            # The caller may read an input at any time, so that it takes memory in every step.
             *(_planned([n], int(getattr(v, "nbytes", 8)), 0, steps - 1) for n, v in kept.items()),
             *(_planned(b.values, b.bytes, b.first, b.last) for b in alone),
         ),

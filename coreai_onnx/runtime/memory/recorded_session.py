@@ -104,6 +104,7 @@ class RecordedSession:
                 low_memory=low_memory,
                 configure=self._configure,
             )
+        # Ctrl-C while a large model is opened must not leave the folder behind.
         except BaseException:
             self._folder.cleanup()
             raise
@@ -122,6 +123,7 @@ class RecordedSession:
         runs = read_runs(Path(self._end()))
         if not runs:
             raise SessionError("the session has not run: there is nothing to record")
+        # The bytes of weights follow from their types, so that their data need not be read.
         graph = onnx.load(self._graph, load_external_data=False).graph
         executed = runs[0].executed
         nodes = tuple(_matched(graph.node, executed))
@@ -132,6 +134,7 @@ class RecordedSession:
             outputs=frozenset(value.name for value in graph.output),
             shapes={v.name: dims for v in values if (dims := _dims(v)) is not None},
             weights=sum(_bytes_of(weight) for weight in graph.initializer),
+            # onnxruntime counts after each node, so that the first change is subtracted.
             before=(executed[0].in_use or 0) - executed[0].change if executed else 0,
             arena=executed[-1].held if executed else 0,
         )
@@ -164,6 +167,7 @@ def _matched(
     """Yield the first execution of each node; those in subgraphs lie between them."""
     rest = iter(executed)
     for node in nodes:
+        # `rest` continues after the last match: both are in the order of execution.
         one = next((e for e in rest if _is_run_of(e, node)), None)
         if one is None:
             return

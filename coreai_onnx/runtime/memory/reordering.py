@@ -79,6 +79,8 @@ def reordered(
     except BaseException:
         apply_order(graph, present)
         raise
+    # The order is a greedy one, and onnxruntime has an order of its own and shares buffers: only
+    # the recorded run tells whether the peak is lower.
     if after.plan.peak < before.plan.peak:
         return before.plan, after.plan
     apply_order(graph, present)
@@ -128,6 +130,8 @@ class _Schedule:
                 users[maker].append(node)
         ready = [node for node, makers in waits.items() if not makers]
         while ready:
+            # A search instead of a heap: each scheduled node changes what the others would add, so
+            # that the keys of a heap would be out of date.
             node = min(ready, key=lambda n: (self._added(n), self._position[n]))
             ready.remove(node)
             self.nodes.append(node)

@@ -141,6 +141,7 @@ class Profile:
             for node in execution.nodes:
                 for key, label in keys(node.place):
                     group = groups.setdefault(key, _Sum(label, node.place.where))
+                    # All executions do the same work, so that only one of them may count it.
                     group.add(execution, node, counts=execution is main)
         return {key: group.total() for key, group in groups.items()}
 
@@ -153,6 +154,7 @@ class Profile:
         """Return the groups as a table, at most ``limit`` of them."""
         totals = self.by(grouping)
         names = [one.name for one in self.executions]
+        # By operator, where each node counts once; a module contains the nodes of those inside.
         whole = sum(total.seconds.get(self.main.name, 0.0) for total in self.by("operator")) or 1.0
         rows = [_cells(total, names, self.main.name, whole, self) for total in totals[:limit]]
         header = (grouping, "nodes", *(f"{name} ms" for name in names), "share", *_RATES)
@@ -180,6 +182,7 @@ class Profile:
             )
             for one in self.executions
         ]
+        # The page is colored by its first column.
         main = columns.pop([one.name for one in self.executions].index(self.main.name))
         least = {k: self.peaks.seconds(t.flops, t.moved) * 1e3 for k, t in totals.items()}
         work = {k: t.flops for k, t in totals.items()}
@@ -225,7 +228,7 @@ class _Sum:
 
 
 def _modules(place: Place) -> Iterable[tuple[object, str]]:
-    """Return the module of a node and the modules around it, the root last."""
+    """Return the module of a node and its parent modules, the root last."""
     parts = place.where.module.split(".") if place.where.module else []
     paths = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
     return [(path, path or "(root)") for path in paths]

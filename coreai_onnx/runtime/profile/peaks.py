@@ -10,6 +10,8 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+# 1 MiB per operand stays in the caches, so that arithmetic limits the product; 64 MiB of float32 do
+# not, so that memory limits the negation. Other load only makes a call slower: the best counts.
 _SIDE = 512
 _ELEMENTS = 1 << 24
 _REPEATS = 10
@@ -73,6 +75,7 @@ def _best(op: str, arrays: list[np.ndarray], threads: int | None) -> float:
         name: ort.OrtValue.ortvalue_from_numpy(array)
         for name, array in zip(names, arrays, strict=True)
     }
+    # Bound memory: `run` would allocate each result, and the time would include its page faults.
     result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(arrays[0]))
     binding = session.io_binding()
     for name, value in feeds.items():
@@ -83,4 +86,5 @@ def _best(op: str, arrays: list[np.ndarray], threads: int | None) -> float:
         start = time.perf_counter()
         session.run_with_iobinding(binding)
         seconds.append(time.perf_counter() - start)
+    # The first call allocates and plans.
     return min(seconds[1:])

@@ -52,6 +52,7 @@ class Profiling:
         self._custom_ops = custom_ops
         self._marked = marked(model, self._is_inlined)
         self._folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_"))
+        # A session may be dropped without a call of `finish`.
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._graph = self._folder
         self.model = self._marked.model
@@ -104,6 +105,8 @@ class Profiling:
         return nodes, unplaced
 
     def _is_inlined(self, key: ir.OperatorIdentifier) -> bool:
+        # A library of the user may have kernels for any function of its own domain, and there is no
+        # way to ask it. It has none for the composites and modules of this package.
         if self._custom_ops and key[0] not in (STANDARD_DOMAIN, MODULE_DOMAIN):
             return False
         has_kernel = key[0] == STANDARD_DOMAIN and key[1].partition(".")[0] in KERNEL_FILES

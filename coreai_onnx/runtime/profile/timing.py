@@ -90,6 +90,8 @@ def time_interleaved(
     gc.disable()
     try:
         for index in range(repeats):
+            # Otherwise one callable would always run with what the same other one left in the
+            # caches.
             for name in names if index % 2 == 0 else reversed(names):
                 start = time.perf_counter()
                 callables[name]()

@@ -66,6 +66,7 @@ def request_trace(options: ort.SessionOptions, folder: Path) -> Path:
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     options.optimized_model_filepath = str(graph)
+    # In one file with its weights, a graph of more than 2 GiB could not be written.
     place = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{place}_file_name", f"{graph.name}{WEIGHTS}")
     options.add_session_config_entry(f"{place}_min_size_in_bytes", _SMALL)
@@ -81,8 +82,10 @@ def read_runs(path: Path) -> list[Run]:
     Returns:
         The runs in the order in which they began; threads may run at the same time.
     """
+    # In Chrome's trace format, X is an event with a duration.
     events = [event for event in json.loads(path.read_text()) if event.get("ph") == "X"]
     by_thread: dict[int, list[dict[str, Any]]] = {}
+    # Times are whole microseconds: a Loop may begin in that of its first node, and must precede it.
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         by_thread.setdefault(event["tid"], []).append(event)
     runs = [run for thread in by_thread.values() for run in _runs(thread)]
@@ -119,6 +122,7 @@ def _executed(events: Sequence[dict[str, Any]]) -> list[Executed]:
         Executed(
             event["name"].removesuffix(_END),
             event["args"].get("op_name", ""),
+            # Rounding can make the nodes of a Loop longer than the Loop.
             max(seconds, 0.0) * 1e-6,
             _tensors(event["args"].get("input_type_shape")),
             _tensors(event["args"].get("output_type_shape")),
@@ -179,6 +183,7 @@ class Owners:
             owners = [number, *(made_by.get(value.name) for value in node.outputs)]
             self._assign(node, owners)
             self._constants[node.name or ""] = [_constant(value) for value in node.inputs]
+        # Backwards, so that in a chain of inserted nodes each finds the place of its reader.
         for node in reversed(nodes):
             readers = (user.node for value in node.outputs for user in value.uses())
             self._assign(node, [self._found.get(reader.name or "") for reader in readers])

@@ -39,6 +39,10 @@ class OpenProgram:
     def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._sources = _sources(source)
+        # The models of a bundle share one data file, which is in memory once unless they are
+        # prepacked: 223 instead of 335 MiB for two entrypoints, but 76 instead of 56 ms for 128
+        # tokens (python -m tools.bench.bundles, in docs/internals/performance_log.md). None lets
+        # `OpenModel` decide by the operators.
         several = _is_folder(source) and len(self._sources) > 1
         prepack = True if settings.prepack is None and not several else settings.prepack
         self._settings = replace(settings, prepack=prepack)
@@ -64,6 +68,7 @@ class OpenProgram:
         """
         if name not in self._sources:
             raise SessionError(f"no entrypoint {name!r}; there are {', '.join(self.names)}")
+        # Two threads that use an entrypoint for the first time must not open it twice.
         with self._lock:
             if name not in self._opened:
                 model = OpenModel(self._sources[name], self._settings)

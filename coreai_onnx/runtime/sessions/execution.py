@@ -82,6 +82,7 @@ def deadline(seconds: float | None) -> Iterator[ort.RunOptions]:
     over = threading.Event()
 
     def end() -> None:
+        # First, because the run may fail before the next line has returned.
         over.set()
         options.terminate = True
 
@@ -91,6 +92,7 @@ def deadline(seconds: float | None) -> Iterator[ort.RunOptions]:
     try:
         yield options
     except Exception as error:
+        # onnxruntime raises the same exception for a terminated run as for a failed one.
         if not over.is_set():
             raise
         raise SessionError(
@@ -115,4 +117,5 @@ def checked_timeout(seconds: float | None) -> float | None:
 
 
 def _is_time(seconds: float) -> bool:
+    # threading.Timer raises OverflowError in its thread for a longer time.
     return math.isfinite(seconds) and 0 < seconds <= threading.TIMEOUT_MAX

@@ -85,5 +85,6 @@ def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
 
 def _check_overlap(name: str, array: Array, others: Mapping[str, Array]) -> None:
     for other, memory in others.items():
+        # It compares bounds only; the exact np.shares_memory may take exponential time.
         if np.may_share_memory(array, memory):
             raise InputError(f"output {name!r}: its array shares memory with {other!r}")

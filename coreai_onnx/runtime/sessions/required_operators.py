@@ -58,6 +58,8 @@ def required_operators(
     usage = tools.OperatorTypeUsageManager() if types else None
     with tempfile.TemporaryDirectory(prefix="coreai_onnx_") as folder:
         path = Path(folder) / "model.ort"
+        # A runtime may get the file of the user, or one that onnxruntime has optimized, whose fused
+        # operators are not in the first.
         for model, optimized in itertools.product(models, (False, True)):
             configure = partial(_write_graph, path=path, optimized=optimized)
             settings = SessionSettings(

@@ -272,7 +272,7 @@ class Session:
                 for x in self.outputs
             }
         states = {state.input: results[state.output] for state in self._signature.states}
-        self._stream.advance(start, states, targets)
+        self._stream.advance(start, states, targets)  # last: a failed call changes no state
         return Outputs(outputs, self._stream.reader(states))
 
     def profile(self, *, skip: int = 0) -> Profile:
@@ -343,7 +343,7 @@ class Session:
         return self._on(CallStream(), self._name)
 
     def _on(self, calls: CallStream, name: str) -> Session:
-        other = Session.__new__(Session)
+        other = Session.__new__(Session)  # __init__ would open the model again
         other.timeout = self.timeout
         other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
         return other
@@ -365,7 +365,7 @@ class Session:
         if not self._calls.states.by_name:
             yield
             return
-        if not self._calls.lock.acquire(blocking=False):
+        if not self._calls.lock.acquire(blocking=False):  # waiting would run in any order
             raise SessionError(
                 f"the session cannot be {how}: another thread uses it, and its states have one "
                 "order of calls\n  give each thread a session of its own: session.stream(), or "

@@ -77,6 +77,7 @@ def _update_of(
     old: ir.Value, new: ir.Value, functions: Mapping[ir.OperatorIdentifier, ir.Function]
 ) -> Update | None:
     """Return the only node that reads an old value, if it is an update that makes the new one."""
+    # The caller would get the new value under the name of the old one.
     if old.is_graph_output():
         return None
     reads = [use for use in old.uses() if (use.node.domain, use.node.op_type) not in _NO_VALUES]
@@ -87,6 +88,7 @@ def _update_of(
     if result.producer() is not node or node.graph is not new.graph:
         return None
     if (node.domain, node.op_type) in _SCATTERS | _ROWS:
+        # As indices or new elements, the old value is read while it is overwritten.
         return Update(node) if position == 0 and result.index() == 0 else None
     function, index = functions.get(node.op_identifier()), result.index()
     if function is None or index is None or position >= len(function.inputs):

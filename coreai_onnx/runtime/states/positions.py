@@ -80,6 +80,7 @@ class PositionsModel:
             node.outputs[0].name = name
             nodes.append(node)
             results.append(node.outputs[0])
+        # `_copied` leaves copies of nodes behind when a later input raises UnknownPositionsError.
         used = _needed(nodes, results)
         graph = ir.Graph(
             [value for value in self._inputs.values() if value.uses()],
@@ -109,6 +110,7 @@ class PositionsModel:
             function = self._model.functions[calls[-1].op_identifier()]
             pairs = zip(function.inputs, calls[-1].inputs, strict=False)
             given = next((argument for own, argument in pairs if own is value), None)
+            # All copies get the opset of the model; in that of the function an operator may differ.
             if given is None or function.opset_imports.get("") != self._model.opset_imports.get(""):
                 raise UnknownPositionsError
             value, calls = given, calls[:-1]
@@ -145,6 +147,8 @@ class PositionsModel:
         self._left -= 1
         attributes = list(node.attributes.values())
         if (
+            # Another domain needs functions or libraries that this model does not have, and random
+            # numbers would be drawn again: the call has others.
             not self._left
             or node.domain
             or node.op_type in RANDOM_OPS
@@ -174,6 +178,7 @@ def _needed(nodes: Iterable[ir.Node], results: Iterable[ir.Value]) -> list[ir.No
     wanted, kept = set(results), []
     for node in reversed(list(nodes)):
         if wanted.isdisjoint(node.outputs):
+            # `build` keeps the inputs that have uses, and each call would have to feed them.
             for i in range(len(node.inputs)):
                 node.replace_input_with(i, None)
             continue

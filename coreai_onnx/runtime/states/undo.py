@@ -71,6 +71,7 @@ class _WrittenRows:
         (length,) = evaluated([self.length], sizes) or (capacity,)
         first = results[self.output].reshape(-1) if self.output else np.zeros(1, np.int64)
         start = int(first[0])
+        # The usual case. A slice is copied in blocks; an array of rows is gathered row by row.
         if 0 <= start <= capacity - length and (first == start).all():
             return slice(None), *between, slice(start, start + length)
         rows = (first[:, None] + np.arange(length)) % capacity  # as a ring, or from the end
@@ -113,6 +114,7 @@ class UndoLog:
         self._shapes = positions.shapes
         self._session = _session(positions.build()) if positions.outputs else None
         self._inputs, self._outputs = _names(self._session)
+        # If onnxruntime refuses the model of the positions, no failed call could be undone.
         known = self._session is not None or not positions.outputs
         self.states = frozenset(self._writes if known else ())
 
@@ -134,6 +136,7 @@ class UndoLog:
         saved: list[tuple[Array, Index, Array]] = []
         for name, array in arrays.items():
             write, shape = self._writes[name], array.shape
+            # With unknown positions (an ellipsis) the whole state is saved.
             if (write, shape) not in known:
                 known[write, shape] = ... if found is None else write.index(shape, found, sizes)
             index = known[write, shape]
@@ -189,6 +192,7 @@ def _session(model: ir.Model) -> ort.InferenceSession | None:
     """Open the model of the positions; None if onnxruntime refuses it, as it may any file."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    # A few integers: threads would cost more than they save.
     options.intra_op_num_threads = 1
     try:
         return ort.InferenceSession(to_proto(model).SerializeToString(), options)

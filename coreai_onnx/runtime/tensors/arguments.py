@@ -64,6 +64,7 @@ class ModuleArguments:
             if name and name in named:
                 raise InputError(f"argument {name!r} is given twice, by position and by name")
         for name, value in named.items():
+            # A name that is not an argument's is that of an input, which is its own tree.
             _collect(trees.get(name, name), value, name, found)
         return found
 

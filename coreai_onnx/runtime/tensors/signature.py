@@ -89,6 +89,7 @@ class Signature:
         states, pairs = read_states(metadata), read_complex(metadata)
         olds, news = {state.input for state in states}, {s.output: s.input for s in states}
         given = [_info(node, pairs) for node in session.get_inputs()]
+        # onnxruntime lists the inputs that have a default in the file apart from the others.
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
         if strangers := olds - {info.name for info in (*given, *defaults)}:
@@ -127,11 +128,13 @@ class Signature:
         try:
             return self._bound((), self.arguments.bind(args, named))
         except InputError as error:
+            # Only the module takes such a call, so that its error is the one to show.
             if self.arguments.takes(args, named):
                 raise
             try:
                 return self._bound(args, named)
             except InputError:
+                # Both refuse it; the number of arguments tells which of the two the user meant.
                 if len(args) == len(self.arguments.positional):
                     raise error from None
                 raise
@@ -206,6 +209,7 @@ class Signature:
                 raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
             for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
                 sizes.see(complain, axis, size, dim)
+        # Last, because an input that comes later may have the name that an expression needs.
         sizes.check_expressions()
         for relation in self.relations:
             sizes.check_relation(relation)
@@ -215,6 +219,7 @@ class Signature:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
         found = dict(sizes)
         dims = [dim for info in self.inputs for dim in info.dims if isinstance(dim, str)]
+        # Names first, because the sizes of expressions follow from them.
         for name in (dim for dim in dims if dim.isidentifier()):
             found.setdefault(name, self.ranges.get(name, Range()).nearest(default))
         for expression in (dim for dim in dims if not dim.isidentifier()):

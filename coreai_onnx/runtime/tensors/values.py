@@ -44,6 +44,7 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(torch, value, info)
+    # onnxruntime reads an array of the other byte order as if it were of the machine's.
     if isinstance(value, np.ndarray | np.generic):
         return cast(Array, np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C"))
     if isinstance(value, bool | int | float | complex):
@@ -79,6 +80,8 @@ def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
     if info is not None and info.is_complex:
         pairs = array[..., np.newaxis].view(array.real.dtype)
         array = pairs.astype(np.float16) if info.dtype == "complex32" else pairs
+    # 2 stands for a type that an extension registered, such as those of ml_dtypes, which
+    # onnxruntime knows by their ONNX element types only.
     if array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
     raw = array.view(f"uint{8 * array.itemsize}")
@@ -113,6 +116,8 @@ def _from_torch(torch: Any, tensor: Any, info: TensorInfo) -> Array:
     if tensor.layout != torch.strided or tensor.is_meta:
         what = "a meta tensor, without data" if tensor.is_meta else f"of layout {tensor.layout}"
         raise InputError(f"input {info.name!r}: the tensor is {what}\n  expected  {info.type_text}")
+    # Tensor.numpy() refuses tensors that need a gradient, or whose conjugation or negation is
+    # pending.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.complex32:
         tensor = tensor.to(torch.complex64)
@@ -129,6 +134,7 @@ def _from_torch(torch: Any, tensor: Any, info: TensorInfo) -> Array:
 def _from_number(value: complex, info: TensorInfo) -> Array:
     dtype = np.dtype(info.numpy_dtype)
     floating = dtype.name.startswith(("float", "bfloat"))
+    # First, because bool is a subclass of int.
     if isinstance(value, bool) or info.is_complex:
         fits = True
     elif isinstance(value, int):

@@ -127,8 +127,10 @@ def run_trial(trial: Trial, *, timeout: float) -> TrialResult:
     with tempfile.TemporaryDirectory(prefix="coreai_onnx_") as folder:
         given, results = Path(folder) / "trial", Path(folder) / "results"
         given.write_bytes(pickle.dumps(trial))
+        # The process may crash before it opens the file.
         results.touch()
         path = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH")]))
+        # -P keeps the current folder, where a file may have the name of a module, off sys.path.
         command = [sys.executable, "-P", "-m", __name__, str(given), str(results)]
         try:
             done = subprocess.run(  # noqa: S603 - this module
@@ -189,8 +191,11 @@ def _steps(trial: Trial) -> list[TrialStep]:
     """Return the calls of a trial, in order."""
     steps = []
     for index in range(len(trial.runs)):
+        # Few arrays fill whole pages, so that only one edge of an array can be at a guard page.
         steps += [TrialStep("guarded", (index,), edge) for edge in _EDGES]
         steps.append(TrialStep("once", (index,)))
+    # Reversed, so that each run follows another run than before: a kernel that keeps state from
+    # call to call shows.
     steps += [TrialStep("again", (index,)) for index in reversed(range(len(trial.runs)))]
     of_model: dict[int, list[int]] = {}
     for index, run in enumerate(trial.runs):
@@ -285,6 +290,7 @@ class _Caller:
 
 def _identical(one: Array, other: Array) -> bool:
     same_type = (one.shape, one.dtype) == (other.shape, other.dtype)
+    # Bytes, because NaN differs from itself, and 0.0 equals -0.0.
     return same_type and one.tobytes() == other.tobytes()
 
 
@@ -292,6 +298,7 @@ def main(given: Path, results: Path) -> None:
     """Make the calls of a trial, and report each step before the next one starts."""
     trial: Trial = pickle.loads(given.read_bytes())  # noqa: S301 - written by this module
     caller = _Caller(trial)
+    # What is in a buffer is lost when the next step crashes.
     with results.open("wb", buffering=0) as file:
         for step in _steps(trial):
             report = caller.report(step)

@@ -97,6 +97,7 @@ def _flatten(place: str, template: Any, value: Any, found: dict[str, Any]) -> No
         for key, item in template.items():
             _flatten(f"{place}[{key!r}]", item, value[key], found)
     else:
+        # torch.export takes a deque apart as it does a list.
         if not isinstance(value, list | tuple | deque) or len(value) != len(template):
             raise _other(place, value, f"a list or tuple of {len(template)}")
         for number, item in enumerate(template):
@@ -104,6 +105,7 @@ def _flatten(place: str, template: Any, value: Any, found: dict[str, Any]) -> No
 
 
 def _check_fixed(place: str, expected: Any, value: Any) -> None:
+    # True equals 1 in Python, but the export may have branched on it.
     is_same = isinstance(value, bool) == isinstance(expected, bool)
     if not is_same or not isinstance(value, type(expected) | int) or value != expected:
         raise CallError(

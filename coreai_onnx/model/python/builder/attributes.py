@@ -65,7 +65,7 @@ class typed:  # noqa: N801
 def declared_types(
     domain: str, op_type: str, opsets: Mapping[str, int]
 ) -> dict[str, ir.AttributeType]:
-    """Return the types of an operator's attributes; empty without a schema."""
+    """Return the types of an operator's attributes, or {} if it has no schema."""
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
         return {}
@@ -136,7 +136,7 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def default_of(item: onnx.defs.OpSchema.Attribute) -> ir.Attr | None:
-    """Return the default value of an operator's attribute; None if it has none."""
+    """Return the default value of an operator's attribute, or None."""
     if not item.default_value.name:
         return None
     return ir.serde.deserialize_attribute(item.default_value)

@@ -51,7 +51,7 @@ class Function:
             name: Name of the function.
             overload: Overload of the function.
             opsets: Versions that the body uses; None for those of the model.
-            attributes: Parameter to attribute, where the name is no Python name.
+            attributes: Parameter to attribute, if it is not a Python identifier.
             doc: Documentation; None for the docstring.
             metadata: Metadata of the function; values other than strings are written as JSON.
         """
@@ -123,6 +123,7 @@ class Function:
         if self._count is None:
             if self in _callers.get():
                 raise failure(frame, f"{self.name} calls itself, which ONNX forbids")
+            # Without recorded names: only the number of outputs is of interest.
             self._count = len(self._trace(RecordedNames({})).outputs)
         return self._count
 
@@ -141,6 +142,7 @@ class Function:
             )
             for parameter, name in self._names.items()
         }
+        # By these a function that calls itself is found, instead of traced for ever.
         before = _callers.set((*_callers.get(), self))
         try:
             trace.run(self._body, inputs, **named)
@@ -156,6 +158,7 @@ class Function:
         graph.opset_imports.clear()
         graph.opset_imports.update(self._opsets or self._used_opsets(graph))
         attributes = [
+            # ONNX stores only the name of an attribute without a default.
             self._given.get(name, ir.Attr(name, ir.AttributeType.UNDEFINED, None))
             for name in self._names.values()
         ]

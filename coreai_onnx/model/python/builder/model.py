@@ -114,7 +114,7 @@ class Model:
 
         Args:
             outputs: Name to type, in the order in which the function returns them.
-            inputs: Parameter to name in the model, where the name is no Python name.
+            inputs: Parameter to name in the model, if it is not a Python identifier.
             takes: The arguments of ``call(...)``, see `flattened`; None for one for each input.
         """
 
@@ -157,6 +157,8 @@ class Model:
             metadata_props=metadata,
             **(names.record.get("producer", {}) | self.about),
         )
+        # The recorded model has its types already; only those of an edited one are
+        # inferred.
         if not exact:
             check(model, {node: trace.places[site] for trace in names.traces
                           for site, node in trace.sites.items()})  # fmt: skip
@@ -176,6 +178,7 @@ class Model:
         code = self._graph.__code__
         arguments = []
         named = {}
+        # eval_str, because annotations are texts in a file that postpones them.
         for name, parameter in inspect.signature(
             self._graph, eval_str=True
         ).parameters.items():
@@ -194,6 +197,7 @@ class Model:
                 )
                 trace.add_initializer(actual, tensor)
         trace.run(self._graph, arguments, **named)
+        # Initializers without uses appear nowhere in the Python.
         for name in names.record.get("unused", ()):
             trace.add_initializer(name, self.weights[name].load())
         if len(trace.outputs) != len(self._outputs):

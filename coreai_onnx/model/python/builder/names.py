@@ -36,6 +36,8 @@ class RecordedNames:
         self.record = record
         self.traces: list[Trace] = []
         self._counts: Counter[str] = Counter()
+        # From the start, so that no new node gets the name of a recorded one that
+        # follows.
         self._taken = {name for graph in self._graphs() for name in _names_in(graph)}
 
     @classmethod
@@ -52,7 +54,7 @@ class RecordedNames:
         return GraphNames(self, key, self.record.get("graphs", {}).get(key, {}))
 
     def unused(self, base: str) -> str:
-        """Return a name that nothing has: the given one, or with a number."""
+        """Return an unused name: the given one, or the same with a number."""
         name = base
         while name in self._taken:
             self._counts[base] += 1
@@ -79,6 +81,7 @@ class RecordedNames:
             parts += [value.name or "" for value in trace.outputs]
             whole.update("\n".join(parts).encode())
             for node in trace.nodes:
+                # Its names are places in the Python here: `apply` comes later.
                 proto = ir.to_proto(node)
                 whole.update(proto.SerializeToString(deterministic=True))
         return whole.hexdigest()
@@ -112,7 +115,7 @@ class GraphNames:
         return self.whole.graph(f"{self.key}|{site}")
 
     def unused(self, base: str) -> str:
-        """Return a name that nothing has."""
+        """Return an unused name."""
         return self.whole.unused(base)
 
     def constant(self, key: str, use: int) -> tuple[int, bool, str] | None:
@@ -120,6 +123,7 @@ class GraphNames:
         uses = self.record.get("constants", {}).get(key)
         if not uses:
             return None
+        # An edited model may use a constant more often than the recorded one.
         levels, as_node, name = uses[min(use, len(uses) - 1)]
         return levels, as_node, name
 
@@ -154,6 +158,7 @@ class GraphNames:
         self, node: ir.Node, site: str, defaults: Defaults, opsets: Mapping[str, int]
     ) -> None:
         entry = self.nodes.get(site)
+        # In an edited model, another node may be at a recorded place.
         if entry is None or len(entry[2]) != len(node.outputs):
             node.name = self.unused(site.partition(" ")[0].replace("#", "_"))
             for value in node.outputs:
@@ -266,6 +271,7 @@ def encoded_type(value: ir.Value) -> Any:
         dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         if all(value.shape.get_denotation(axis) is None for axis in range(len(dims))):
             return [value.type.dtype.name, dims]
+    # Sequences, optionals and denotations are rare, and have no short form.
     proto = onnx.ValueInfoProto()
     ir.serde.serialize_value_into(proto, value)
     return base64.b64encode(proto.type.SerializeToString(deterministic=True)).decode()

@@ -48,6 +48,8 @@ class Runner:
         self._inputs = {v.name or "": ValueInfo.of(v, pairs) for v in graph.inputs}
         self._optional = [name for name in self._inputs if name in graph.initializers]
         self._outputs = [ValueInfo.of(value, pairs) for value in graph.outputs]
+        # A file instead of bytes, because weights above 1.5 GiB are in another file
+        # beside it.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             save(built, path)

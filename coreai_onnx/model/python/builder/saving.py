@@ -34,6 +34,8 @@ def save(model: ir.Model, path: Path, *, external_data: bool | None = None) -> N
         if external_data:
             ir.save(model, temporary, external_data=f"{path.name}.data")
         else:
+            # onnx_ir would write references to the safetensors file, which ONNX cannot
+            # read.
             ir.external_data.load_to_model(model)
             ir.save(model, temporary)
         temporary.replace(path)

@@ -10,13 +10,14 @@ import onnx
 
 from .errors import failure
 
+# What ONNX's schemas have as the maximum number of variadic inputs.
 _NO_LIMIT = 2**31 - 1
 
 
 def schema_of(
     domain: str, op_type: str, opsets: Mapping[str, int]
 ) -> onnx.defs.OpSchema | None:
-    """Return ONNX's schema of an operator at the version in use; None if there is none."""
+    """Return ONNX's schema of an operator at the version in use, or None."""
     version = opsets.get(domain)
     if version is None:
         return None
@@ -51,7 +52,7 @@ def fault_of(
     attributes: Collection[str],
     opsets: Mapping[str, int],
 ) -> str:
-    """Return why a schema does not allow a call; empty if it does, or there is none."""
+    """Return why a schema does not allow a call; empty if it does, or if there is no schema."""
     schema = schema_of(domain, op_type, opsets)
     if schema is None:
         return "" if domain else _unknown(op_type, opsets.get("", 1))
@@ -79,6 +80,6 @@ def _unknown(op_type: str, version: int) -> str:
 
 
 def default_outputs(domain: str, op_type: str, opsets: Mapping[str, int]) -> int:
-    """Return how many outputs a call has that does not say it."""
+    """Return the number of outputs of a call that does not state it."""
     schema = schema_of(domain, op_type, opsets)
     return 1 if schema is None else max(schema.min_output, 1)

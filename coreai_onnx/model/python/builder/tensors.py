@@ -33,6 +33,7 @@ def tensor(
     """
     kind = dtype if isinstance(dtype, ir.DataType) else dtype.dtype
     if kind == ir.DataType.STRING:
+        # numpy's own type of texts drops NUL characters at their end.
         texts = np.array(values, dtype=object)
         size = texts.shape if shape is None else tuple(shape)
         data = [
@@ -62,6 +63,7 @@ def constant(value: Any) -> ir.TensorProtocol:
 
 def _is_literal(value: Any) -> bool:
     if isinstance(value, list | tuple):
+        # An empty list shows no type.
         return bool(value) and all(_is_literal(item) for item in value)
     return isinstance(value, bool | int | float | str)
 
@@ -93,7 +95,7 @@ class Container:
 
 
 def type_and_shape(annotation: Any) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Return the ONNX type of an annotation, ``FLOAT["batch", 384]``; nothing without one."""
+    """Return the ONNX type of an annotation, ``FLOAT["batch", 384]``."""
     if isinstance(annotation, Container):
         inner, shape = type_and_shape(annotation.element)
         return annotation.kind(inner), shape

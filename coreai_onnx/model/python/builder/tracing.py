@@ -54,7 +54,7 @@ class TraceNames(Protocol):
         """Return the names of a subgraph."""
 
     def unused(self, base: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name."""
 
     def constant(self, key: str, use: int) -> tuple[int, bool, str] | None:
         """Return how a constant is stored; None if that is not recorded."""
@@ -105,7 +105,7 @@ class Trace:
 
     @property
     def root(self) -> Trace:
-        """The graph or function around all branches."""
+        """The graph or function that encloses all branches."""
         return self if self.outer is None else self.outer.root
 
     # ------------------------------------------------------------------ tracing a function
@@ -120,6 +120,7 @@ class Trace:
             self.outputs = [self.value(value, function.__code__) for value in values]
         finally:
             _current.reset(before)
+            # Frames would keep the local variables of finished functions alive.
             self._frames.clear()
 
     def _called(self, function: Callable[..., Any], values: Any, named: Any) -> Any:
@@ -148,6 +149,7 @@ class Trace:
                 call.domain, call.op_type, len(inputs), attributes, self.opsets, frame
             )
         types = call.types or declared_types(call.domain, call.op_type, self.opsets)
+        # Before the node: a literal among the inputs makes a node of its own.
         values = [None if item is None else self.value(item, frame) for item in inputs]
         site = self._site(call.op_type, frame)
         made = [
@@ -164,6 +166,7 @@ class Trace:
             made,
             overload=call.overload,
             num_outputs=count,
+            # A name until `names` finds the recorded one by it.
             name=site,
         )
         self._append(node, site, place(frame))
@@ -220,6 +223,7 @@ class Trace:
             self.outputs,
             nodes=self.nodes,
             initializers=list(self.initializers.values()),
+            # ONNX has opsets for models and functions, not for subgraphs.
             opset_imports=dict(self.opsets) if self.outer is None else {},
         )
         self.names.finished(self)
@@ -240,6 +244,8 @@ class Trace:
             if depth < len(self._frames) and self._frames[depth][0] is active:
                 path = self._frames[depth][1]
                 continue
+            # From this depth on, other calls are active than when the last node was
+            # made.
             del self._frames[depth:]
             path = self._counted(path + active.f_code.co_name) + "/"
             self._frames.append((active, path))
@@ -270,6 +276,8 @@ class Trace:
         return self._constant(key or content_key(tensor), tensor, is_weight=bool(key))
 
     def _knows(self, value: ir.Value) -> bool:
+        # A branch sees the values of the graphs around it, and none of them sees its
+        # own.
         return value in self._mine or (
             self.outer is not None and self.outer._knows(value)
         )
@@ -280,6 +288,7 @@ class Trace:
         use = self._uses[key]
         self._uses[key] += 1
         recorded = self.names.constant(key, use)
+        # In the outermost graph, where all branches see it.
         home = self.root
         as_node, name = home.is_function, key if is_weight else ""
         if recorded is not None:
@@ -331,16 +340,18 @@ class Opset:
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         """Return the function that adds a node with this operator."""
+        # copy, pickle and inspect ask for such names, and must not get operators.
         if op_type.startswith("__"):
             raise AttributeError(op_type)
         return self._operator(op_type, is_unchecked=False)
 
     def __getitem__(self, op_type: str) -> Callable[..., Any]:
-        """Return an operator that ONNX does not know, or whose name is no Python name."""
+        """Return an operator that ONNX does not define, or whose name is not an identifier."""
         return self._operator(op_type, is_unchecked=True)
 
     def _operator(self, op_type: str, *, is_unchecked: bool) -> Callable[..., Any]:
         def add(*inputs: Any, _outputs: int | None = None, **attributes: Any) -> Any:
+            # The frame of the caller has the line that errors name.
             frame = sys._getframe(1)
             call = Call(
                 self._domain, op_type, outputs=_outputs, is_unchecked=is_unchecked

@@ -39,7 +39,7 @@ class ValueInfo:
 
     @classmethod
     def of(cls, value: ir.Value, pairs: set[str]) -> ValueInfo | None:
-        """Return the type of an input or output; None if it is no tensor."""
+        """Return the type of an input or output; None if it is not a tensor."""
         if not isinstance(value.type, ir.TensorType):
             return None
         dims = None

@@ -52,6 +52,7 @@ def _extracted(digest: str) -> Path:
     atexit.register(folder.cleanup)
     path = Path(folder.name) / "embedded.safetensors"
     try:
+        # pop frees the text, which is larger than the file that it becomes.
         text = "".join(_embedded.pop(digest).split())
         path.write_bytes(base64.b64decode(text, validate=True))
     except ValueError as error:
@@ -98,6 +99,7 @@ class WeightsFile:
             return {}
         try:
             with self.path.open("rb") as file:
+                # A damaged file may name a header of any size.
                 size = int.from_bytes(file.read(8), "little")
                 header: dict[str, Any] = json.loads(
                     file.read(min(size, self.path.stat().st_size))
@@ -127,6 +129,7 @@ class WeightsFile:
         if not self.path.is_file():
             return ()
         status = self.path.stat()
+        # The inode shows a file that was replaced by one of equal size and time.
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def load(self, name: str) -> ir.TensorProtocol:
@@ -189,6 +192,7 @@ class Weights:
             return StoredWeight(full, self._file)
         if full in self._file.modules:
             return Weights(self._file, f"{full}.")
+        # Also names that are far off: any name of the file shows how they are built.
         close = difflib.get_close_matches(full, self._file.index, n=3, cutoff=0.0)
         there = f"; similar: {', '.join(close)}" if close else ""
         raise failure(
