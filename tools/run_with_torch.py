@@ -31,7 +31,7 @@ DEFECTS = Path(__file__).with_name("torch_defects.json")
 SUITES = {
     "export": ["tests/export"],
     "control flow": ["tests/lower/control_flow"],
-    "functions": ["tests/functions"],
+    "functions": ["tests/bodies"],
     "zoo": ["tests/models"],
     "operators": [],
 }

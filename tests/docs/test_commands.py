@@ -9,7 +9,7 @@ import pytest
 
 from tests.rules.tree import REPO, files, text
 
-COMMAND = re.compile(r"python -m (tests\.bench\.\w+)((?:\\\n|[^\n#`])*)")
+COMMAND = re.compile(r"python -m (tools\.bench\.\w+)((?:\\\n|[^\n#`])*)")
 """A module and what follows it, on continued lines too."""
 OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 DOCUMENTS = [n for n in files() if n.endswith(".md") and n.startswith(("docs/", "custom_ops/"))]
@@ -42,4 +42,4 @@ def test_commands_of_a_document_exist(name: str) -> None:
 def test_what_is_missing_is_named() -> None:
     document = "```console\n$ python -m tools.bench.kernels --gone \\\n    --threads 2 # --no\n```"
     assert missing(document) == ["tools.bench.kernels --gone"]
-    assert missing("`python -m tests.bench.gone`") == ["tests.bench.gone"]
+    assert missing("`python -m tools.bench.gone`") == ["tools.bench.gone"]

@@ -117,7 +117,7 @@ def test_weights_of_half_precision(tmp_path: Path) -> None:
     bert = model("BertModel", **BERT)
     exported = export_model(bert, tmp_path / "folder", dtype="float16")
     assert exported.program.session().outputs[0].dtype == "float16"
-    with pytest.raises(ModelSourceError, match="dtype 'int3' is none of float32, float16"):
+    with pytest.raises(ModelSourceError, match="dtype 'int3' must be one of float32, float16"):
         export_model(bert, tmp_path / "other", dtype="int3")
 
 
@@ -153,7 +153,10 @@ def test_weights_stay_in_the_dtype_of_the_source(tmp_path: Path) -> None:
 def test_stored_dtypes_that_are_refused(tmp_path: Path) -> None:
     model = llama()
     for options, message in (
-        ({"weights_dtype": "int4"}, "weights_dtype 'int4' is none of float32, float16, bfloat16"),
+        (
+            {"weights_dtype": "int4"},
+            "weights_dtype 'int4' must be one of float32, float16, bfloat16",
+        ),
         ({"weights_dtype": "bfloat16", "dtype": "float16"}, "has weights in float16; only one in"),
     ):
         with pytest.raises(ModelSourceError, match=message):
@@ -238,7 +241,7 @@ def test_static_caches_that_are_refused(tmp_path: Path) -> None:
         export_model(mamba, tmp_path / "folder", cache="static")
     with pytest.raises(ModelSourceError, match="a model for feature-extraction has no static"):
         export_model(model("BertModel", **BERT), tmp_path / "folder", cache="static")
-    with pytest.raises(ModelSourceError, match="cache 'paged' is none of growing, static"):
+    with pytest.raises(ModelSourceError, match="cache 'paged' must be one of growing, static"):
         export_model(mamba, tmp_path / "folder", cache="paged")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 

@@ -21,7 +21,7 @@ _HEADERS = "build/*/debian-headers/usr/include/onnxruntime"
 @cache
 def library() -> Path:
     """Return the runtime library, compiled once in a process; skip the test without a compiler."""
-    headers = next(iter(sorted(_HERE.parent.glob(_HEADERS))), None)
+    headers = next(iter(sorted(_HERE.parents[1].glob(_HEADERS))), None)
     compiler = os.environ.get("CXX", "c++")
     if headers is None or shutil.which(compiler) is None:
         pytest.skip("no C++ compiler, or no onnxruntime headers: make build")

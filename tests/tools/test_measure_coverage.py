@@ -29,5 +29,5 @@ def test_files_of_a_folder_are_added_up() -> None:
 
 def test_folders_are_two_levels_deep() -> None:
     assert folder_of("coreai_onnx/errors.py") == "coreai_onnx"
-    assert folder_of("coreai_onnx/lower/walk/walker.py") == "coreai_onnx/lower"
+    assert folder_of("coreai_onnx/lower/walk/walker.py") == "coreai_onnx/lower/walk"
     assert folder_of("coreai_onnx/lower/aten/nn/pooling.py") == "coreai_onnx/lower/aten"

@@ -40,7 +40,7 @@ def test_other_plugins_of_the_environment_are_not_loaded(repo: Path, tmp_path: P
     (folder / "entry_points.txt").write_text("[pytest11]\nstops = stops_the_suite\n")
     (tmp_path / "stops_the_suite.py").write_text("raise RuntimeError('loaded')\n")
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/test_stages.py"],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/test_messages.py"],
         cwd=repo,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,

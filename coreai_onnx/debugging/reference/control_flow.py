@@ -6,7 +6,7 @@ operators inside can be observed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.reference.random_inputs import draws
 from coreai_onnx.errors import ComparisonError, failures_as
+from coreai_onnx.export.compat.torch_names import OpOverload
 
 Call = Callable[[Any, Sequence[Any], int | None], Any]
 """Runs a graph on operands, in a step of a loop or None outside of loops."""
@@ -167,3 +167,19 @@ class _Recorder(StepInterpreter):
         if self.path and isinstance(self.module, fx.GraphModule):
             self.found.append(BodyCall(self.module, self.path, self.steps, args))
         return super().run(*args, **options)
+
+
+_SWITCHES = ("train", "training", "dropout_p", "dropout")
+"""Parameters of random ops; without them, or with another value than 0, an op is random."""
+
+
+def draws(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call draws random numbers: attention without dropout does not."""
+    if not isinstance(target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    arguments = target._schema.arguments
+    given = {a.name: a.default_value for a in arguments}
+    given |= {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
+    return not any(name in given and not given[name] for name in _SWITCHES)

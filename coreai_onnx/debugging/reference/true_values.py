@@ -18,7 +18,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from coreai_onnx.debugging.reference.random_inputs import draws
+from coreai_onnx.debugging.reference.control_flow import draws
 from coreai_onnx.debugging.reference.widened import WIDE
 from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import ComparisonError

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from coreai_onnx.debugging.reference.control_flow import RUNS
-from coreai_onnx.debugging.reference.random_inputs import draws
+from coreai_onnx.debugging.reference.control_flow import RUNS, draws
 from coreai_onnx.export.compat.torch_names import (
     HigherOrderOperator,
     OpOverload,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import torch
 from torch.export import Dim
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
@@ -24,6 +25,7 @@ from coreai_onnx.export.compat.torch_names import (
     ConstraintViolationError,
     DataDependentOutputException,
     GuardOnDataDependentSymNode,
+    TorchDynamoException,
     UserError,
     UserErrorType,
 )
@@ -59,12 +61,27 @@ def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
         if not isinstance(export, TorchExport):
             raise
         first = error
+    if _is_of_a_stale_frame(first.__cause__):
+        torch.compiler.reset()
+        try:
+            return once(export)
+        except ExportError as error:
+            first = error
     for way in _ways(export, first):
         result = _attempt(way, once)
         if result is not None:
             _warn(first, list(_changes(export, result[0])))
             return result[1]
     raise first
+
+
+def _is_of_a_stale_frame(error: BaseException | None) -> bool:
+    """Whether Dynamo traced torch's own code of a cond or loop instead of the model's.
+
+    After an earlier compilation in the process failed, Dynamo may keep its frame and inline the
+    trace of the branches, which it then cannot follow.
+    """
+    return isinstance(error, TorchDynamoException) and "torch/_higher_order_ops/" in str(error)
 
 
 def _attempt(

@@ -26,7 +26,7 @@ try:
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
     from torch._dynamo import assume_constant_result, nonstrict_trace
-    from torch._dynamo.exc import UserError, UserErrorType
+    from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
     from torch._guards import detect_fake_mode
@@ -128,6 +128,7 @@ __all__ = [
     "ShapeGuardPythonPrinter",
     "SpecViolationError",
     "TorchDispatchMode",
+    "TorchDynamoException",
     "UserError",
     "UserErrorType",
     "all_decompositions",

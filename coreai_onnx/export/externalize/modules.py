@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.dynamo import called_by_dynamo
-from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.compat.torch_names import TorchDynamoException, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
 from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
 from coreai_onnx.export.externalize.equivalence import (
@@ -181,7 +181,7 @@ class Externalization:
             with call.reads.restored_in(call.module), recording(call.module, call.reads):
                 call.body = prepare(ModuleBody(call), inputs, dynamic_shapes)
         except Exception as error:
-            is_dynamos = type(error).__module__.startswith("torch._dynamo")
+            is_dynamos = isinstance(error, TorchDynamoException)
             reason = "torch cannot trace its cond or loop"
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "

@@ -307,10 +307,6 @@ def main(given: Path, results: Path) -> None:
                 return
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
-
-
 Edge = Literal["start", "end"]
 """The edge of an array that lies at a page without access."""
 
@@ -352,3 +348,7 @@ def _protect(memory: mmap.mmap, start: int, size: int, access: int) -> None:
     call = ctypes.CDLL(None, use_errno=True).mprotect
     if call(ctypes.c_void_p(address), ctypes.c_size_t(size), access):
         raise OSError(ctypes.get_errno(), "mprotect failed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -314,4 +314,4 @@ def test_a_wrong_part_lists_the_lines_of_its_debug_handles(tmp_path: Path) -> No
     (finding,) = found.findings
     lines = [(handle, line.partition("   ")[2]) for handle, line in finding.nodes[0].handles]
     assert lines == [(1, "y = x.sin()"), (2, "z = y + x")]
-    assert re.search(r"debug handle 2 +\S*test_blaming.py:\d+ +z = y \+ x", str(found))
+    assert re.search(r"debug handle 2 +\S*test_blame.py:\d+ +z = y \+ x", str(found))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coreai_onnx.debugging.reference.random_inputs import draws, random_array, random_inputs
+from coreai_onnx.debugging.reference.control_flow import draws
+from coreai_onnx.debugging.reference.random_inputs import random_array, random_inputs
 from coreai_onnx.runtime.sessions.session import Session
 from tests.support.small_models import parse
 

@@ -42,8 +42,8 @@ def test_all_experts_of_a_layer(blocks: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fmt": "e5m2"}, "the setting fmt = 'e5m2' is none of e4m3"),
-        ({"expert_dtype": "fp4"}, "the setting expert_dtype = 'fp4' is none of fp8"),
+        ({"fmt": "e5m2"}, "fmt = 'e5m2' must be one of e4m3"),
+        ({"expert_dtype": "fp4"}, "expert_dtype = 'fp4' must be one of fp8"),
         ({"modules_to_convert": ["embed"]}, "the setting modules_to_convert"),
         ({"weight_block_size": [40, 48]}, "do not divide the weight"),
     ],

@@ -235,7 +235,10 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 def test_unsupported_settings(tmp_path: Path) -> None:
     settings, write = gptq(4)
     for change, message in [
-        ({"quant_method": "aqlm"}, "'aqlm' in quantization_config is none of compressed-tensors"),
+        (
+            {"quant_method": "aqlm"},
+            "'aqlm' in quantization_config must be one of compressed-tensors",
+        ),
         ({"bits": 9}, "weights of 9 bits are not supported"),
         ({"checkpoint_format": "marlin"}, "GPTQ in the format 'marlin'"),
     ]:

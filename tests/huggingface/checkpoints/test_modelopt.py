@@ -51,7 +51,7 @@ def test_rounded_inputs(algorithm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' is none of FP8, NVFP4"),
+        ({"quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ' must be one of FP8, NVFP4"),
         ({"kv_cache_scheme": {"num_bits": 8}}, "the setting kv_cache_scheme"),
         ({"kv_cache_quant_algo": "FP8"}, "the setting kv_cache_quant_algo = 'FP8'"),
     ],
