@@ -161,7 +161,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "model": [["MODEL", value] for value in _MODELS],
         "dtype": [["--dtype", value] for value in ("int8", "half", "")],
         "keep_io": [["--keep-io=yes"]],
-        "keep": [["--keep", value] for value in ("*", "nothing", "")],
+        "keep": [["--keep", value] for value in ("nothing", "")],
         "calibration": [
             ["--calibration", value]
             for value in ("nowhere", ".", "text.npy", "archive.npy", "models.py", "")
