@@ -166,7 +166,8 @@ def test_the_time_is_linear_in_renamed_weights() -> None:
         return time.process_time() - begin
 
     seconds(100)
-    assert seconds(12_000) < 8 * max(seconds(3_000), 0.05)
+    # The least of three: a collection of garbage in between is counted, too.
+    assert min(seconds(12_000) for _ in range(3)) < 8 * max(seconds(3_000), 0.05)
 
 
 def test_every_change_is_on_the_page() -> None:
