@@ -77,12 +77,6 @@ def _has_memory(info: TensorInfo) -> bool:
     return info.dtype not in {"complex32", "object", "str"} and "(" not in info.dtype
 
 
-def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
-    pairs = zip(info.dims, shape, strict=False)
-    sizes_fit = all(dim == size for dim, size in pairs if isinstance(dim, int))
-    return len(info.dims) == len(shape) and sizes_fit
-
-
 def _check_overlap(name: str, array: Array, others: Mapping[str, Array]) -> None:
     for other, memory in others.items():
         # It compares bounds only; the exact np.shares_memory may take exponential time.

@@ -162,12 +162,6 @@ def logaddexp2(op: OpBuilder, self: Value, other: Value) -> Value:
     return op.Where(op.Equal(a, b), op.Add(a, 1.0), op.Add(op.Max(a, b), gap))
 
 
-def _times(op: OpBuilder, a: Value, logarithm: Value, b: Value) -> Value:
-    """Return a * logarithm, 0 where a is 0, and NaN where b is."""
-    vanishes = op.And(op.Equal(a, 0.0), op.Not(op.IsNaN(b)))
-    return op.Where(vanishes, op.like(a, 0.0), op.Mul(a, logarithm))
-
-
 @lowers("aten.special_entr.default")
 def entr(op: OpBuilder, self: Value) -> Value:
     """-x * log(x); 0 at 0, -inf below."""
