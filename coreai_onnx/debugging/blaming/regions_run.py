@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.regions import COMPUTED, CutGraph, Region
-from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.errors import SaveError, SessionError, failures_as, reason_of
+from coreai_onnx.errors import KernelsNotBuiltError, SaveError, SessionError, failures_as, reason_of
 from coreai_onnx.model.files.saving import save_models, write_text
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -28,10 +28,13 @@ def run_all(
         kernels: Whether kernels are run, or function bodies.
 
     Raises:
+        KernelsNotBuiltError: If kernels are run and there is no kernel library.
         SessionError: If the graph cannot be run, and there are no regions.
     """
     try:
         return dict(_run(graph.model, known, kernels=kernels))
+    except KernelsNotBuiltError:
+        raise
     except SessionError:  # one region is broken: find out which
         if not regions:
             raise

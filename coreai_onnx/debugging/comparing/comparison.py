@@ -13,10 +13,18 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.blaming.error_report import write_comparison_page
 from coreai_onnx.debugging.comparing.other_runtime import OtherRuntime
+from coreai_onnx.debugging.difference import (
+    STATEMENT,
+    UNDEFINED,
+    Array,
+    Difference,
+    Tolerances,
+    histogram_rows,
+)
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
-    Judge,
     Row,
+    RowMaker,
     badness,
     cells,
     shape_text,
@@ -31,14 +39,6 @@ from coreai_onnx.debugging.reference.references import (
 )
 from coreai_onnx.debugging.reference.torch_side import Expected, InputSet, as_array
 from coreai_onnx.debugging.reference.watched_values import value_pairs
-from coreai_onnx.debugging.verdict.difference import (
-    UNDEFINED,
-    Array,
-    Difference,
-    Tolerances,
-    histogram_rows,
-)
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.messages import render
@@ -184,7 +184,7 @@ def compare(
 
     The module is also computed in float64, operator by operator. A result is ok if its distance
     from the float64 result is not much larger than torch's own: see
-    :mod:`coreai_onnx.debugging.verdict.yardstick`.
+    :mod:`coreai_onnx.debugging.difference`.
 
     Args:
         path_or_program: As for `session`.
@@ -216,17 +216,17 @@ def compare(
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
-    judges = Judge(tolerances)
+    rows_of = RowMaker(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
     sessions = _sessions(subject, executions, custom_ops, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = list(_rows(sessions, chosen, calls, expected, judges))
+        rows = list(_rows(sessions, chosen, calls, expected, rows_of))
     inner: list[Row] = []
     if values:
         record = record_of(subject, reference)
         pairs = value_pairs(model_of(subject), record, calls, chosen, executions, custom_ops)
-        inner = [judges.value(pair) for pair in pairs]
-    allowed = judges.statement(rows)
+        inner = [rows_of.value(pair) for pair in pairs]
+    allowed = rows_of.statement(rows)
     return Comparison(
         tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed, subject
     )
@@ -257,7 +257,7 @@ def _rows(
     reference: Reference,
     calls: Sequence[Call],
     expected: Sequence[Expected],
-    judges: Judge,
+    rows_of: RowMaker,
 ) -> Iterator[Row]:
     """Run every call in every session and compare its results."""
     for index, (args, kwargs) in enumerate(calls):
@@ -266,7 +266,7 @@ def _rows(
             for name, leaf, info, actual in _pairs(session, reference, outputs, expected[index]):
                 wanted = as_array(leaf, info)
                 arrays = actual, wanted, expected[index].ideal(leaf)
-                yield judges.row((index, name, execution), _dtype(leaf, wanted), arrays)
+                yield rows_of.row((index, name, execution), _dtype(leaf, wanted), arrays)
 
 
 def _pairs(

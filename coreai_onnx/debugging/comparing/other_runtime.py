@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.debugging.comparing import runtime_process
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.runtime.sessions.opening import model_of

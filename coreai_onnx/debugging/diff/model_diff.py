@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from os import PathLike
 from typing import Literal, TypeVar
 
@@ -19,13 +18,14 @@ from coreai_onnx.debugging.diff.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.messages import printable, render
+from coreai_onnx.messages import render
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
-from coreai_onnx.model.pages.graph_page import framed
+from coreai_onnx.model.pages.frame import tables_page
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
+_HEADER = ("", "name", "before", "after")
 _Named = TypeVar("_Named")
 
 
@@ -81,10 +81,8 @@ class ModelDiff:
             if not changes:
                 continue
             shown = changes[:limit]
-            rows = [(change.kind, change.name, change.before, change.after) for change in shown]
-            part = f"{name}: {len(changes)}\n" + render(
-                ("", "name", "before", "after"), rows, indent="  "
-            )
+            rows = [_cells(change) for change in shown]
+            part = f"{name}: {len(changes)}\n" + render(_HEADER, rows, indent="  ")
             if len(shown) < len(changes):
                 part += f"\n  … and {len(changes) - len(shown)} more"
             parts.append(part)
@@ -314,33 +312,15 @@ def _aligned(
 
 
 def page(diff: ModelDiff, before: str, after: str) -> str:
-    """Return the page.
-
-    Args:
-        diff: The differences.
-        before: Title of the first model.
-        after: Title of the second model.
-    """
-    counts = ", ".join(
-        f'{len(diff.section(name))} in <a href="#{name}">{name}</a>'
-        for name in SECTIONS
-        if diff.section(name)
+    """Return the differences of two models, whose names are given, as an HTML page."""
+    rows = {name: [_cells(change) for change in diff.section(name)] for name in SECTIONS}
+    return tables_page(
+        f"{before} → {after}",
+        _HEADER,
+        {name: cells for name, cells in rows.items() if cells},
+        empty="The models are the same.",
     )
-    title = f"{before} → {after}"
-    summary = "The models are the same." if diff.same else f"Changes: {counts}."
-    parts = [
-        f"<header><h1>{escape(printable(title))}</h1>",
-        f'<ul class="facts"><li>{summary}</li></ul></header><main>',
-    ]
-    for name in SECTIONS:
-        changes = diff.section(name)
-        if not changes:
-            continue
-        parts.append(f'<h2 id="{name}">{name} ({len(changes)})</h2><table>')
-        parts.append("<tr><th></th><th>name</th><th>before</th><th>after</th></tr>")
-        for change in changes:
-            cells = (change.kind, change.name, change.before, change.after)
-            row = "".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)
-            parts.append(f'<tr class="{change.kind} mono">{row}</tr>')
-        parts.append("</table>")
-    return framed(title, "\n".join([*parts, "</main>"]), styles=("diff.css",))
+
+
+def _cells(change: Change) -> tuple[str, str, str, str]:
+    return change.kind, change.name, change.before, change.after

@@ -17,7 +17,7 @@ from coreai_onnx.debugging.reference.torch_side import (
     feeds_of,
     reference_of,
 )
-from coreai_onnx.debugging.reference.true_values import results_of
+from coreai_onnx.debugging.reference.torch_values import results_of
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.record import ExportRecord

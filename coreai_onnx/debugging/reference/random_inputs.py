@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.sessions.session import Session

@@ -22,7 +22,7 @@ from coreai_onnx.debugging.reference.torch_side import (
     feeds_of,
     reference_of,
 )
-from coreai_onnx.debugging.reference.true_values import tensor_of
+from coreai_onnx.debugging.reference.torch_values import tensor_of
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord

@@ -1,4 +1,4 @@
-"""A graph that is cut at every value that torch knows, so that each region can be judged alone.
+"""A graph that is cut at every value that torch knows, so that each region can be checked alone.
 
 A *region* is a value and the nodes that compute it from values that torch knows. In the cut graph,
 each of these values is an input, which is fed with torch's own result, and an output, which the
@@ -7,14 +7,14 @@ region computes. One run of the cut graph runs all regions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
-from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.model.inventory import attribute_graphs
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.model.python.structure import operands
 
 COMPUTED = "#computed"
 """Suffix of the name of a value that a region computes."""
@@ -57,7 +57,7 @@ class CutGraph:
         model = self.model.clone()
         graph = model.graph
         nodes = list(graph)
-        read = {value for position in positions for value in reads_of(nodes[position])}
+        read = {value for position in positions for value in operands(nodes[position])}
         outputs = [value for value in graph.outputs if value.name in names]
         inputs = [value for value in graph.inputs if value in read]
         for values, kept in ((graph.outputs, outputs), (graph.inputs, inputs)):
@@ -82,11 +82,9 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
     made.metadata_props.clear()
     graph = made.graph
     at = {node: index for index, node in enumerate(graph)}
-    made_values = {value.name or "": value for node in at for value in node.outputs}
+    values = {value.name or "": value for node in at for value in node.outputs}
     cuts = {
-        name: value
-        for name, value in made_values.items()
-        if name in known and fits(value, known[name])
+        name: value for name, value in values.items() if name in known and fits(value, known[name])
     }
     inputs = set(graph.inputs)
     regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
@@ -112,7 +110,7 @@ def _separate(graph: ir.Graph, value: ir.Value, known: Array) -> None:
     if fed.uses():
         graph.inputs.append(fed)
     value.name = f"{name}{COMPUTED}"
-    # No shape: the judgment is to say that a wrong region computes another one.
+    # No shape: the difference is to say that a wrong region computes another one.
     value.type, value.shape = ir.TensorType(dtype), None
     graph.outputs.append(value)
 
@@ -153,16 +151,6 @@ def _region(
         results.add((at[node], current.index() or 0))
         if node not in nodes:
             nodes[node] = None
-            waiting += reads_of(node)
+            waiting += operands(node)
     positions = tuple(sorted(at[node] for node in nodes))
     return Region(name, positions, tuple(read), frozenset(results))
-
-
-def reads_of(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, in its subgraphs too."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        for graph in attribute_graphs(attribute):
-            for inner in graph:
-                yield from reads_of(inner)
-            yield from (value for value in graph.outputs if value.producer() is None)

@@ -12,10 +12,9 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.reference.control_flow import StepInterpreter, paths_of
-from coreai_onnx.debugging.reference.true_values import tensors_of
+from coreai_onnx.debugging.reference.control_flow import BodyCall, run_steps
+from coreai_onnx.debugging.reference.torch_values import tensors_of
 from coreai_onnx.debugging.reference.widened import Widened
-from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.model.inventory import attribute_graphs
 
 _LOOPS = ("Loop", "Scan")
@@ -152,32 +151,13 @@ def step_values(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, St
     Raises:
         ComparisonError: If the program cannot be run.
     """
-    if not (paths := paths_of(program)):
-        return {}
-    found: dict[str, Steps] = {}
-    failures = failures_as(ComparisonError, "the exported program cannot be run")
-    with failures, torch.no_grad(), Widened() as widened:
-        interpreter = _Interpreter(program.graph_module, "", (), paths)
-        interpreter.found, interpreter.widened = found, widened
-        interpreter.run(*inputs, enable_io_processing=False)
-    return {} if widened.random else found
+    values: dict[str, Steps] = {}
+    with Widened() as widened:
 
+        def keep(call: BodyCall, node: fx.Node, result: Any) -> None:
+            for name, tensor in tensors_of(node, result):
+                pair = tensor.detach(), widened.ideal(tensor).detach()
+                values.setdefault(f"{call.path}/{name}", {})[call.steps] = pair
 
-class _Interpreter(StepInterpreter):
-    """Keeps the values inside of control flow."""
-
-    found: dict[str, Steps]
-    widened: Widened
-
-    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
-        made = _Interpreter(graph, path, steps, self._paths)
-        made.found, made.widened = self.found, self.widened
-        return made
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if self.path and n.op == "call_function":
-            for name, tensor in tensors_of(n, result):
-                pair = tensor.detach(), self.widened.ideal(tensor).detach()
-                self.found.setdefault(f"{self.path}/{name}", {})[self.steps] = pair
-        return result
+        run_steps(program, inputs, on_result=keep)
+    return {} if widened.random else values

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.widened import Widened
-from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import ComparisonError, InputError
 from coreai_onnx.export.capture.arguments import as_arguments
 from coreai_onnx.export.capture.subjects import as_module

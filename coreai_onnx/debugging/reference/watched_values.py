@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.references import Call, Reference
 from coreai_onnx.debugging.reference.regions import fits
 from coreai_onnx.debugging.reference.step_outputs import (
@@ -16,8 +17,12 @@ from coreai_onnx.debugging.reference.step_outputs import (
     add_step_outputs,
     step_values,
 )
-from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.reference.torch_values import (
+    as_stored,
+    leaves_of,
+    results_of,
+    torch_values,
+)
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
 from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
@@ -86,12 +91,13 @@ def value_pairs(
     inner: list[StepOutput] = []
     inside = _inner_origins(model)
     for index, (args, kwargs) in enumerate(calls):
-        truth = true_values(record.program, args, kwargs, (), states)
-        states |= truth.new_states
+        leaves = leaves_of(record.program, args, kwargs)
+        right = torch_values(record.program, leaves, (), states)
+        states |= right.new_states
         known = {
-            name: as_stored(truth.own[of])
+            name: as_stored(right.own[of])
             for name, of in origins.items()
-            if of in truth.own and of not in truth.undetermined
+            if of in right.own and of not in right.undetermined
         }
         # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
@@ -102,7 +108,7 @@ def value_pairs(
                 name: Session(made, kernels=k, custom_ops=custom_ops)
                 for name, k in executions.items()
             }
-        steps = step_values(record.program, truth.inputs) if inner else {}
+        steps = step_values(record.program, right.inputs) if inner else {}
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
@@ -111,7 +117,7 @@ def value_pairs(
                 if name not in known:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
-                ideal = as_stored(truth.ideal[origins[name]])
+                ideal = as_stored(right.ideal[origins[name]])
                 pair = outputs[name], known[name], ideal
                 yield ValuePair(index, name, execution, module, kind, *pair)
             yield from _step_pairs((index, execution), inner, inside, steps, outputs)
