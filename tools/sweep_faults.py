@@ -75,7 +75,8 @@ CACHED = {"llama_cache": "llama", "gemma3_cache": "gemma3"}
 
 def _with_cache(name: str, dtype: torch.dtype) -> ExportedProgram:
     module = TorchExportableModuleForDecoderOnlyLM(decoder(CACHED[name]).to(dtype))
-    return module.export(**arguments([5, 9, 2], 0), strict=False)
+    program: ExportedProgram = module.export(**arguments([5, 9, 2], 0), strict=False)
+    return program
 
 
 def _of_zoo(architecture: Architecture, dtype: torch.dtype) -> ExportedProgram:

@@ -17,8 +17,13 @@ from coreai_onnx.debugging.blaming.error_report import write_blame_page
 from coreai_onnx.debugging.blaming.regions_run import write_reproduction
 from coreai_onnx.debugging.blaming.search import Finding, RegionRun, RegionSearch
 from coreai_onnx.debugging.difference import STATEMENT, Difference, difference
-from coreai_onnx.debugging.reference.references import Call, calls_of_record, record_of
-from coreai_onnx.debugging.reference.torch_side import EagerModule, InputSet, reference_of
+from coreai_onnx.debugging.reference.references import (
+    Call,
+    TorchReference,
+    calls_of_record,
+    record_of,
+)
+from coreai_onnx.debugging.reference.torch_side import InputSet
 from coreai_onnx.debugging.reference.torch_values import as_stored, leaves_of, torch_values
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
@@ -108,7 +113,7 @@ class Blame:
             if finding.regions:
                 run = self._runs[finding.call]
                 model = run.graph.alone(finding.regions)
-                folders.append(write_reproduction(Path(folder) / str(index), model, run.known))
+                folders.append(write_reproduction(Path(folder) / str(index), model, run.feeds))
         return tuple(folders)
 
     def __str__(self) -> str:
@@ -182,15 +187,15 @@ def _export_findings(
 
     The allowed error is that of the whole exported program against float64.
     """
-    eager = EagerModule(reference_of(module))
+    eager = TorchReference(module)
     states: dict[str, torch.Tensor] = {}
     for index, (args, kwargs) in enumerate(calls):
         expected = [x for x in eager.call(args, kwargs).outputs if isinstance(x, torch.Tensor)]
         values = torch_values(program, leaves_of(program, args, kwargs), (), states)
         states |= values.new_states
         for name, output in zip(values.outputs, expected, strict=False):
-            arrays = map(as_stored, (output, values.own[name], values.ideal[name]))
-            compared = difference(*arrays)
+            exported, ideal = as_stored(values.results[name]), as_stored(values.ideal[name])
+            compared = difference(as_stored(output), exported, ideal)
             if name not in values.undetermined and not compared.ok:
                 yield Finding("export", (), (name,), compared, index)
 

@@ -23,7 +23,7 @@ _MOST_STEPS = 64
 class InnerValues:
     """The right values inside of a function or body by name, and in float64."""
 
-    own: dict[str, Array]
+    results: dict[str, Array]
     ideal: dict[str, Array]
 
 
@@ -49,31 +49,28 @@ class TorchSide:
         Raises:
             ComparisonError: If torch cannot run the body.
         """
-        names = [value.name or "" for node in body for value in node.outputs]
-        inside = {name: self.origins[name] for name in names if name in self.origins}
-        paths = {of.rpartition("/")[0] for of in inside.values()}
+        by_path: dict[str, dict[str, str]] = {}
+        for value in (value for node in body for value in node.outputs):
+            if value.name in self.origins:
+                path, _, result = self.origins[value.name].rpartition("/")
+                by_path.setdefault(path, {})[value.name] = result
         depth = len(self.steps)
         # A loop within a loop runs once in each step of the outer one: only the runs in the present
         # step have the values of the graph around it.
-        calls = [c for c in self.calls() if c.path in paths and c.steps[:depth] == self.steps]
+        calls = [c for c in self.calls() if c.path in by_path and c.steps[:depth] == self.steps]
         steps = {call.steps for call in calls}
         for call in calls[:_MOST_STEPS]:
             values = torch_values_in(call.graph, call.operands)
-            results = {
-                name: of.rpartition("/")[2]
-                for name, of in inside.items()
-                if of.rpartition("/")[0] == call.path
-            }
             # A loop's condition comes first.
             outputs = body.outputs[len(body.outputs) - len(values.outputs) :]
             pairs = zip(outputs, values.outputs, strict=True)
-            results |= {v.name or "": name for v, name in pairs if name and v.producer()}
-            expected = inner_values(results, values)
+            ends = {v.name or "": name for v, name in pairs if name and v.producer()}
+            expected = inner_values(by_path[call.path] | ends, values)
             if len(body.outputs) > len(values.outputs):
                 # torch has the condition in a graph of its own.
                 again = (*call.steps[:-1], call.steps[-1] + 1) in steps
                 condition = {body.outputs[0].name or "": np.array(again)}
-                expected = InnerValues(expected.own | condition, expected.ideal | condition)
+                expected = InnerValues(expected.results | condition, expected.ideal | condition)
             yield call, expected
 
 
@@ -82,10 +79,10 @@ def inner_values(origins: Mapping[str, str], values: TorchValues) -> InnerValues
     origins = {
         name: of
         for name, of in origins.items()
-        if of in values.own and of not in values.undetermined
+        if of in values.results and of not in values.undetermined
     }
     return InnerValues(
-        {name: as_stored(values.own[of]) for name, of in origins.items()},
+        {name: as_stored(values.results[of]) for name, of in origins.items()},
         {name: as_stored(values.ideal[of]) for name, of in origins.items()},
     )
 

@@ -26,7 +26,7 @@ from coreai_onnx.debugging.blaming.body_runs import (
 from coreai_onnx.debugging.blaming.causes import causes_of
 from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.difference import Array, difference
-from coreai_onnx.debugging.reference.regions import CutGraph, cut
+from coreai_onnx.debugging.reference.regions import CutGraph, Region, cut
 from coreai_onnx.debugging.reference.torch_values import results_of, tensor_of, torch_values
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.export.externalize.module_call import ModuleCall
@@ -67,20 +67,20 @@ class _Opened:
     Attributes:
         graph: The cut graph.
         wrong: Positions of its wrong nodes.
-        known: The right values of the graph.
+        feeds: The right values of the graph.
         torch: What torch has computed in it.
     """
 
     graph: CutGraph
     wrong: tuple[int, ...]
-    known: Mapping[str, Array]
+    feeds: Mapping[str, Array]
     torch: TorchSide
 
 
 def wrong_call(
     graph: CutGraph,
     positions: Sequence[int],
-    known: Mapping[str, Array],
+    feeds: Mapping[str, Array],
     torch: TorchSide,
     *,
     kernels: bool = False,
@@ -90,7 +90,7 @@ def wrong_call(
     Args:
         graph: The cut graph that has the nodes.
         positions: Positions of the nodes.
-        known: The right values of the graph.
+        feeds: The right values of the graph.
         torch: What torch has computed.
         kernels: Whether kernels are run; functions are not searched then.
     """
@@ -99,13 +99,13 @@ def wrong_call(
         calls = node.op_identifier() in graph.model.functions
         try:
             if not calls:
-                inner = _wrong_in_bodies(graph.model, node, known, torch, kernels=kernels)
+                inner = _wrong_in_bodies(graph.model, node, feeds, torch, kernels=kernels)
             else:
-                inner = None if kernels else _wrong_in_function(graph.model, node, known, torch)
+                inner = None if kernels else _wrong_in_function(graph.model, node, feeds, torch)
         except CoreaiError:  # the body, or the module, cannot be run on its own
             continue
         if inner is not None:
-            deeper = wrong_call(inner.graph, inner.wrong, inner.known, inner.torch, kernels=kernels)
+            deeper = wrong_call(inner.graph, inner.wrong, inner.feeds, inner.torch, kernels=kernels)
             if deeper is not None:
                 return replace(deeper, position=position, in_function=calls or deeper.in_function)
             nodes = tuple(inner.graph.model.graph[i] for i in inner.wrong)
@@ -114,10 +114,10 @@ def wrong_call(
 
 
 def _wrong_in_function(
-    model: ir.Model, node: ir.Node, known: Mapping[str, Array], torch: TorchSide
+    model: ir.Model, node: ir.Node, feeds: Mapping[str, Array], torch: TorchSide
 ) -> _Opened | None:
     """Return the opened function of a call; None if no node in it is wrong."""
-    inputs = _arrays(model, node.inputs, known)
+    inputs = _arrays(model, node.inputs, feeds)
     expected = _expected(model, node, inputs, torch.modules)
     opened = opened_call(model, node, model.functions[node.op_identifier()], inputs)
     # The control flow that torch recorded is in the main program, not in functions.
@@ -126,12 +126,12 @@ def _wrong_in_function(
 
 
 def _wrong_in_bodies(
-    model: ir.Model, node: ir.Node, known: Mapping[str, Array], torch: TorchSide, *, kernels: bool
+    model: ir.Model, node: ir.Node, feeds: Mapping[str, Array], torch: TorchSide, *, kernels: bool
 ) -> _Opened | None:
     """Return the opened branch or body of a node, in the first wrong step, or None."""
     for body in subgraphs(node):
         outer = captured_by(body)
-        arrays = zip(outer, _arrays(model, outer, known), strict=True)
+        arrays = zip(outer, _arrays(model, outer, feeds), strict=True)
         captured = {value.name or "": array for value, array in arrays if array is not None}
         for call, expected in torch.runs_of(body):
             opened, inputs = opened_body(model, body, captured, call)
@@ -150,19 +150,20 @@ def _compared(
     kernels: bool = False,
 ) -> _Opened | None:
     """Compare the regions of a function or body; None if all are right."""
-    known = {**expected.own, **inputs}
-    body = cut(opened, known)
-    computed = run_all(body, known, body.regions, kernels=kernels)
-    wrong, right = [], []
+    feeds = {**expected.results, **inputs}
+    body = cut(opened, feeds)
+    computed = run_all(body, feeds, body.regions, kernels=kernels)
+    wrong: list[Region] = []
+    right: list[Region] = []
     for region in body.regions:
         result, name = computed[region.value], region.value
         # A text says why onnxruntime cannot run the region.
         fine = not isinstance(result, str) and (
-            difference(result, expected.own[name], expected.ideal[name]).ok
+            difference(result, expected.results[name], expected.ideal[name]).ok
         )
         (right if fine else wrong).append(region)
     causes = causes_of(wrong, right)
-    return _Opened(body, causes[0].nodes, known, torch) if causes else None
+    return _Opened(body, causes[0].nodes, feeds, torch) if causes else None
 
 
 def opened_call(model: ir.Model, node: ir.Node, function: ir.Function, inputs: Inputs) -> ir.Model:
@@ -200,9 +201,9 @@ def opened_call(model: ir.Model, node: ir.Node, function: ir.Function, inputs: I
 
 
 def _arrays(
-    model: ir.Model, values: Sequence[ir.Value | None], known: Mapping[str, Array]
+    model: ir.Model, values: Sequence[ir.Value | None], feeds: Mapping[str, Array]
 ) -> list[Array | None]:
-    """Return values of a cut model, which are computed from those that are known."""
+    """Return values of a cut model, which are computed from those that are feeds."""
     inputs = {value.name for value in model.graph.inputs}
     names = {v.name for v in values if v is not None and v.name not in inputs}
     names -= {v.name for v in values if v is not None and _constant(v) is not None}
@@ -212,13 +213,13 @@ def _arrays(
         graph = partial.graph
         graph.outputs.clear()
         graph.outputs.extend(v for node in graph for v in node.outputs if v.name in names)
-        results = run_all(CutGraph(partial, ()), known, (), kernels=False)
+        results = run_all(CutGraph(partial, ()), feeds, (), kernels=False)
     arrays: list[Array | None] = []
     for value in values:
         array = None if value is None else _constant(value)
         if value is not None and array is None:
             name = value.name or ""
-            array = known[name] if name in inputs else results[name]  # type: ignore[assignment]
+            array = feeds[name] if name in inputs else results[name]  # type: ignore[assignment]
         arrays.append(array)
     return arrays
 

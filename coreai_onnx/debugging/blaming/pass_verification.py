@@ -51,17 +51,17 @@ class PassVerifier:
             model: The model before the passes. Values that are wrong in it are not attributed to
                 them.
         """
-        known = {value for found in self._searched(model).findings for value in found.values}
+        wrong_before = {v for one in self._searched(model).findings for v in one.values}
 
         def wrong(changed: ir.Model) -> str:
             search = self._searched(changed)
-            found = tuple(one for one in search.findings if not known.issuperset(one.values))
-            if not found:
+            findings = tuple(x for x in search.findings if not wrong_before.issuperset(x.values))
+            if not findings:
                 return ""
             runs = tuple(search.runs)
             # kernels_checked keeps the note on kernels out of the table: passes change no kernel.
             blamed = Blame(
-                found, search.checked, (), kernels_checked=True, model=changed, _runs=runs
+                findings, search.checked, (), kernels_checked=True, model=changed, _runs=runs
             )
             folder = self._folder or tempfile.mkdtemp(prefix="coreai_onnx_wrong_pass_")
             places = blamed.reproduce(Path(folder))

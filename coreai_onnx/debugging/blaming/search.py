@@ -75,9 +75,9 @@ class Finding:
         Those of the nodes inside of a function or body, if they come from lines of their own.
         """
         for nodes in (self.inside, self.nodes):
-            found = tuple(dict.fromkeys(one.where.source for one in nodes if one.where.source))
-            if found:
-                return found
+            lines = tuple(dict.fromkeys(one.where.source for one in nodes if one.where.source))
+            if lines:
+                return lines
         return ()
 
 
@@ -86,7 +86,7 @@ class RegionRun:
     """One call: the cut graph, torch's results and the worst differences by value name."""
 
     graph: CutGraph
-    known: Mapping[str, Array]
+    feeds: Mapping[str, Array]
     differences: Mapping[str, Difference]
 
 
@@ -140,13 +140,13 @@ class RegionSearch:
         """
         values = own_values(self._program, leaves_of(self._program, args, kwargs), self._states)
         self._states |= values.new_states
-        known = {
-            name: as_stored(values.own[of])
+        feeds = {
+            name: as_stored(values.results[of])
             for name, of in self._origins.items()
-            if of in values.own
+            if of in values.results
         }
-        graph = cut(self._model, known)
-        differences = self._differences(graph, known, values)
+        graph = cut(self._model, feeds)
+        differences = self._differences(graph, feeds, values)
         regions = [r for r in graph.regions if self._origins[r.value] not in values.undetermined]
         self.checked = max(self.checked, len(regions))
         self._checked |= {node for region in regions for node in region.nodes}
@@ -154,7 +154,7 @@ class RegionSearch:
             r.value: max((d[r.value] for d in differences), key=lambda d: d.badness)
             for r in regions
         }
-        self.runs.append(RegionRun(graph, known, worst))
+        self.runs.append(RegionRun(graph, feeds, worst))
         # torch runs the program once more for these: only if a wrong node has a branch or body.
         calls = functools.cache(lambda: body_calls(self._program, values.inputs))
         torch_side = TorchSide(self._modules, self._inner, calls)
@@ -165,10 +165,10 @@ class RegionSearch:
             self.runs[-1] = RegionRun(graph, {}, worst)
 
     def _differences(
-        self, graph: CutGraph, known: Mapping[str, Array], values: TorchValues
+        self, graph: CutGraph, feeds: Mapping[str, Array], values: TorchValues
     ) -> list[dict[str, Difference]]:
         """Return the difference of each region in each execution."""
-        computed = [run_all(graph, known, graph.regions, kernels=k) for k in self._executions]
+        computed = [run_all(graph, feeds, graph.regions, kernels=k) for k in self._executions]
         differences: list[dict[str, Difference]] = [{} for _ in computed]
         by_origin: dict[str, list[str]] = {}
         for region in graph.regions:
@@ -182,7 +182,7 @@ class RegionSearch:
                     of_execution[name] = (
                         Difference(1, 1, result)
                         if isinstance(result, str)
-                        else difference(result, known[name], exact)
+                        else difference(result, feeds[name], exact)
                     )
 
         widen(self._program.graph_module, values, set(self._origins.values()), compare)
@@ -208,7 +208,7 @@ class RegionSearch:
             self._reported.update(values)
             worst = max((differences[value] for value in values), key=lambda d: d.badness)
             inner = wrong_call(
-                run.graph, cause.nodes, run.known, torch_side, kernels=kind == "kernel"
+                run.graph, cause.nodes, run.feeds, torch_side, kernels=kind == "kernel"
             ) or WrongCall(-1, ())
             positions = (inner.position,) if inner.nodes else cause.nodes
             located = tuple(LocatedNode.of(nodes[index], self._code) for index in positions)

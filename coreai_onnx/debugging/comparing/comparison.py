@@ -24,10 +24,12 @@ from coreai_onnx.debugging.difference import (
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
     Row,
-    RowMaker,
+    allowed_errors,
     badness,
     cells,
+    compared_row,
     shape_text,
+    value_row,
     value_text,
 )
 from coreai_onnx.debugging.reference.references import (
@@ -124,11 +126,11 @@ class Comparison:
         Raises:
             KeyError: If it was not compared.
         """
-        found = [row.decades for row in (*self.rows, *self.values) if row.output == output]
-        if not found:
+        decades = [row.decades for row in (*self.rows, *self.values) if row.output == output]
+        if not decades:
             raise KeyError(f"{output} was not compared")
-        names = sorted({name for one in found for name in one}, key=_magnitude, reverse=True)
-        total = {name: sum(one.get(name, 0) for one in found) for name in names}
+        names = sorted({name for one in decades for name in one}, key=_magnitude, reverse=True)
+        total = {name: sum(one.get(name, 0) for one in decades) for name in names}
         return render(("error from", "elements", ""), histogram_rows(total))
 
     def by_module(self) -> str:
@@ -216,17 +218,16 @@ def compare(
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
-    rows_of = RowMaker(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
     sessions = _sessions(subject, executions, custom_ops, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = list(_rows(sessions, chosen, calls, expected, rows_of))
+        rows = list(_rows(sessions, chosen, calls, expected, tolerances))
     inner: list[Row] = []
     if values:
         record = record_of(subject, reference)
         pairs = value_pairs(model_of(subject), record, calls, chosen, executions, custom_ops)
-        inner = [rows_of.value(pair) for pair in pairs]
-    allowed = rows_of.statement(rows)
+        inner = [value_row(pair, tolerances) for pair in pairs]
+    allowed = allowed_errors(rows, tolerances)
     return Comparison(
         tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed, subject
     )
@@ -257,16 +258,17 @@ def _rows(
     reference: Reference,
     calls: Sequence[Call],
     expected: Sequence[Expected],
-    rows_of: RowMaker,
+    tolerances: Tolerances,
 ) -> Iterator[Row]:
     """Run every call in every session and compare its results."""
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, leaf, info, actual in _pairs(session, reference, outputs, expected[index]):
-                wanted = as_array(leaf, info)
-                arrays = actual, wanted, expected[index].ideal(leaf)
-                yield rows_of.row((index, name, execution), _dtype(leaf, wanted), arrays)
+                array = as_array(leaf, info)
+                arrays = actual, array, expected[index].ideal(leaf)
+                place = index, name, execution
+                yield compared_row(place, _dtype(leaf, array), arrays, tolerances)
 
 
 def _pairs(
@@ -281,10 +283,10 @@ def _pairs(
             yield f"state {info.name}", expected.states[info.name], info, new_states[info.name]
 
 
-def _dtype(leaf: object, wanted: Array) -> str:
+def _dtype(leaf: object, array: Array) -> str:
     """Return torch's dtype of a result: the array of a complex32 tensor is complex64."""
     half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.complex32
-    return "complex32" if half else wanted.dtype.name
+    return "complex32" if half else array.dtype.name
 
 
 def _magnitude(power: str) -> float:

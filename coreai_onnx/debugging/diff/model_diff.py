@@ -25,6 +25,7 @@ from coreai_onnx.model.pages.frame import tables_page
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
+Kind = Literal["added", "removed", "changed", "renamed"]
 _HEADER = ("", "name", "before", "after")
 _Named = TypeVar("_Named")
 
@@ -42,7 +43,7 @@ class Change:
     """
 
     section: str
-    kind: Literal["added", "removed", "changed", "renamed"]
+    kind: Kind
     name: str
     before: str = ""
     after: str = ""
@@ -121,7 +122,7 @@ def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> Mo
     changes = []
     for name, old, new in _aligned(first.models, second.models):
         if old is None or new is None:
-            kind: Literal["added", "removed"] = "added" if old is None else "removed"
+            kind: Kind = "added" if old is None else "removed"
             changes.append(Change("model", kind, f"entrypoint {name}"))
         else:
             changes += _diff(old, new, weights=weights)
@@ -131,10 +132,10 @@ def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> Mo
 
 def _diff(old: ir.Model, new: ir.Model, *, weights: bool) -> list[Change]:
     changes = [
-        *_texts("model", _properties(old), _properties(new)),
-        *_texts("interface", _signature(old), _signature(new)),
-        *_texts("operators", _counts(old), _counts(new)),
-        *_functions(old, new),
+        *_changes("model", _properties(old), _properties(new)),
+        *_changes("interface", _signature(old), _signature(new)),
+        *_changes("operators", _counts(old), _counts(new)),
+        *_changes("functions", _functions(old), _functions(new), lambda f: f[1]),
         *_nodes(old.graph, new.graph),
     ]
     if weights:
@@ -160,45 +161,35 @@ def _counts(model: ir.Model) -> dict[str, str]:
     return {name: f"{count}x" for name, count in op_histogram(model).items()}
 
 
-def _texts(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Change]:
+def _changes(
+    section: str,
+    old: Mapping[str, _Named],
+    new: Mapping[str, _Named],
+    text: Callable[[_Named], str] = str,
+) -> list[Change]:
+    """Return the changes of named things, which ``text`` describes."""
     changes = []
     for name, before, after in _aligned(old, new):
-        if before is None:
-            changes.append(Change(section, "added", name, after=after or ""))
-        elif after is None:
-            changes.append(Change(section, "removed", name, before))
-        elif before != after:
-            changes.append(Change(section, "changed", name, before, after))
+        if before != after:
+            kind: Kind = "added" if before is None else "removed" if after is None else "changed"
+            texts = ("" if one is None else text(one) for one in (before, after))
+            changes.append(Change(section, kind, name, *texts))
     return changes
 
 
-def _functions(old: ir.Model, new: ir.Model) -> list[Change]:
-    def bodies(model: ir.Model) -> dict[str, ir.Function]:
-        return {op_name(f.domain, f.name): f for f in model.functions.values()}
-
-    changes = []
-    for name, before, after in _aligned(bodies(old), bodies(new)):
-        if before is None and after is not None:
-            changes.append(Change("functions", "added", name, after=_size(after)))
-        elif before is not None and after is None:
-            changes.append(Change("functions", "removed", name, _size(before)))
-        elif before is None or after is None or graph_digest(before) == graph_digest(after):
-            continue
-        else:
-            sizes = _size(before), _size(after)
-            changes.append(Change("functions", "changed", name, *sizes))
-    return changes
-
-
-def _size(function: ir.Function) -> str:
-    return f"{len(function)} nodes"
+def _functions(model: ir.Model) -> dict[str, tuple[str, str]]:
+    """Return the digest and the size of the functions."""
+    return {
+        op_name(f.domain, f.name): (graph_digest(f), f"{len(f)} nodes")
+        for f in model.functions.values()
+    }
 
 
 def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
     """Match nodes by name and op, then by digest, then by scope; return the differences."""
     left, right = list(old), list(new)
     pairs: list[tuple[ir.Node, ir.Node]] = []
-    # From the surest to the weakest: a pair that one key has found is not there for the next.
+    # From the surest to the weakest: a pair that one key has matched is not there for the next.
     keys: tuple[Callable[[ir.Node], object], ...] = (
         lambda node: (node.name, node_label(node)) if node.name else None,
         lambda node: (local_digest(node), _scope(node)),
@@ -206,9 +197,9 @@ def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
         lambda node: (node_label(node), _scope(node)),
     )
     for key in keys:
-        found = _paired(left, right, key)
-        pairs += found
-        taken = {id(node) for pair in found for node in pair}
+        matched = _paired(left, right, key)
+        pairs += matched
+        taken = {id(node) for pair in matched for node in pair}
         left = [node for node in left if id(node) not in taken]
         right = [node for node in right if id(node) not in taken]
     changes = [Change("nodes", "removed", _title(node), node_label(node)) for node in left]
@@ -280,8 +271,8 @@ def _shape(tensor: ir.TensorProtocol) -> str:
 
 
 def _title(node: ir.Node) -> str:
-    made = ", ".join(value.name or "?" for value in node.outputs)
-    return node.name or f"({node_label(node)} → {made})"
+    outputs = ", ".join(value.name or "?" for value in node.outputs)
+    return node.name or f"({node_label(node)} → {outputs})"
 
 
 def _scope(node: ir.Node) -> str:

@@ -76,47 +76,42 @@ class Row:
         return None if self.difference.by_tolerance else self.difference
 
 
-@dataclass(frozen=True)
-class RowMaker:
-    """Compares results by torch's own error, or by tolerances.
+def compared_row(
+    place: tuple[int, str, str],
+    dtype: str,
+    arrays: tuple[Array, Array, Array | None],
+    tolerances: Tolerances = None,
+) -> Row:
+    """Return the row of a result.
 
-    Attributes:
-        tolerances: The user's tolerances.
+    Args:
+        place: Call, output and execution.
+        dtype: torch's dtype.
+        arrays: The result, that of the reference, and that in float64 or None.
+        tolerances: The user's tolerances; None for torch's own error, if there is a float64 result.
     """
+    actual, expected, ideal = arrays
+    tolerance = tolerance_of(place[1], dtype, tolerances)
+    compared = difference(actual, expected, ideal if tolerances is None else None, tolerance)
+    decades = error_decades(actual, expected)
+    return Row(*place, dtype, expected.shape, compared, _note(expected), decades)
 
-    tolerances: Tolerances
 
-    def row(self, place: tuple[int, str, str], dtype: str, arrays: Sequence[Array | None]) -> Row:
-        """Return the row of a result.
+def value_row(pair: ValuePair, tolerances: Tolerances) -> Row:
+    """Return the row of a value inside of the graph."""
+    arrays = pair.actual, pair.expected, pair.ideal
+    place = pair.call, pair.name, pair.execution
+    row = compared_row(place, pair.expected.dtype.name, arrays, tolerances)
+    return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
 
-        Args:
-            place: Call, output and execution.
-            dtype: torch's dtype.
-            arrays: The result, that of the reference, and that in float64 or None.
-        """
-        actual, expected, ideal = arrays
-        assert actual is not None
-        assert expected is not None
-        tolerance = tolerance_of(place[1], dtype, self.tolerances)
-        ideal = ideal if self.tolerances is None else None
-        compared = difference(actual, expected, ideal, tolerance)
-        decades = error_decades(actual, expected)
-        return Row(*place, dtype, expected.shape, compared, _note(expected), decades)
 
-    def value(self, pair: ValuePair) -> Row:
-        """Return the row of a value inside of the graph."""
-        arrays = pair.actual, pair.expected, pair.ideal
-        place = pair.call, pair.name, pair.execution
-        row = self.row(place, pair.expected.dtype.name, arrays)
-        return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
-
-    def statement(self, rows: Sequence[Row]) -> str:
-        """Return the allowed errors in words."""
-        if any(not row.difference.by_tolerance for row in rows):
-            return STATEMENT.removeprefix("allowed: ")
-        if self.tolerances is not None:
-            return f"the given tolerances, {self.tolerances}"
-        return "the tolerances of torch.testing.assert_close for each dtype"
+def allowed_errors(rows: Sequence[Row], tolerances: Tolerances) -> str:
+    """Return the allowed errors in words."""
+    if any(not row.difference.by_tolerance for row in rows):
+        return STATEMENT.removeprefix("allowed: ")
+    if tolerances is not None:
+        return f"the given tolerances, {tolerances}"
+    return "the tolerances of torch.testing.assert_close for each dtype"
 
 
 def _note(expected: Array) -> str:
@@ -160,6 +155,5 @@ def badness(row: Row) -> tuple[bool, float]:
     """Return a key that is larger for a row with a larger error, relative to torch's own."""
     diff = row.difference
     # torch is exact in some results.
-    return not row.ok, diff.max_abs if diff.by_tolerance else diff.error / (
-        diff.torch_error or 1e-30
-    )
+    error = diff.max_abs if diff.by_tolerance else diff.error / (diff.torch_error or 1e-30)
+    return not row.ok, error

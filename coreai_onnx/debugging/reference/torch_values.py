@@ -32,7 +32,7 @@ class TorchValues:
     """The results of one call.
 
     Attributes:
-        own: torch's results, by FX node, or by node and position (``split:1``).
+        results: torch's results, by FX node, or by node and position (``split:1``).
         ideal: The same in float64.
         undetermined: Results that depend, since the anchors, on random numbers, on memory that is
             not initialized, or on the order of equal elements in a sort.
@@ -41,7 +41,7 @@ class TorchValues:
         inputs: The values of the placeholders, in order.
     """
 
-    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
     ideal: dict[str, torch.Tensor] = field(default_factory=dict)
     undetermined: set[str] = field(default_factory=set)
     outputs: list[str] = field(default_factory=list)
@@ -87,12 +87,12 @@ def own_values(
     values = _run(program.graph_module, inputs)
     for spec in signature.output_specs:
         name = getattr(spec.arg, "name", None)
-        if name not in values.own:
+        if name not in values.results:
             continue
         if spec.kind == OutputKind.USER_OUTPUT:
             values.outputs.append(name)
         elif spec.target is not None:
-            values.new_states[spec.target] = values.own[name]
+            values.new_states[spec.target] = values.results[name]
     return values
 
 
@@ -113,7 +113,7 @@ def torch_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TorchValu
     widen(graph, values, None, values.ideal.__setitem__)
     leaves = pytree.tree_leaves(graph.graph.output_node().args[0])
     names = (leaf.name if isinstance(leaf, fx.Node) else "" for leaf in leaves)
-    values.outputs = [name if name in values.own else "" for name in names]
+    values.outputs = [name if name in values.results else "" for name in names]
     return values
 
 
@@ -193,7 +193,7 @@ class _Narrow(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        self._values.own |= {name: tensor.detach() for name, tensor in tensors_of(n, result)}
+        self._values.results |= {name: tensor.detach() for name, tensor in tensors_of(n, result)}
         return result
 
 
@@ -259,18 +259,15 @@ class _Wide(fx.Interpreter):
         args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
-        value = n.meta.get("val")
-        count = len(value) if isinstance(value, list | tuple) else 0
-        for i in range(count):
-            if f"{n.name}:{i}" in self._values.own:
-                yield f"{n.name}:{i}", self._values.own[f"{n.name}:{i}"]
-
     def _own(self, n: fx.Node) -> Any:
         """Return torch's own result of a node, in float64."""
-        if n.name in self._values.own:
-            return _wide(self._values.own[n.name])
-        return [_wide(tensor) for _, tensor in self._elements(n)]
+        results = self._values.results
+        if n.name in results:
+            return _wide(results[n.name])
+        value = n.meta.get("val")
+        count = len(value) if isinstance(value, list | tuple) else 0
+        names = (f"{n.name}:{i}" for i in range(count))
+        return [_wide(results[name]) for name in names if name in results]
 
     def _anchored(self, n: fx.Node, result: Any) -> Any:
         """Replace results by torch's own at the anchors, and always those that are not floats."""
@@ -284,7 +281,7 @@ class _Wide(fx.Interpreter):
         return result
 
     def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
-        own = self._values.own.get(name)
+        own = self._values.results.get(name)
         if own is None:
             return ideal
         # Integers and booleans choose rows and branches: both executions must choose the same ones.

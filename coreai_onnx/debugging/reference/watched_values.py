@@ -92,23 +92,23 @@ def value_pairs(
     inside = _inner_origins(model)
     for index, (args, kwargs) in enumerate(calls):
         leaves = leaves_of(record.program, args, kwargs)
-        right = torch_values(record.program, leaves, (), states)
-        states |= right.new_states
+        values = torch_values(record.program, leaves, (), states)
+        states |= values.new_states
         known = {
-            name: as_stored(right.own[of])
+            name: as_stored(values.results[of])
             for name, of in origins.items()
-            if of in right.own and of not in right.undetermined
+            if of in values.results and of not in values.undetermined
         }
         # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
-            made, watched = _watched(model, known)
-            inner = add_step_outputs(made.graph, inside)
-            made.graph.outputs.extend(one.outer for one in inner)
+            copy, watched = _watched(model, known)
+            inner = add_step_outputs(copy.graph, inside)
+            copy.graph.outputs.extend(one.outer for one in inner)
             sessions = {
-                name: Session(made, kernels=k, custom_ops=custom_ops)
+                name: Session(copy, kernels=k, custom_ops=custom_ops)
                 for name, k in executions.items()
             }
-        steps = step_values(record.program, right.inputs) if inner else {}
+        steps = step_values(record.program, values.inputs) if inner else {}
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
@@ -117,7 +117,7 @@ def value_pairs(
                 if name not in known:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
-                ideal = as_stored(right.ideal[origins[name]])
+                ideal = as_stored(values.ideal[origins[name]])
                 pair = outputs[name], known[name], ideal
                 yield ValuePair(index, name, execution, module, kind, *pair)
             yield from _step_pairs((index, execution), inner, inside, steps, outputs)
@@ -159,27 +159,23 @@ def _step_pairs(
         for place, pair in steps.get(origins[name], {}).items():
             own, ideal = map(as_stored, pair)
             step = place[0] if one.stacked else None
-            found = actual if step is None else _step_of(actual, step)
-            yield ValuePair(index, name, execution, module, kind, found, own, ideal, step)
-
-
-def _step_of(stacked: Array, step: int) -> Array:
-    """Return one step, or an empty array if the loop of the model ended earlier."""
-    found: Array = stacked[step] if step < len(stacked) else stacked[:0]
-    return found
+            value = actual
+            if step is not None:  # empty if the loop of the model ended earlier
+                value = actual[step] if step < len(actual) else actual[:0]
+            yield ValuePair(index, name, execution, module, kind, value, own, ideal, step)
 
 
 def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dict[str, ir.Node]]:
     """Return a model with known values as further outputs, and the nodes that compute them."""
-    made = model.clone()
-    present = set(made.graph.outputs)
+    copy = model.clone()
+    present = set(copy.graph.outputs)
     watched = {}
-    for node in made.graph:
+    for node in copy.graph:
         for value in node.outputs:
             name = value.name or ""
             # ONNX does not allow two outputs of one name.
             if name in known and value not in present and fits(value, known[name]):
                 value.type = ir.TensorType(ir.DataType.from_numpy(known[name].dtype))
-                made.graph.outputs.append(value)
+                copy.graph.outputs.append(value)
                 watched[name] = node
-    return made, watched
+    return copy, watched

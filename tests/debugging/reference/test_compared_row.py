@@ -7,9 +7,9 @@ import numpy as np
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
     Row,
-    RowMaker,
     badness,
     cells,
+    compared_row,
     shape_text,
 )
 
@@ -18,7 +18,7 @@ PLACE = (0, "y", "bodies")
 
 def row(actual: object, wanted: object, ideal: object = None, tolerances: object = None) -> Row:
     arrays = [None if x is None else np.asarray(x) for x in (actual, wanted, ideal)]
-    return RowMaker(tolerances).row(PLACE, arrays[1].dtype.name, arrays)  # type: ignore[arg-type,union-attr]
+    return compared_row(PLACE, arrays[1].dtype.name, arrays, tolerances)  # type: ignore[arg-type,union-attr]
 
 
 def half(*numbers: float) -> np.ndarray:

@@ -44,11 +44,11 @@ def test_every_result_has_torch_s_value_and_a_better_one() -> None:
     program = exported()
     found = values_of(program, (X,), {"scale": SCALE}, ())
     names = {name for name, node in results_of(program) if node.op == "call_function"}
-    assert names <= found.own.keys()
+    assert names <= found.results.keys()
     assert names <= found.ideal.keys()
     assert all(found.ideal[n].dtype == torch.float64 for n in names)
     (output,) = found.outputs
-    assert_close(found.own[output], program.module()(X, scale=SCALE))
+    assert_close(found.results[output], program.module()(X, scale=SCALE))
     wide = program.module().double()
     weight, bias = wide.linear.weight, wide.linear.bias
     first, second = (X.double() @ weight.T + bias).split(3, -1)
@@ -60,7 +60,7 @@ def test_anchors_start_again_from_torch_s_own_results() -> None:
     alone = values_of(program, (X,), {"scale": SCALE})
     (output,) = alone.outputs
     last = next(n for n in program.graph.nodes if n.name == output)
-    before = alone.own[last.args[0].name]
+    before = alone.results[last.args[0].name]
     assert_close(alone.ideal[output], before.double() * 2)
 
 
