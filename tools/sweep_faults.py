@@ -75,7 +75,8 @@ CACHED = {"llama_cache": "llama", "gemma3_cache": "gemma3"}
 
 def _with_cache(name: str, dtype: torch.dtype) -> ExportedProgram:
     module = TorchExportableModuleForDecoderOnlyLM(decoder(CACHED[name]).to(dtype))
-    program: ExportedProgram = module.export(**arguments([5, 9, 2], 0), strict=False)
+    with torch.no_grad():
+        program: ExportedProgram = module.export(**arguments([5, 9, 2], 0), strict=False)
     return program
 
 
@@ -98,7 +99,7 @@ def outcomes(
         at_most: Number of faults that are tried, chosen at random.
         seed: Seed of the choice.
     """
-    chosen = _sample(list(faults(program.model)), at_most, seed)
+    chosen = sample_of(list(faults(program.model)), at_most, seed)
     feeds = _feeds(program)
     right = _outputs(program, feeds)
     for fault in chosen:
@@ -113,7 +114,7 @@ def outcomes(
             yield _outcome(wrong, program, fault, node.name or "")
 
 
-def _sample(every: Sequence[Fault], at_most: int, seed: int) -> list[Fault]:
+def sample_of(every: Sequence[Fault], at_most: int, seed: int) -> list[Fault]:
     """Return faults chosen at random, of as many kinds as possible."""
     order = np.random.default_rng(seed).permutation(len(every))
     kinds: dict[str, list[Fault]] = {}
@@ -211,7 +212,8 @@ def _inputs(name: str, program: OnnxProgram, dtype: torch.dtype, seed: int) -> A
         return None
     architecture = named(name)
     dynamic = any(not isinstance(d, int) for x in program.model.graph.inputs for d in x.shape or ())
-    size = architecture.sizes[seed % len(architecture.sizes) if dynamic else 0]
+    # From the last on: the second may be smaller than the export allows.
+    size = architecture.sizes[-seed % len(architecture.sizes) if dynamic else 0]
     torch.manual_seed(seed)
     inputs = architecture.inputs(*size)
     return {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}

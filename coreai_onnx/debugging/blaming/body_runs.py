@@ -50,10 +50,10 @@ class TorchSide:
             ComparisonError: If torch cannot run the body.
         """
         by_path: dict[str, dict[str, str]] = {}
-        for value in (value for node in body for value in node.outputs):
-            if value.name in self.origins:
-                path, _, result = self.origins[value.name].rpartition("/")
-                by_path.setdefault(path, {})[value.name] = result
+        for name in (value.name or "" for node in body for value in node.outputs):
+            if name in self.origins:
+                path, _, result = self.origins[name].rpartition("/")
+                by_path.setdefault(path, {})[name] = result
         depth = len(self.steps)
         # A loop within a loop runs once in each step of the outer one: only the runs in the present
         # step have the values of the graph around it.

@@ -108,7 +108,7 @@ class RegionSearch:
             kernels: Whether kernels are run, beside the function bodies.
 
         Raises:
-            ComparisonError: If the record does not know an input of the model.
+            ComparisonError: If an input of the model is not in the record.
         """
         self._model, self._program, self._modules = model, record.program, record.calls
         self._executions = (False, True) if kernels else (False,)
@@ -128,7 +128,7 @@ class RegionSearch:
         unknown = [v.name for v in model.graph.inputs if v.name not in self._origins]
         if unknown:
             raise ComparisonError(
-                f"the record does not know the input {unknown[0]!r} of the model\n"
+                f"the record has no value for the input {unknown[0]!r} of the model\n"
                 "  give the record of the conversion that made the model"
             )
 

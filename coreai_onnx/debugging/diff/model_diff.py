@@ -22,6 +22,7 @@ from coreai_onnx.messages import render
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
 from coreai_onnx.model.pages.frame import tables_page
+from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
@@ -276,7 +277,7 @@ def _title(node: ir.Node) -> str:
 
 
 def _scope(node: ir.Node) -> str:
-    return node.metadata_props.get("coreai.scope", "")
+    return node.metadata_props.get(SCOPE, "")
 
 
 def _paired(

@@ -336,8 +336,8 @@ def leaves_of(
     names = tree.children()[1].context if tree is not None else tuple(kwargs)
     if set(names) != set(kwargs):
         raise ComparisonError(
-            f"the exported program has the keyword arguments {', '.join(names) or 'none'}, "
-            f"given are {', '.join(kwargs) or 'none'}"
+            f"the exported program takes the keyword arguments {', '.join(names) or 'none'}, "
+            f"got {', '.join(kwargs) or 'none'}"
         )
     leaves: list[Any] = pytree.tree_leaves((args, {name: kwargs[name] for name in names}))
     return leaves

@@ -245,7 +245,7 @@ def test_the_reproduction_runs_without_this_package(tmp_path: Path) -> None:
 def test_errors_say_what_is_missing() -> None:
     with pytest.raises(ComparisonError, match="no record"):
         blame(linear_model())
-    with pytest.raises(ComparisonError, match="does not know the input"):
+    with pytest.raises(ComparisonError, match="has no value for the input"):
         blame(coreai_onnx.convert(Counter(), (torch.randn(4),)), converted().record())
     with pytest.raises(ComparisonError, match="cannot be run"):
         blame(converted(), None, torch.randn(3, 7), kernels=False)

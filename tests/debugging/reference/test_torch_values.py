@@ -76,7 +76,7 @@ def test_dropout_is_random_only_in_training() -> None:
 
 def test_what_the_program_does_not_take() -> None:
     program = exported()
-    with pytest.raises(ComparisonError, match="keyword arguments scale, given are none"):
+    with pytest.raises(ComparisonError, match="keyword arguments scale, got none"):
         values_of(program, (X,), {})
     with pytest.raises(ComparisonError, match="more inputs"):
         values_of(program, (), {"scale": SCALE})
