@@ -27,6 +27,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Tolerance = tuple[float, float]
 """(relative, absolute): ``|actual - expected| <= absolute + relative * |expected|``."""
 
+# Without a finding in 856 runs of 39 right models (bodies and kernels, each dtype), and with one for
+# each of 700 faults (tools/sweep_faults.py, 2026-11).
 OWN, OWN_RMS = 4.0, 8.0
 STEPS = {"float16": 4.0, "bfloat16": 4.0}
 """Rounding steps that are always allowed, by dtype; 32 for others."""
@@ -167,11 +169,7 @@ def _within_torch_error(
 ) -> tuple[Array, tuple[float, float]]:
     """Return which elements are within torch's own error, and the errors of both.
 
-    Args:
-        actual: The computed array, in float64 like the others.
-        torch_result: That of torch.
-        ideal: That in float64.
-        dtype: The dtype in which both were computed.
+    All arrays are float64; ``dtype`` is that of the model and of torch.
     """
     limits = ml_dtypes.finfo(np.empty(0, dtype).real.dtype)
     finite = np.isfinite(ideal) & np.isfinite(torch_result)
@@ -233,13 +231,10 @@ _WIDTH = 40
 def error_decades(actual: Array, expected: Array) -> dict[str, int]:
     """Return how many elements have an error of each power of ten, the largest errors first.
 
-    Args:
-        actual: The computed array.
-        expected: The reference, of the same shape.
-
     Returns:
         ``1e-6`` to the number of errors from 1e-6 to 1e-5; ``0`` to that of exact elements, and
-        ``not finite`` to that of errors that are not numbers. Powers without errors are left out.
+        ``not finite`` to that of errors that are not numbers. Powers without errors are left out,
+        and arrays of different shapes have none.
     """
     if actual.shape != expected.shape:
         return {}

@@ -16,12 +16,7 @@ from coreai_onnx.model.provenance.places import Place, as_read, places_by_value
 
 
 def line_errors(model: ir.Model, differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    """Return the worst difference of the results of each line, ``model.py:41``.
-
-    Args:
-        model: The model.
-        differences: The worst difference of each value.
-    """
+    """Return the worst of the differences of values for each line, ``model.py:41``."""
     places = places_by_value(as_read(model))
     lines: dict[str, Difference] = {}
     for value, one in differences.items():

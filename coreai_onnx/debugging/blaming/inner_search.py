@@ -38,7 +38,7 @@ from coreai_onnx.model.provenance.source_lines import read_origins
 from coreai_onnx.model.standard.model_protos import subgraphs
 
 _MOST_CALLS = 8
-"""Number of nodes of one cause whose functions are opened."""
+"""Number of nodes of one cause whose functions are opened: each takes a session of its own."""
 Inputs = Sequence[Array | None]
 """The inputs of a call; None for an omitted input."""
 

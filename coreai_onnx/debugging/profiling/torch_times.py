@@ -83,13 +83,7 @@ class TorchTimes:
         self._seconds.append(timed.seconds)
 
     def execution(self, model: Any, timings: Timings, runs: int) -> Execution:
-        """Return the times after the runs.
-
-        Args:
-            model: The onnx_ir model, whose nodes are the places of the times.
-            timings: What `calls` took.
-            runs: Number of last runs to read.
-        """
+        """Return the times of the last ``runs`` by the nodes of an onnx_ir model."""
         timing = Timing(TORCH, timings[TORCH].seconds)
         if self._program is None or not isinstance(self._module, fx.GraphModule):
             return Execution(timing, ())

@@ -142,10 +142,6 @@ def run_steps(
 def body_calls(program: ExportedProgram, inputs: Sequence[Any]) -> list[BodyCall]:
     """Run a program, and return the calls of the graphs of its control flow, in order.
 
-    Args:
-        program: The program.
-        inputs: The values of its placeholders, in order.
-
     Returns:
         The calls; none if an operator draws random numbers, so that another run has other values.
 

@@ -138,11 +138,7 @@ Steps = dict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]]
 
 
 def step_values(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, Steps]:
-    """Return the values in the graphs that the nodes of a program call.
-
-    Args:
-        program: The program.
-        inputs: The values of its placeholders, in order.
+    """Return the values in the graphs that the nodes of a program call on ``inputs``.
 
     Returns:
         Steps by path of the graph and FX node, ``while_loop_body_graph_0/mul``. Empty if operators

@@ -99,10 +99,6 @@ def own_values(
 def torch_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TorchValues:
     """Run a graph of control flow node by node, each in float64 from torch's own values.
 
-    Args:
-        graph: The graph, without in-place ops.
-        operands: The values of its placeholders.
-
     Returns:
         The results; ``outputs`` has an empty name for an output that is not a tensor.
 

@@ -141,15 +141,7 @@ def _step_pairs(
     steps: Mapping[str, Steps],
     outputs: Outputs,
 ) -> Iterator[ValuePair]:
-    """Yield the values in the graphs of nodes, step by step.
-
-    Args:
-        run: Call and execution.
-        inner: The values.
-        origins: The result that each of them is.
-        steps: torch's results.
-        outputs: The outputs of the model.
-    """
+    """Yield the values in the graphs of nodes, step by step; ``run`` is call and execution."""
     index, execution = run
     for one in inner:
         name, node = one.inner.name or "", one.inner.producer()
