@@ -16,8 +16,8 @@ from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.model.python.structure import captured
 
 _MOST_STEPS = 64
-"""Number of steps of a loop that are searched: each takes 10 ms of CPU for a layer of 64 × 64, most of
-it for a session of its own (x86-64, 2026-11)."""
+"""Number of steps of a loop that are searched: each opens a session, 10 ms of CPU for a layer of
+64 × 64 (x86-64, 2026-11)."""
 
 
 @dataclass(frozen=True)

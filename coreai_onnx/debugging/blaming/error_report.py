@@ -73,8 +73,8 @@ def write_comparison_page(
             wrong.setdefault(place.key, f"{row.execution}: {cells(row)[-1]}")
     columns = [Column(name, of_node, "error") for name, of_node in errors.items()]
     count = sum(not row.ok for row in outputs)
-    verdict = f"{count} of {len(outputs)} outputs differ" if count else "the outputs agree"
-    return write_page(path, model, columns, title=title, facts=[verdict, *notes], wrong=wrong)
+    headline = f"{count} of {len(outputs)} outputs differ" if count else "the outputs agree"
+    return write_page(path, model, columns, title=title, facts=[headline, *notes], wrong=wrong)
 
 
 def _error(row: Row) -> float:

@@ -48,7 +48,7 @@ class Finding:
         call: Index of the first input set for which they are wrong.
         regions: The wrong regions.
         inside: The wrong nodes in the function that the wrong node calls, if it is its body, or
-            in the branch or body of the guilty ``If``, ``Loop`` or ``Scan``.
+            in the branch or body of the wrong ``If``, ``Loop`` or ``Scan``.
         steps: The iterations of the loops around ``inside`` in which they are wrong first,
             outermost first.
     """

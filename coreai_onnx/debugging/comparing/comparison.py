@@ -129,7 +129,9 @@ class Comparison:
         decades = [row.decades for row in (*self.rows, *self.values) if row.output == output]
         if not decades:
             raise KeyError(f"{output} was not compared")
-        names = sorted({name for one in decades for name in one}, key=_magnitude, reverse=True)
+        # What is not finite stands above every error.
+        sizes = {name: float("inf" if name == UNDEFINED else name) for d in decades for name in d}
+        names = sorted(sizes, key=lambda name: sizes[name], reverse=True)
         total = {name: sum(one.get(name, 0) for one in decades) for name in names}
         return render(("error from", "elements", ""), histogram_rows(total))
 
@@ -287,8 +289,3 @@ def _dtype(leaf: object, array: Array) -> str:
     """Return torch's dtype of a result: the array of a complex32 tensor is complex64."""
     half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.complex32
     return "complex32" if half else array.dtype.name
-
-
-def _magnitude(power: str) -> float:
-    # What is not finite stands above every error.
-    return float("inf") if power == UNDEFINED else float(power)

@@ -1,4 +1,4 @@
-"""One result of a model against that of a reference: the numbers, and the verdict."""
+"""One result of a model against that of a reference: the numbers, and whether they are allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from coreai_onnx.debugging.difference import (
 from coreai_onnx.debugging.reference.watched_values import ValuePair
 
 NUMBERS = ("max abs", "max rel", "ulps", "cosine", "SQNR dB", "error", "torch's")
-"""Titles of the columns of `cells`, without that of the verdict."""
+"""Titles of the columns of `cells`, without the last, which says what differs."""
 _ALL_NAN = "every element is NaN"
 
 
@@ -140,15 +140,15 @@ def value_text(row: Row) -> str:
 
 
 def cells(row: Row) -> Sequence[object]:
-    """Return the numbers of a row, as many as `NUMBERS`, and its verdict."""
+    """Return the numbers of a row, as many as `NUMBERS`, and what differs."""
     diff = row.difference
     if diff.problem:
         return *("-" for _ in NUMBERS), diff.problem
-    verdict = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
+    result = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
     numbers = [f"{diff.max_abs:.2e}", f"{diff.max_rel:.2e}", f"{diff.ulps:.1f}"]
     numbers += [f"{diff.cosine:.6f}", f"{diff.sqnr:.1f}"]
     numbers += ["-" if np.isnan(x) else f"{x:.1e}" for x in (diff.error, diff.torch_error)]
-    return *numbers, "; ".join(filter(None, (verdict, row.note)))
+    return *numbers, "; ".join(filter(None, (result, row.note)))
 
 
 def badness(row: Row) -> tuple[bool, float]:

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import OpOverload
 
+UNRUNNABLE = "the exported program cannot be run"
 Call = Callable[[Any, Sequence[Any], int | None], Any]
 """Runs a graph on operands, in a step of a loop or None outside of loops."""
 
@@ -133,8 +134,7 @@ def run_steps(
     if not any(str(node.target) in RUNS for node in module.graph.nodes):
         return
     paths = {id(one): path for path, one in module.named_modules()}
-    failures = failures_as(ComparisonError, "the exported program cannot be run")
-    with failures, torch.no_grad():
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
         main = _Steps(BodyCall(module, "", (), ()), paths, on_call, on_result)
         main.run(*inputs, enable_io_processing=False)
 

@@ -26,7 +26,7 @@ from coreai_onnx.debugging.reference.torch_side import (
 )
 from coreai_onnx.debugging.reference.torch_values import tensor_of
 from coreai_onnx.debugging.reference.widened import Widened
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
@@ -72,13 +72,8 @@ class TorchReference:
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
         widened = Widened()
         with torch.no_grad():
-            try:
-                with widened:
-                    result = self._copy(*args, **kwargs)
-            except Exception as error:  # the user's module may raise anything
-                raise ComparisonError(
-                    f"the module fails on the arguments: {type(error).__name__}: {error}"
-                ) from error
+            with failures_as(ComparisonError, "the module fails on the arguments"), widened:
+                result = self._copy(*args, **kwargs)
             leaves = [leaf for leaf in leaves_of_result(result) if not isinstance(leaf, str)]
             # An output that shares memory with a buffer changes in the next call.
             outputs = [widened.copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]

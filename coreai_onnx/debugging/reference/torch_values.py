@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +18,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from coreai_onnx.debugging.difference import Array
-from coreai_onnx.debugging.reference.control_flow import draws
+from coreai_onnx.debugging.reference.control_flow import UNRUNNABLE, draws
 from coreai_onnx.debugging.reference.widened import WIDE
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.tensors.values import to_numpy
@@ -115,7 +114,7 @@ def torch_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TorchValu
 
 def _run(graph: fx.GraphModule, inputs: Sequence[Any]) -> TorchValues:
     values = TorchValues(inputs=tuple(inputs))
-    with _failures(), torch.no_grad():
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
         _Narrow(graph, values).run(*inputs, enable_io_processing=False)
     return values
 
@@ -137,19 +136,9 @@ def widen(
     Raises:
         ComparisonError: If the graph cannot be run.
     """
-    with _failures(), torch.no_grad():
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
         wide = _Wide(graph, values, anchors, each)
         wide.run(*map(_wide, values.inputs), enable_io_processing=False)
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # operators may raise anything
-        raise ComparisonError(
-            f"the exported program cannot be run: {type(error).__name__}: {error}"
-        ) from error
 
 
 def as_stored(tensor: torch.Tensor) -> Array:

@@ -348,3 +348,21 @@ def test_kernels_that_are_not_built_are_an_error_and_no_finding(
     with pytest.raises(KernelsNotBuiltError):
         blame(program, kernels=True)
     assert not blame(program).kernels_checked
+
+
+def test_former_names_of_differences_are_deprecated() -> None:
+    program = converted()
+    node_of(program, "Tanh").op_type = "Sin"
+    result = blame(program, kernels=False)
+    (finding,) = result.findings
+    row = coreai_onnx.compare(program).rows[0]
+    for old, new, name in (
+        (finding, finding.difference, "judgment"),
+        (row, row.difference, "judgment"),
+        (result, result.differences, "judgments"),
+        (result, result.differences, "judgements"),
+        (finding.difference, finding.difference.mismatched, "wrong"),
+        (finding.difference, finding.difference.torch_error, "own"),
+    ):
+        with pytest.warns(DeprecationWarning, match="is deprecated: use"):
+            assert getattr(old, name) == new

@@ -1,4 +1,4 @@
-"""Verdicts on single results."""
+"""Comparisons of single results."""
 
 from __future__ import annotations
 
