@@ -66,6 +66,7 @@ def test_tables_count_faults_by_model_target_and_kind() -> None:
 def test_clean_runs_have_no_findings() -> None:
     line = clean_runs("bert", "kernels", "float16", 2)
     assert line["clean"] == [[], []]
+    assert tables([line]).splitlines()[2].split() == ["bert", "0", "0", "0", "0"]
 
 
 def test_a_sample_has_as_many_kinds_as_possible() -> None:
