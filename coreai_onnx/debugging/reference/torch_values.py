@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.control_flow import UNRUNNABLE, draws
-from coreai_onnx.debugging.reference.widened import WIDE
+from coreai_onnx.debugging.reference.widened import WIDE, is_floating, widened
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.model.interface import TensorInfo
@@ -270,8 +270,8 @@ class _Wide(fx.Interpreter):
         if own is None:
             return ideal
         # Integers and booleans choose rows and branches: both executions must choose the same ones.
-        exact = not (ideal.is_floating_point() or ideal.is_complex())
-        return _widened(own) if exact or self._is_anchor(name) else ideal
+        exact = not is_floating(ideal)
+        return widened(own) if exact or self._is_anchor(name) else ideal
 
 
 def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -301,12 +301,8 @@ def _sorted_dim(n: fx.Node) -> int:
 
 
 def _wide(result: Any) -> Any:
-    widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
-    return widened
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype))
+    wide: Any = pytree.tree_map_only(torch.Tensor, widened, result)
+    return wide
 
 
 def leaves_of(

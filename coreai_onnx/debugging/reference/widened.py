@@ -26,6 +26,11 @@ WIDE = {
 """The dtypes that are widened, and what to."""
 
 
+def widened(tensor: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
+    """Return a tensor in float64 or complex128; one that is not floating as it is."""
+    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype), copy=copy)
+
+
 def is_floating(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is real or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
@@ -55,7 +60,7 @@ class Widened(TorchDispatchMode):
     def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the float64 result of a tensor; itself in float64 if no operator made it."""
         ideal = self._ideals.get(tensor)
-        return tensor.to(WIDE.get(tensor.dtype, tensor.dtype)) if ideal is None else ideal
+        return widened(tensor) if ideal is None else ideal
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor whose float64 result is that of the tensor now."""
@@ -107,7 +112,7 @@ class Widened(TorchDispatchMode):
         ideal = self._ideals.get(value)
         if ideal is None:
             # A copy also of float64: an operator in place would change the tensor of the module.
-            ideal = value.detach().to(WIDE.get(value.dtype, value.dtype), copy=True)
+            ideal = widened(value.detach(), copy=True)
             if not isinstance(value, torch.nn.Parameter):  # no forward changes these
                 self._ideals[value] = ideal
         return ideal
