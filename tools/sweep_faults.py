@@ -23,9 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from torch._dynamo.exc import UserError
+from torch.export import ExportedProgram
+from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.blaming.blame import blame
+from coreai_onnx.debugging.blaming.search import Finding
 from coreai_onnx.debugging.reference.torch_side import feeds_of
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.messages import render
@@ -33,6 +36,8 @@ from coreai_onnx.passes import Target
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session
 from tests.debugging.faults import Fault, faults
+from tests.models.architecture import Architecture
+from tests.models.test_caches import arguments, decoder
 from tests.models.zoo import named
 
 EFFECTIVE = {torch.float32: 1e-4, torch.float16: 1e-2}
@@ -58,15 +63,29 @@ class Outcome:
 
 def converted(name: str, target: Target, dtype: torch.dtype) -> OnnxProgram:
     """Convert an architecture of the zoo."""
-    architecture = named(name)
-    try:
-        exported = architecture.export(architecture.module(dtype), dtype)
-    except UserError:  # torch specializes the sizes of waveforms in float16
-        fixed = replace(architecture, dynamic={})
-        exported = fixed.export(fixed.module(dtype), dtype)
+    exported = _with_cache(name, dtype) if name in CACHED else _of_zoo(named(name), dtype)
     opset = 18 if target == "portable" else None
     program = TorchConverter().add_exported_program(exported).to_onnx(opset_version=opset)
     return program.optimize(target=target)
+
+
+CACHED = {"llama_cache": "llama", "gemma3_cache": "gemma3"}
+"""Decoders of ``tests/models/test_caches.py``, whose caches are states."""
+
+
+def _with_cache(name: str, dtype: torch.dtype) -> ExportedProgram:
+    module = TorchExportableModuleForDecoderOnlyLM(decoder(CACHED[name]).to(dtype))
+    with torch.no_grad():
+        program: ExportedProgram = module.export(**arguments([5, 9, 2], 0), strict=False)
+    return program
+
+
+def _of_zoo(architecture: Architecture, dtype: torch.dtype) -> ExportedProgram:
+    try:
+        return architecture.export(architecture.module(dtype), dtype)
+    except UserError:  # torch specializes the sizes of waveforms in float16
+        fixed = replace(architecture, dynamic={})
+        return fixed.export(fixed.module(dtype), dtype)
 
 
 def outcomes(
@@ -80,9 +99,7 @@ def outcomes(
         at_most: Number of faults that are tried, chosen at random.
         seed: Seed of the choice.
     """
-    every = list(faults(program.model))
-    order = np.random.default_rng(seed).permutation(len(every))
-    chosen = [every[i] for i in order[:at_most]]
+    chosen = sample_of(list(faults(program.model)), at_most, seed)
     feeds = _feeds(program)
     right = _outputs(program, feeds)
     for fault in chosen:
@@ -95,6 +112,16 @@ def outcomes(
             continue  # no runtime loads it
         if changed > EFFECTIVE[dtype]:
             yield _outcome(wrong, program, fault, node.name or "")
+
+
+def sample_of(every: Sequence[Fault], at_most: int, seed: int) -> list[Fault]:
+    """Return faults chosen at random, of as many kinds as possible."""
+    order = np.random.default_rng(seed).permutation(len(every))
+    kinds: dict[str, list[Fault]] = {}
+    for i in order:
+        kinds.setdefault(every[i].kind, []).append(every[i])
+    turns = itertools.zip_longest(*kinds.values())
+    return [fault for turn in turns for fault in turn if fault is not None][:at_most]
 
 
 def _outcome(wrong: OnnxProgram, program: OnnxProgram, fault: Fault, name: str) -> Outcome:
@@ -116,7 +143,8 @@ def _feeds(program: OnnxProgram) -> dict[str, object]:
 def _outputs(program: OnnxProgram, feeds: dict[str, object]) -> dict[str, np.ndarray]:
     session = Session(program, kernels=False)
     outputs = session.run(**feeds)
-    return {info.name: outputs[info.name] for info in session.outputs}
+    states = dict(outputs.states) if session.states else {}
+    return {info.name: outputs[info.name] for info in session.outputs} | states
 
 
 def _change(outputs: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> float:
@@ -157,6 +185,46 @@ def swept(
     return {"model": name, "target": target, "dtype": text, "false alarms": false, "faults": done}
 
 
+def clean_runs(name: str, target: Target, text: str, seeds: int) -> dict[str, Any]:
+    """Return what ``blame`` finds in a program without a fault, as a line of the log.
+
+    Args:
+        name: The architecture.
+        target: The target.
+        text: The dtype.
+        seeds: Number of input sets; the first is that of the export, others have other sizes.
+    """
+    dtype = getattr(torch, text)
+    runs: list[list[str]] = []
+    line: dict[str, Any] = {"model": name, "target": target, "dtype": text, "clean": runs}
+    try:
+        program = converted(name, target, dtype)
+        for seed in range(seeds):
+            inputs = _inputs(name, program, dtype, seed)
+            findings = blame(program, None, inputs, kernels=True).findings
+            runs.append([_described(one) for one in findings])
+    except (CoreaiError, UserError) as error:  # such as a module that torch cannot export
+        line["error"] = str(error)
+    return line | {"false alarms": sum(map(len, runs)), "faults": []}
+
+
+def _inputs(name: str, program: OnnxProgram, dtype: torch.dtype, seed: int) -> Any:
+    if seed == 0:
+        return None
+    architecture = named(name)
+    dynamic = any(not isinstance(d, int) for x in program.model.graph.inputs for d in x.shape or ())
+    # From the last on: the second may be smaller than the export allows.
+    size = architecture.sizes[-seed % len(architecture.sizes) if dynamic else 0]
+    torch.manual_seed(seed)
+    inputs = architecture.inputs(*size)
+    return {n: x.to(dtype) if x.is_floating_point() else x for n, x in inputs.items()}
+
+
+def _described(finding: Finding) -> str:
+    nodes = ", ".join(f"{node.op} {node.name}" for node in (*finding.nodes, *finding.inside))
+    return f"{finding.kind}: {nodes}: {', '.join(finding.values)}: {finding.difference}"
+
+
 def tables(lines: Sequence[dict[str, Any]]) -> str:
     """Return the tables by model, by target and dtype, and by kind of fault."""
     parts = []
@@ -194,6 +262,7 @@ def main() -> int:
     )
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16"])
     parser.add_argument("--at-most", type=int, default=20, help="faults of each model")
+    parser.add_argument("--clean", type=int, help="number of input sets; no faults are injected")
     parser.add_argument("--kernel", help="the op that is wrong in the library of COREAI_ONNX_OPS")
     parser.add_argument("--to", type=Path, help="append a line of JSON for each model")
     parser.add_argument("--tables", type=Path, help="print the tables of such a file")
@@ -201,7 +270,10 @@ def main() -> int:
     lines = []
     for name in options.names:
         for target, text in itertools.product(options.targets, options.dtypes):
-            lines.append(swept(name, target, text, options.at_most, options.kernel))
+            if options.clean:
+                lines.append(clean_runs(name, target, text, options.clean))
+            else:
+                lines.append(swept(name, target, text, options.at_most, options.kernel))
             if options.to is not None:
                 with options.to.open("a") as file:
                     file.write(json.dumps(lines[-1]) + "\n")

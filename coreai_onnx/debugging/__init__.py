@@ -1,5 +1,6 @@
 """Inspection of models, comparison of executions, and timing."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.debugging.diff.inspection import Inspection, histogram, inspect_model
@@ -40,26 +41,19 @@ __all__ = [
 ]
 
 
+_WITH_TORCH = {
+    "Arguments": "reference.torch_side",
+    "Blame": "blaming.blame",
+    "Comparison": "comparing.comparison",
+    "Finding": "blaming.search",
+    "PassVerifier": "blaming.pass_verification",
+    "blame": "blaming.blame",
+    "compare": "comparing.comparison",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import names that need torch on first access, so that the others work without it."""
-    if name in {"Comparison", "compare"}:
-        from coreai_onnx.debugging.comparing import comparison
-
-        return getattr(comparison, name)
-    if name in {"Blame", "blame"}:
-        from coreai_onnx.debugging.blaming import blame as blaming
-
-        return getattr(blaming, name)
-    if name == "PassVerifier":
-        from coreai_onnx.debugging.blaming.pass_verification import PassVerifier
-
-        return PassVerifier
-    if name == "Finding":
-        from coreai_onnx.debugging.blaming.search import Finding
-
-        return Finding
-    if name == "Arguments":
-        from coreai_onnx.debugging.reference.torch_side import Arguments
-
-        return Arguments
+    if name in _WITH_TORCH:
+        return getattr(import_module(f"{__name__}.{_WITH_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

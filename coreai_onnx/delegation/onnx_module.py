@@ -13,7 +13,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from coreai_onnx.bodies.modules.onnx_bodies import OnnxBody, onnx_body
-from coreai_onnx.debugging.reference.true_values import tensor_of
+from coreai_onnx.debugging.reference.torch_values import tensor_of
 from coreai_onnx.delegation.onnx_shapes import check_dtype, input_sizes, results
 from coreai_onnx.errors import DelegationError, InputError
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL, tag_of

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.metadata import read_states
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -43,7 +45,23 @@ _OTHER_OP = {
     "ReduceMean": ("other reduction", "ReduceSum"),
     "ReduceSum": ("other reduction", "ReduceMean"),
     "ReduceMax": ("other reduction", "ReduceMin"),
+    "Less": ("comparison off by one", "LessOrEqual"),
+    "LessOrEqual": ("comparison off by one", "Less"),
+    "Greater": ("comparison off by one", "GreaterOrEqual"),
+    "GreaterOrEqual": ("comparison off by one", "Greater"),
+    "And": ("other logic", "Or"),
 }
+_INDICES = {
+    "Slice": (1, 2),
+    "Range": (0,),
+    "Trilu": (1,),
+    "Gather": (1,),
+    "Sub": (1,),
+    "Add": (1,),
+}
+"""Inputs by position that are one too large if their integers are."""
+_AXES = {"ReduceSum": 1, "ReduceMean": 1, "ReduceMax": 1, "CumSum": 1, "Unsqueeze": 1, "Slice": 3}
+"""Inputs by position that are axes."""
 _ACTIVATIONS = ("Gelu", "gelu", "FastGelu", "silu", "Tanh", "Sigmoid", "Relu", "Softmax", "Clip")
 _SPLITS = ("Split", "LSTM", "GRU", "TopK", "skip_layer_norm", "skip_rms_norm")
 _ATTENTIONS = ("scaled_dot_product_attention", "Attention", "MultiHeadAttention")
@@ -54,13 +72,20 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[float], float]]] = {
     "alpha": ("alpha", lambda x: x + 0.5),
     "is_causal": ("causality", lambda x: 1 - x),
     "axis": ("axis", lambda x: -2 if x == -1 else -1),
+    "upper": ("triangle", lambda x: 1 - x),
+    "window_size": ("window off by one", lambda x: x + 1),
+    "largest": ("smallest instead of largest", lambda x: 1 - x),
     "approximate": ("approximation", lambda x: x),
 }
 
 
 def faults(model: ir.Model) -> Iterator[Fault]:
     """Yield every fault that the nodes of the main graph can have."""
+    states = {state.output: state.input for state in read_states(model.metadata_props)}
     for index, node in enumerate(model.graph):
+        for value in node.outputs:
+            if value.name in states:
+                yield Fault("stale state", index, _stale(states[value.name]))
         yield from _of_op(node, index)
         yield from _of_attention(node, index)
         yield from _of_values(node, index)
@@ -92,14 +117,25 @@ def _of_attention(node: ir.Node, index: int) -> Iterator[Fault]:
 
 
 def _of_values(node: ir.Node, index: int) -> Iterator[Fault]:
-    if len([v for v in node.outputs if v.name and v.uses()]) > 1 and node.op_type in _SPLITS:
-        yield Fault("swapped outputs", index, _swap_outputs)
+    if node.op_type in _SPLITS:
+        for first in range(len(_read(node)) - 1):
+            yield Fault("swapped outputs", index, _swap_outputs(first))
     for place, value in enumerate(node.inputs):
         if value is not None and value.dtype == ir.DataType.FLOAT and not value.is_initializer():
-            yield Fault("rounded input", index, _rounded(place))
+            yield Fault("rounded input", index, _rounded(place, ir.DataType.FLOAT16))
+            yield Fault("input rounded to bfloat16", index, _rounded(place, ir.DataType.BFLOAT16))
+    if node.op_type in ("Add", "Mul") and node.inputs[0] is not None:
+        yield Fault("dropped operand", index, _bypass)
 
 
 def _of_constants(node: ir.Node, index: int) -> Iterator[Fault]:
+    places = {**dict.fromkeys(_INDICES.get(node.op_type, ()), ("off by one", 1.0))}
+    if node.op_type in _AXES:
+        places[_AXES[node.op_type]] = "axis", -1.0
+    for place, (kind, offset) in places.items():
+        value = node.inputs[place] if place < len(node.inputs) else None
+        if value is not None and value.is_initializer() and value.dtype == ir.DataType.INT64:
+            yield Fault(kind, index, _constant(place, 1.0, offset))
     for place, value in enumerate(node.inputs):
         if value is None or not _is_number(value):
             continue
@@ -140,9 +176,17 @@ def _swap_first(_: ir.Model, node: ir.Node) -> None:
     node.replace_input_with(1, query)
 
 
-def _swap_outputs(model: ir.Model, node: ir.Node) -> None:
-    """Exchange the names of the first two outputs that are read, as in ``NodeProto.output``."""
-    first, second = [v for v in node.outputs if v.name and v.uses()][:2]
+def _swap_outputs(position: int) -> Callable[[ir.Model, ir.Node], None]:
+    """Return a change that exchanges two neighbors among the outputs that are read."""
+    return lambda model, node: _swap_names(model, *_read(node)[position : position + 2])
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    return [v for v in node.outputs if v.name and v.uses()]
+
+
+def _swap_names(model: ir.Model, first: ir.Value, second: ir.Value) -> None:
+    """Exchange the names of two outputs, as in ``NodeProto.output``."""
     uses = [list(first.uses()), list(second.uses())]
     for pairs, other in zip(uses, (second, first), strict=True):
         for user, place in pairs:
@@ -153,13 +197,24 @@ def _swap_outputs(model: ir.Model, node: ir.Node) -> None:
     first.name, second.name = second.name, first.name
 
 
-def _rounded(place: int) -> Callable[[ir.Model, ir.Node], None]:
-    """Return a change that rounds an input to float16."""
+def _stale(state: str) -> Callable[[ir.Model, ir.Node], None]:
+    """Return a change that makes a new state the former one."""
+
+    def inject(model: ir.Model, node: ir.Node) -> None:
+        _bypass(model, node)
+        former = next(value for value in model.graph.inputs if value.name == state)
+        node.replace_input_with(0, former)
+
+    return inject
+
+
+def _rounded(place: int, dtype: ir.DataType) -> Callable[[ir.Model, ir.Node], None]:
+    """Return a change that rounds an input to a dtype."""
 
     def inject(_: ir.Model, node: ir.Node) -> None:
         value = node.inputs[place]
         assert value is not None
-        down = ir.node("Cast", [value], {"to": ir.DataType.FLOAT16}, name=f"{node.name}.down")
+        down = ir.node("Cast", [value], {"to": dtype}, name=f"{node.name}.down")
         up = ir.node("Cast", down.outputs, {"to": ir.DataType.FLOAT}, name=f"{node.name}.up")
         assert node.graph is not None
         node.graph.insert_before(node, [down, up])

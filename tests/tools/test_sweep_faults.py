@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from coreai_onnx.debugging.blaming.blame import blame
-from tests.debugging.faults import faults
+from tests.debugging.faults import Fault, faults
 from tests.debugging.wrong_kernel import build_wrong_library
 from tests.support.own_process import with_library
 from tools import sweep_faults
-from tools.sweep_faults import converted, kernel_outcomes, outcomes, tables
+from tools.sweep_faults import clean_runs, converted, kernel_outcomes, outcomes, sample_of, tables
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,21 @@ def test_tables_count_faults_by_model_target_and_kind() -> None:
     ]
 
 
+@pytest.mark.usefixtures("kernels")
+def test_clean_runs_have_no_findings() -> None:
+    line = clean_runs("bert", "kernels", "float16", 2)
+    assert line["clean"] == [[], []]
+    assert tables([line]).splitlines()[2].split() == ["bert", "0", "0", "0", "0"]
+
+
+def test_a_sample_has_as_many_kinds_as_possible() -> None:
+    every = [Fault(kind, i, lambda *_: None) for i, kind in enumerate("aaaaaaaabbc")]
+    for seed in range(3):
+        sample = [fault.kind for fault in sample_of(every, 5, seed)]
+        assert sorted(sample[:3]) == ["a", "b", "c"]
+        assert sorted(sample) == ["a", "a", "b", "b", "c"]
+
+
 def test_there_are_ten_kinds_of_faults() -> None:
     models = [converted(name, "onnxruntime", torch.float32).model for name in ("bert", "llama")]
     assert len({fault.kind for model in models for fault in faults(model)}) >= 10
@@ -72,6 +87,7 @@ def test_there_are_ten_kinds_of_faults() -> None:
     [
         ("bert", "kernels", "rounded input", "skip_layer_norm"),
         ("gpt2", "onnxruntime", "swapped outputs", "Split"),
+        ("llama_cache", "kernels", "stale state", "kv_cache_update"),
     ],
 )
 def test_faults_that_were_missed_once_are_found(

@@ -56,8 +56,8 @@ def _errors(options: argparse.Namespace) -> dict[str, tuple[str, str, str]]:
 
     found = blame(options.model, ExportRecord.load(options.record), kernels=options.kernels)
     return {
-        line: (f"{one.error:.1e}", f"{one.own:.1e}", "" if one.ok else "wrong")
-        for line, one in line_errors(found).items()
+        line: (f"{one.error:.1e}", f"{one.torch_error:.1e}", "" if one.ok else "wrong")
+        for line, one in line_errors(found.model, found.differences).items()
     }
 
 

@@ -25,7 +25,7 @@ from coreai_onnx.cli.options.tensors import (
     read_tensor,
     split_assignments,
 )
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram

@@ -14,7 +14,7 @@ from coreai_onnx.cli.options.tensors import (
     restore_dtype,
     split_assignments,
 )
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.settings import MAX_THREADS

@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.random_inputs import random_array
-from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import CommandError
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.interface import TensorInfo, type_text

@@ -1,4 +1,4 @@
-"""Where a model differs from torch: the guilty nodes, and the user's lines that they come from."""
+"""Where a model differs from torch: the wrong nodes, and the user's lines that they come from."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pathlib import Path
 
 import onnx_ir as ir
 import torch
+from torch.export import ExportedProgram
 
+from coreai_onnx.debugging.blaming.causes import LocatedNode
 from coreai_onnx.debugging.blaming.error_report import write_blame_page
 from coreai_onnx.debugging.blaming.regions_run import write_reproduction
-from coreai_onnx.debugging.blaming.search import Finding, Judged, RegionSearch
-from coreai_onnx.debugging.blaming.suspects import Suspect
-from coreai_onnx.debugging.reference.eager_export import export_faults
-from coreai_onnx.debugging.reference.references import calls_of_record, record_of
+from coreai_onnx.debugging.blaming.search import Finding, RegionRun, RegionSearch
+from coreai_onnx.debugging.difference import STATEMENT, Difference, difference
+from coreai_onnx.debugging.reference.references import (
+    Call,
+    TorchReference,
+    calls_of_record,
+    record_of,
+)
 from coreai_onnx.debugging.reference.torch_side import InputSet
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment
+from coreai_onnx.debugging.reference.torch_values import as_stored, leaves_of, torch_values
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import kernels_built
@@ -31,18 +37,18 @@ class Blame:
 
     Attributes:
         findings: The causes in graph order.
-        checked: Number of regions that were judged in each execution.
-        unchecked: The nodes in no judged region, such as those that draw random numbers.
+        checked: Number of regions that were compared in each execution.
+        unchecked: The nodes in no region that was compared, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
         model: The model.
     """
 
     findings: tuple[Finding, ...]
     checked: int
-    unchecked: tuple[Suspect, ...]
+    unchecked: tuple[LocatedNode, ...]
     kernels_checked: bool
     model: ir.Model = field(repr=False)
-    _runs: tuple[Judged, ...] = field(default=(), repr=False)
+    _runs: tuple[RegionRun, ...] = field(default=(), repr=False)
 
     @property
     def clean(self) -> bool:
@@ -59,19 +65,21 @@ class Blame:
             raise ComparisonError(str(self))
 
     @property
-    def judgments(self) -> dict[str, Judgment]:
-        """The worst judgment of each value, by its name, over all calls and executions."""
-        found: dict[str, Judgment] = {}
+    def differences(self) -> dict[str, Difference]:
+        """The worst difference of each value, by its name, over all calls and executions."""
+        worst: dict[str, Difference] = {}
         for run in self._runs:
-            for value, judgment in run.judgments.items():
-                found[value] = max(found.get(value, judgment), judgment, key=lambda j: j.badness)
-        return found
+            for value, one in run.differences.items():
+                worst[value] = max(worst.get(value, one), one, key=lambda d: d.badness)
+        return worst
 
     @property
-    def judgements(self) -> dict[str, Judgment]:
-        """Deprecated: `judgments`."""
-        warnings.warn("judgements is deprecated: use judgments", DeprecationWarning, stacklevel=2)
-        return self.judgments
+    def judgments(self) -> dict[str, Difference]:
+        """Deprecated: `differences`."""
+        warnings.warn("judgments is deprecated: use differences", DeprecationWarning, stacklevel=2)
+        return self.differences
+
+    judgements = judgments
 
     def to_html(self, path: str | PathLike[str], title: str = "Blame") -> Path:
         """Write a page with the graph, colored by error, the findings marked.
@@ -79,7 +87,10 @@ class Blame:
         Raises:
             SaveError: If it cannot be written.
         """
-        return write_blame_page(self, path, title)
+        headline, *_ = str(self).split("\n")
+        return write_blame_page(
+            path, self.model, self.findings, self.differences, title=title, headline=headline
+        )
 
     def reproduce(self, folder: str | PathLike[str]) -> tuple[Path, ...]:
         """Write a folder for each finding: a model of its regions, their inputs, torch's outputs.
@@ -96,18 +107,18 @@ class Blame:
         Raises:
             SaveError: If they cannot be written.
         """
-        made = []
+        folders = []
         for index, finding in enumerate(self.findings):
             # A fault of the export is in no node of the model.
             if finding.regions:
                 run = self._runs[finding.call]
                 model = run.graph.alone(finding.regions)
-                made.append(write_reproduction(Path(folder) / str(index), model, run.known))
-        return tuple(made)
+                folders.append(write_reproduction(Path(folder) / str(index), model, run.feeds))
+        return tuple(folders)
 
     def __str__(self) -> str:
         """Return the table of findings, and what was not checked."""
-        parts = [_verdict(self), STATEMENT]
+        parts = [_headline(self), STATEMENT]
         if self.findings:
             header = ("wrong", "node", "module", "line", "code", "values", "")
             rows = [row for finding in self.findings for row in _rows(finding)]
@@ -130,7 +141,7 @@ def blame(
     """Find the nodes of a model that compute something else than torch.
 
     The model is cut at every value that torch knows. Each region between two cuts is run on torch's
-    own values, and judged by torch's own error against float64, so that an error does not spread.
+    own values, and compared by torch's own error against float64, so that an error does not spread.
 
     Args:
         model: A file, a model or a program.
@@ -154,11 +165,9 @@ def blame(
     calls = calls_of_record(record, inputs)
     with_kernels = kernels_built() if kernels is None else kernels
     search = RegionSearch(read, record, kernels=with_kernels)
-    findings: list[Finding] = []
     # Only the module can show that the exported program itself is wrong.
-    if isinstance(reference, torch.nn.Module):
-        faults = export_faults(reference, record.program, calls)
-        findings += [Finding("export", (), (name,), fault, i) for i, name, fault in faults]
+    is_module = isinstance(reference, torch.nn.Module)
+    findings = _export_findings(reference, record.program, calls) if is_module else ()
     for args, kwargs in calls:
         search.call(args, kwargs)
     return Blame(
@@ -171,7 +180,27 @@ def blame(
     )
 
 
-def _verdict(result: Blame) -> str:
+def _export_findings(
+    module: object, program: ExportedProgram, calls: Sequence[Call]
+) -> Iterator[Finding]:
+    """Yield a finding for every output of every call that torch exported wrongly.
+
+    The allowed error is that of the whole exported program against float64.
+    """
+    eager = TorchReference(module)
+    states: dict[str, torch.Tensor] = {}
+    for index, (args, kwargs) in enumerate(calls):
+        expected = [x for x in eager.call(args, kwargs).outputs if isinstance(x, torch.Tensor)]
+        values = torch_values(program, leaves_of(program, args, kwargs), (), states)
+        states |= values.new_states
+        for name, output in zip(values.outputs, expected, strict=False):
+            exported, ideal = as_stored(values.results[name]), as_stored(values.ideal[name])
+            compared = difference(as_stored(output), exported, ideal)
+            if name not in values.undetermined and not compared.ok:
+                yield Finding("export", (), (name,), compared, index)
+
+
+def _headline(result: Blame) -> str:
     if result.clean:
         return f"nothing is wrong: {result.checked} regions compute what torch does"
     count = len(result.findings)
@@ -181,11 +210,11 @@ def _verdict(result: Blame) -> str:
 def _rows(finding: Finding) -> Iterator[Sequence[object]]:
     values = ", ".join(finding.values[:3]) + (" …" if len(finding.values) > 3 else "")
     if not finding.nodes:
-        yield finding.kind, "", "", "", "", values, finding.judgment
+        yield finding.kind, "", "", "", "", values, finding.difference
     for index, node in enumerate(finding.nodes):
         where = node.where
         module = f"{where.module} ({where.module_class})" if where.module_class else where.module
-        last = (values, finding.judgment) if index == 0 else ("", "")
+        last = (values, finding.difference) if index == 0 else ("", "")
         kind = finding.kind if index == 0 else ""
         inside = ", ".join(f"{one.op} {one.name}" for one in finding.inside[:3])
         inside += "".join(f" [{step}]" for step in finding.steps)

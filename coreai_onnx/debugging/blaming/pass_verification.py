@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.debugging.blaming.blame import Blame
-from coreai_onnx.debugging.blaming.search import RegionSearch
+from coreai_onnx.debugging.blaming.blame import Blame, blame
 from coreai_onnx.debugging.reference.references import calls_of_record
 from coreai_onnx.debugging.reference.torch_side import InputSet
 from coreai_onnx.export.record import ExportRecord
@@ -41,8 +41,8 @@ class PassVerifier:
         Raises:
             ComparisonError: If there are no inputs.
         """
-        self._record, self._folder = record, folder
-        self._calls = calls_of_record(record, inputs)
+        calls_of_record(record, inputs)  # raises before a pass has run
+        self._record, self._inputs, self._folder = record, inputs, folder
 
     def check(self, model: ir.Model) -> Callable[[ir.Model], str]:
         """Return a function that describes what a pass broke, or returns an empty string.
@@ -51,26 +51,20 @@ class PassVerifier:
             model: The model before the passes. Values that are wrong in it are not attributed to
                 them.
         """
-        known = {value for found in self._searched(model).findings for value in found.values}
+        wrong_before = {v for one in self._blame(model).findings for v in one.values}
 
         def wrong(changed: ir.Model) -> str:
-            search = self._searched(changed)
-            found = tuple(one for one in search.findings if not known.issuperset(one.values))
-            if not found:
+            result = self._blame(changed)
+            findings = tuple(x for x in result.findings if not wrong_before.issuperset(x.values))
+            if not findings:
                 return ""
-            runs = tuple(search.runs)
             # kernels_checked keeps the note on kernels out of the table: passes change no kernel.
-            blamed = Blame(
-                found, search.checked, (), kernels_checked=True, model=changed, _runs=runs
-            )
+            result = replace(result, findings=findings, unchecked=(), kernels_checked=True)
             folder = self._folder or tempfile.mkdtemp(prefix="coreai_onnx_wrong_pass_")
-            places = blamed.reproduce(Path(folder))
-            return "\n".join([str(blamed), *(f"reproduced in {place}" for place in places)])
+            places = result.reproduce(Path(folder))
+            return "\n".join([str(result), *(f"reproduced in {place}" for place in places)])
 
         return wrong
 
-    def _searched(self, model: ir.Model) -> RegionSearch:
-        search = RegionSearch(model, self._record, kernels=False)
-        for args, kwargs in self._calls:
-            search.call(args, kwargs)
-        return search
+    def _blame(self, model: ir.Model) -> Blame:
+        return blame(model, self._record, self._inputs, kernels=False)

@@ -9,44 +9,47 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.regions import COMPUTED, CutGraph, Region
-from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.errors import SaveError, SessionError, failures_as, reason_of
+from coreai_onnx.errors import KernelsNotBuiltError, SaveError, SessionError, failures_as, reason_of
 from coreai_onnx.model.files.saving import save_models, write_text
 from coreai_onnx.runtime.sessions.session import Session
 
 
 def run_all(
-    graph: CutGraph, known: Mapping[str, Array], regions: Sequence[Region], *, kernels: bool
+    graph: CutGraph, feeds: Mapping[str, Array], regions: Sequence[Region], *, kernels: bool
 ) -> dict[str, Array | str]:
     """Return the result of each region, or why it cannot be run.
 
     Args:
         graph: The cut graph.
-        known: torch's results by value name, which are fed at the cuts.
+        feeds: torch's results by value name, which are fed at the cuts.
         regions: The regions that are run alone if the graph cannot be run.
         kernels: Whether kernels are run, or function bodies.
 
     Raises:
+        KernelsNotBuiltError: If kernels are run and there is no kernel library.
         SessionError: If the graph cannot be run, and there are no regions.
     """
     try:
-        return dict(_run(graph.model, known, kernels=kernels))
+        return dict(_run(graph.model, feeds, kernels=kernels))
+    except KernelsNotBuiltError:
+        raise
     except SessionError:  # one region is broken: find out which
         if not regions:
             raise
         results: dict[str, Array | str] = {}
         for region in regions:
             try:
-                results |= _run(graph.alone([region]), known, kernels=kernels)
+                results |= _run(graph.alone([region]), feeds, kernels=kernels)
             except SessionError as error:
                 results[region.value] = f"onnxruntime cannot run it: {reason_of(error)}"
         return results
 
 
-def _run(model: ir.Model, known: Mapping[str, Array], *, kernels: bool) -> dict[str, Array]:
+def _run(model: ir.Model, feeds: Mapping[str, Array], *, kernels: bool) -> dict[str, Array]:
     session = Session(model, kernels=kernels)
-    outputs = session.run(**{info.name: known[info.name] for info in session.inputs})
+    outputs = session.run(**{info.name: feeds[info.name] for info in session.inputs})
     names = (info.name for info in session.outputs)
     return {name.removesuffix(COMPUTED): outputs[name] for name in names}
 
@@ -77,13 +80,13 @@ for index, (value, actual) in enumerate(zip(session.get_outputs(), session.run(N
 '''
 
 
-def write_reproduction(folder: Path, model: ir.Model, known: Mapping[str, Array]) -> Path:
+def write_reproduction(folder: Path, model: ir.Model, feeds: Mapping[str, Array]) -> Path:
     """Write ``model.onnx``, ``test_data_set_0/input_i.pb`` and ``output_i.pb``, and ``run.py``.
 
     Args:
         folder: The folder; it is created.
         model: The model; the names of its outputs end in ``#computed``.
-        known: torch's results by value name: the inputs, and the expected outputs.
+        feeds: torch's results by value name: the inputs, and the expected outputs.
 
     Returns:
         The folder.
@@ -97,7 +100,7 @@ def write_reproduction(folder: Path, model: ir.Model, known: Mapping[str, Array]
         for kind, values in (("input", model.graph.inputs), ("output", model.graph.outputs)):
             for index, value in enumerate(values):
                 name = value.name or ""
-                tensor = _tensor(known[name.removesuffix(COMPUTED)], name)
+                tensor = _tensor(feeds[name.removesuffix(COMPUTED)], name)
                 onnx.save_tensor(tensor, folder / DATA / f"{kind}_{index}.pb")
         write_text(folder / "run.py", SCRIPT)
     return folder

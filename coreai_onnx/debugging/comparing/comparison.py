@@ -13,13 +13,23 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.blaming.error_report import write_comparison_page
 from coreai_onnx.debugging.comparing.other_runtime import OtherRuntime
+from coreai_onnx.debugging.difference import (
+    STATEMENT,
+    UNDEFINED,
+    Array,
+    Difference,
+    Tolerances,
+    histogram_rows,
+)
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
-    Judge,
     Row,
+    allowed_errors,
     badness,
     cells,
+    compared_row,
     shape_text,
+    value_row,
     value_text,
 )
 from coreai_onnx.debugging.reference.references import (
@@ -31,14 +41,6 @@ from coreai_onnx.debugging.reference.references import (
 )
 from coreai_onnx.debugging.reference.torch_side import Expected, InputSet, as_array
 from coreai_onnx.debugging.reference.watched_values import value_pairs
-from coreai_onnx.debugging.verdict.difference import (
-    UNDEFINED,
-    Array,
-    Difference,
-    Tolerances,
-    histogram_rows,
-)
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.messages import render
@@ -124,11 +126,13 @@ class Comparison:
         Raises:
             KeyError: If it was not compared.
         """
-        found = [row.decades for row in (*self.rows, *self.values) if row.output == output]
-        if not found:
+        decades = [row.decades for row in (*self.rows, *self.values) if row.output == output]
+        if not decades:
             raise KeyError(f"{output} was not compared")
-        names = sorted({name for one in found for name in one}, key=_magnitude, reverse=True)
-        total = {name: sum(one.get(name, 0) for one in found) for name in names}
+        # What is not finite stands above every error.
+        sizes = {name: float("inf" if name == UNDEFINED else name) for d in decades for name in d}
+        names = sorted(sizes, key=lambda name: sizes[name], reverse=True)
+        total = {name: sum(one.get(name, 0) for one in decades) for name in names}
         return render(("error from", "elements", ""), histogram_rows(total))
 
     def by_module(self) -> str:
@@ -184,7 +188,7 @@ def compare(
 
     The module is also computed in float64, operator by operator. A result is ok if its distance
     from the float64 result is not much larger than torch's own: see
-    :mod:`coreai_onnx.debugging.verdict.yardstick`.
+    :mod:`coreai_onnx.debugging.difference`.
 
     Args:
         path_or_program: As for `session`.
@@ -216,17 +220,16 @@ def compare(
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
     executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
-    judges = Judge(tolerances)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
     sessions = _sessions(subject, executions, custom_ops, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = list(_rows(sessions, chosen, calls, expected, judges))
+        rows = list(_rows(sessions, chosen, calls, expected, tolerances))
     inner: list[Row] = []
     if values:
         record = record_of(subject, reference)
         pairs = value_pairs(model_of(subject), record, calls, chosen, executions, custom_ops)
-        inner = [judges.value(pair) for pair in pairs]
-    allowed = judges.statement(rows)
+        inner = [value_row(pair, tolerances) for pair in pairs]
+    allowed = allowed_errors(rows, tolerances)
     return Comparison(
         tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed, subject
     )
@@ -257,16 +260,17 @@ def _rows(
     reference: Reference,
     calls: Sequence[Call],
     expected: Sequence[Expected],
-    judges: Judge,
+    tolerances: Tolerances,
 ) -> Iterator[Row]:
     """Run every call in every session and compare its results."""
     for index, (args, kwargs) in enumerate(calls):
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, leaf, info, actual in _pairs(session, reference, outputs, expected[index]):
-                wanted = as_array(leaf, info)
-                arrays = actual, wanted, expected[index].ideal(leaf)
-                yield judges.row((index, name, execution), _dtype(leaf, wanted), arrays)
+                array = as_array(leaf, info)
+                arrays = actual, array, expected[index].ideal(leaf)
+                place = index, name, execution
+                yield compared_row(place, _dtype(leaf, array), arrays, tolerances)
 
 
 def _pairs(
@@ -281,12 +285,7 @@ def _pairs(
             yield f"state {info.name}", expected.states[info.name], info, new_states[info.name]
 
 
-def _dtype(leaf: object, wanted: Array) -> str:
+def _dtype(leaf: object, array: Array) -> str:
     """Return torch's dtype of a result: the array of a complex32 tensor is complex64."""
     half = isinstance(leaf, torch.Tensor) and leaf.dtype == torch.complex32
-    return "complex32" if half else wanted.dtype.name
-
-
-def _magnitude(power: str) -> float:
-    # What is not finite stands above every error.
-    return float("inf") if power == UNDEFINED else float(power)
+    return "complex32" if half else array.dtype.name

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.debugging.comparing import runtime_process
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.runtime.sessions.opening import model_of
@@ -60,13 +60,13 @@ class OtherRuntime(Session):
             InputError: If a name is wrong, or a value is not a tensor.
             SessionError: If the other onnxruntime cannot load or run the model.
         """
-        given = self._signature.bind(args, named)
+        arguments = self._signature.bind(args, named)
         info = self._signature.info
-        for name in given:
+        for name in arguments:
             if info(name).dtype == "string":
                 raise InputError(f"input {name!r}: strings cannot be passed to another runtime")
         # There and back, which makes complex numbers the pairs that the file stores.
-        arrays = {n: from_ort(to_ort(to_numpy(v, info(n)), info(n))) for n, v in given.items()}
+        arrays = {n: from_ort(to_ort(to_numpy(v, info(n)), info(n))) for n, v in arguments.items()}
         results = self._results({**self._carried, **arrays})
         outputs = {x.name: from_ort(to_ort(results[x.name]), x) for x in self.outputs}
         self._carried = {state.input: results[state.output] for state in self._signature.states}
@@ -75,8 +75,8 @@ class OtherRuntime(Session):
 
     def _results(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model on arrays as it stores them; return those of all its outputs."""
-        with tempfile.TemporaryDirectory(dir=self._folder) as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
+            folder = Path(name)
             inputs = [[name, _element(array)] for name, array in feeds.items()]
             job = {"model": str(self._place), "inputs": inputs}
             (folder / "job.json").write_text(json.dumps(job), "utf-8")
@@ -84,7 +84,7 @@ class OtherRuntime(Session):
             raw: dict[str, Any] = {str(i): _raw(array) for i, array in enumerate(feeds.values())}
             np.savez(folder / "inputs.npz", **raw)
             try:
-                _process(self._python, made)
+                _process(self._python, name)
             except SessionError as error:
                 raise SessionError(f"{self.name} cannot run the model: {error}") from error
             types = json.loads((folder / "outputs.json").read_text("utf-8"))

@@ -37,8 +37,10 @@ def main(arguments: list[str]) -> None:
     options.log_severity_level = 4
     session = ort.InferenceSession(job["model"], options, providers=["CPUExecutionProvider"])
     with np.load(folder / "inputs.npz") as arrays:
-        given = [(name, arrays[str(i)], element) for i, (name, element) in enumerate(job["inputs"])]
-    feeds = {name: _value(ort, array, element) for name, array, element in given}
+        inputs = [
+            (name, arrays[str(i)], element) for i, (name, element) in enumerate(job["inputs"])
+        ]
+    feeds = {name: _value(ort, array, element) for name, array, element in inputs}
     names = [node.name for node in session.get_outputs()]
     values = session.run_with_ort_values(names, feeds, None)
     np.savez(folder / "outputs.npz", **{str(i): _array(np, v) for i, v in enumerate(values)})

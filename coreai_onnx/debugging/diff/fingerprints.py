@@ -67,24 +67,24 @@ def local_digest(node: ir.Node) -> str:
 
 def graph_digest(graph: ir.Graph | ir.Function) -> str:
     """Return a hash of a graph that does not depend on names of nodes and intermediate values."""
-    known: dict[ir.Value, str] = {
+    names: dict[ir.Value, str] = {
         value: f"input {position}" for position, value in enumerate(graph.inputs)
     }
     if isinstance(graph, ir.Graph):
         for name, value in graph.initializers.items():
             tensor = value.const_value
-            known.setdefault(value, name if tensor is None else tensor_digest(tensor))
+            names.setdefault(value, name if tensor is None else tensor_digest(tensor))
     lines = []
     for node in graph:
         inputs = [
-            "absent" if value is None else known.get(value, f"outer {value.name}")
+            "absent" if value is None else names.get(value, f"outer {value.name}")
             for value in node.inputs
         ]
         text = "\n".join([node_label(node), str(attribute_texts(node)), *inputs])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         lines.append(digest)
-        known.update({value: f"{digest}.{i}" for i, value in enumerate(node.outputs)})
-    ends = [known.get(value, "outer") for value in graph.outputs]
+        names.update({value: f"{digest}.{i}" for i, value in enumerate(node.outputs)})
+    ends = [names.get(value, "outer") for value in graph.outputs]
     # The order of nodes that do not depend on each other is irrelevant.
     text = "\n".join([*sorted(lines), "->", *ends])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from coreai_onnx.debugging.diff.fingerprints import attribute_texts
+from coreai_onnx.debugging.difference import histogram_rows
 from coreai_onnx.errors import LoadError, Where, failures_as
 from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.files.external_data import data_files
@@ -43,7 +44,15 @@ class Inspection:
             LoadError: The contents of the file cannot be described.
         """
         with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
-            return self._text()
+            sizes = [
+                (path, "missing" if size is None else size_text(size))
+                for path, size in self.files.items()
+            ]
+            parts = [render(("file", "size"), sizes), self.program.summary()]
+            if self.metadata:
+                metadata = [(key, _short(value)) for key, value in sorted(self.metadata.items())]
+                parts.append(render(("metadata", "value"), metadata, indent="  "))
+            return "\n\n".join(parts)
 
     def nodes(self) -> str:
         """Return every node of every entrypoint as text, with the lines of Python.
@@ -53,20 +62,6 @@ class Inspection:
         """
         with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
             return "\n\n".join(node_listing(model) for model in self.program.models.values())
-
-    def _text(self) -> str:
-        files = render(
-            ("file", "size"),
-            [
-                (path, "missing" if size is None else size_text(size))
-                for path, size in self.files.items()
-            ],
-        )
-        metadata = [(key, _short(value)) for key, value in sorted(self.metadata.items())]
-        parts = [files, self.program.summary()]
-        if metadata:
-            parts.append(render(("metadata", "value"), metadata, indent="  "))
-        return "\n\n".join(parts)
 
 
 def inspect_model(path: str | PathLike[str]) -> Inspection:
@@ -105,8 +100,8 @@ def node_listing(model: ir.Model) -> str:
     code = read_code(model.metadata_props)
     parts = ["\n".join(_lines(model.graph, code, ""))]
     for function in model.functions.values():
-        given = ", ".join(value.name or "?" for value in function.inputs)
-        head = f"function {op_name(function.domain, function.name)}({given})"
+        inputs = ", ".join(value.name or "?" for value in function.inputs)
+        head = f"function {op_name(function.domain, function.name)}({inputs})"
         parts.append("\n".join([printable(head), *_lines(function.graph, code, "  ")]))
     return "\n\n".join(part for part in parts if part)
 
@@ -144,9 +139,6 @@ def _node(node: ir.Node) -> str:
     return f"{results} = {call}"
 
 
-_WIDTH = 40
-
-
 def histogram(paths: Sequence[str | PathLike[str]]) -> str:
     """Return a table of operators: with bars for one file, with the difference for two.
 
@@ -162,11 +154,8 @@ def histogram(paths: Sequence[str | PathLike[str]]) -> str:
     counts = [_counts(path) for path in paths]
     totals = [sum(count.values()) for count in counts]
     if len(counts) == 1:
-        largest = max(counts[0].values(), default=1)
-        rows: list[tuple[object, ...]] = [
-            (name, n, "█" * max(1, round(_WIDTH * n / largest))) for name, n in counts[0].items()
-        ]
-        return render(("operator", "count", ""), [*rows, ("all", totals[0], "")])
+        bars = histogram_rows(counts[0])
+        return render(("operator", "count", ""), [*bars, ("all", totals[0], "")])
     first, second = counts
     names = sorted({**first, **second}, key=lambda name: (-first.get(name, 0), name))
     rows = [(name, a := first.get(name, 0), b := second.get(name, 0), b - a) for name in names]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from os import PathLike
 from typing import Literal, TypeVar
 
@@ -19,13 +18,16 @@ from coreai_onnx.debugging.diff.fingerprints import (
     tensor_digest,
 )
 from coreai_onnx.errors import LoadError, failures_as
-from coreai_onnx.messages import printable, render
+from coreai_onnx.messages import render
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
-from coreai_onnx.model.pages.graph_page import framed
+from coreai_onnx.model.pages.frame import tables_page
+from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.program import OnnxProgram
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
+Kind = Literal["added", "removed", "changed", "renamed"]
+_HEADER = ("", "name", "before", "after")
 _Named = TypeVar("_Named")
 
 
@@ -42,7 +44,7 @@ class Change:
     """
 
     section: str
-    kind: Literal["added", "removed", "changed", "renamed"]
+    kind: Kind
     name: str
     before: str = ""
     after: str = ""
@@ -81,10 +83,8 @@ class ModelDiff:
             if not changes:
                 continue
             shown = changes[:limit]
-            rows = [(change.kind, change.name, change.before, change.after) for change in shown]
-            part = f"{name}: {len(changes)}\n" + render(
-                ("", "name", "before", "after"), rows, indent="  "
-            )
+            rows = [_cells(change) for change in shown]
+            part = f"{name}: {len(changes)}\n" + render(_HEADER, rows, indent="  ")
             if len(shown) < len(changes):
                 part += f"\n  … and {len(changes) - len(shown)} more"
             parts.append(part)
@@ -123,7 +123,7 @@ def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> Mo
     changes = []
     for name, old, new in _aligned(first.models, second.models):
         if old is None or new is None:
-            kind: Literal["added", "removed"] = "added" if old is None else "removed"
+            kind: Kind = "added" if old is None else "removed"
             changes.append(Change("model", kind, f"entrypoint {name}"))
         else:
             changes += _diff(old, new, weights=weights)
@@ -133,10 +133,10 @@ def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> Mo
 
 def _diff(old: ir.Model, new: ir.Model, *, weights: bool) -> list[Change]:
     changes = [
-        *_texts("model", _properties(old), _properties(new)),
-        *_texts("interface", _signature(old), _signature(new)),
-        *_texts("operators", _counts(old), _counts(new)),
-        *_functions(old, new),
+        *_changes("model", _properties(old), _properties(new)),
+        *_changes("interface", _signature(old), _signature(new)),
+        *_changes("operators", _counts(old), _counts(new)),
+        *_changes("functions", _functions(old), _functions(new), lambda f: f[1]),
         *_nodes(old.graph, new.graph),
     ]
     if weights:
@@ -162,45 +162,35 @@ def _counts(model: ir.Model) -> dict[str, str]:
     return {name: f"{count}x" for name, count in op_histogram(model).items()}
 
 
-def _texts(section: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Change]:
+def _changes(
+    section: str,
+    old: Mapping[str, _Named],
+    new: Mapping[str, _Named],
+    text: Callable[[_Named], str] = str,
+) -> list[Change]:
+    """Return the changes of named things, which ``text`` describes."""
     changes = []
     for name, before, after in _aligned(old, new):
-        if before is None:
-            changes.append(Change(section, "added", name, after=after or ""))
-        elif after is None:
-            changes.append(Change(section, "removed", name, before))
-        elif before != after:
-            changes.append(Change(section, "changed", name, before, after))
+        if before != after:
+            kind: Kind = "added" if before is None else "removed" if after is None else "changed"
+            texts = ("" if one is None else text(one) for one in (before, after))
+            changes.append(Change(section, kind, name, *texts))
     return changes
 
 
-def _functions(old: ir.Model, new: ir.Model) -> list[Change]:
-    def bodies(model: ir.Model) -> dict[str, ir.Function]:
-        return {op_name(f.domain, f.name): f for f in model.functions.values()}
-
-    changes = []
-    for name, before, after in _aligned(bodies(old), bodies(new)):
-        if before is None and after is not None:
-            changes.append(Change("functions", "added", name, after=_size(after)))
-        elif before is not None and after is None:
-            changes.append(Change("functions", "removed", name, _size(before)))
-        elif before is None or after is None or graph_digest(before) == graph_digest(after):
-            continue
-        else:
-            sizes = _size(before), _size(after)
-            changes.append(Change("functions", "changed", name, *sizes))
-    return changes
-
-
-def _size(function: ir.Function) -> str:
-    return f"{len(function)} nodes"
+def _functions(model: ir.Model) -> dict[str, tuple[str, str]]:
+    """Return the digest and the size of the functions."""
+    return {
+        op_name(f.domain, f.name): (graph_digest(f), f"{len(f)} nodes")
+        for f in model.functions.values()
+    }
 
 
 def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
     """Match nodes by name and op, then by digest, then by scope; return the differences."""
     left, right = list(old), list(new)
     pairs: list[tuple[ir.Node, ir.Node]] = []
-    # From the surest to the weakest: a pair that one key has found is not there for the next.
+    # From the surest to the weakest: a pair that one key has matched is not there for the next.
     keys: tuple[Callable[[ir.Node], object], ...] = (
         lambda node: (node.name, node_label(node)) if node.name else None,
         lambda node: (local_digest(node), _scope(node)),
@@ -208,9 +198,9 @@ def _nodes(old: ir.Graph, new: ir.Graph) -> list[Change]:
         lambda node: (node_label(node), _scope(node)),
     )
     for key in keys:
-        found = _paired(left, right, key)
-        pairs += found
-        taken = {id(node) for pair in found for node in pair}
+        matched = _paired(left, right, key)
+        pairs += matched
+        taken = {id(node) for pair in matched for node in pair}
         left = [node for node in left if id(node) not in taken]
         right = [node for node in right if id(node) not in taken]
     changes = [Change("nodes", "removed", _title(node), node_label(node)) for node in left]
@@ -282,12 +272,12 @@ def _shape(tensor: ir.TensorProtocol) -> str:
 
 
 def _title(node: ir.Node) -> str:
-    made = ", ".join(value.name or "?" for value in node.outputs)
-    return node.name or f"({node_label(node)} → {made})"
+    outputs = ", ".join(value.name or "?" for value in node.outputs)
+    return node.name or f"({node_label(node)} → {outputs})"
 
 
 def _scope(node: ir.Node) -> str:
-    return node.metadata_props.get("coreai.scope", "")
+    return node.metadata_props.get(SCOPE, "")
 
 
 def _paired(
@@ -314,33 +304,15 @@ def _aligned(
 
 
 def page(diff: ModelDiff, before: str, after: str) -> str:
-    """Return the page.
-
-    Args:
-        diff: The differences.
-        before: Title of the first model.
-        after: Title of the second model.
-    """
-    counts = ", ".join(
-        f'{len(diff.section(name))} in <a href="#{name}">{name}</a>'
-        for name in SECTIONS
-        if diff.section(name)
+    """Return the differences of two models, whose names are given, as an HTML page."""
+    rows = {name: [_cells(change) for change in diff.section(name)] for name in SECTIONS}
+    return tables_page(
+        f"{before} → {after}",
+        _HEADER,
+        {name: cells for name, cells in rows.items() if cells},
+        empty="The models are the same.",
     )
-    title = f"{before} → {after}"
-    summary = "The models are the same." if diff.same else f"Changes: {counts}."
-    parts = [
-        f"<header><h1>{escape(printable(title))}</h1>",
-        f'<ul class="facts"><li>{summary}</li></ul></header><main>',
-    ]
-    for name in SECTIONS:
-        changes = diff.section(name)
-        if not changes:
-            continue
-        parts.append(f'<h2 id="{name}">{name} ({len(changes)})</h2><table>')
-        parts.append("<tr><th></th><th>name</th><th>before</th><th>after</th></tr>")
-        for change in changes:
-            cells = (change.kind, change.name, change.before, change.after)
-            row = "".join(f"<td>{escape(printable(cell))}</td>" for cell in cells)
-            parts.append(f'<tr class="{change.kind} mono">{row}</tr>')
-        parts.append("</table>")
-    return framed(title, "\n".join([*parts, "</main>"]), styles=("diff.css",))
+
+
+def _cells(change: Change) -> tuple[str, str, str, str]:
+    return change.kind, change.name, change.before, change.after

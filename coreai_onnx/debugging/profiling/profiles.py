@@ -52,7 +52,9 @@ def profile(
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
     """
     if runs < 1 or warmup < 0:
-        raise ComparisonError(f"runs={runs}, warmup={warmup}: measure at least one run")
+        raise ComparisonError(
+            f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}"
+        )
     with_kernels = kernels_built() if kernels is None else kernels
     sessions = [
         Session(model, kernels=way, threads=threads, profile=True)

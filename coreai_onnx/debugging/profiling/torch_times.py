@@ -17,9 +17,8 @@ from coreai_onnx.debugging.reference.torch_side import (
     feeds_of,
     reference_of,
 )
-from coreai_onnx.debugging.reference.true_values import results_of
+from coreai_onnx.debugging.reference.torch_values import leaves_of, results_of
 from coreai_onnx.errors import ComparisonError
-from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.lower.walk.location import where_of
 from coreai_onnx.messages import without_warnings
@@ -75,9 +74,7 @@ class TorchTimes:
     def _by_node(self) -> None:
         assert isinstance(self._module, fx.GraphModule)
         assert self._program is not None
-        tree = self._program.call_spec.in_spec
-        names = tree.children()[1].context if tree is not None else tuple(self._kwargs)
-        flat = pytree.tree_leaves((self._args, {name: self._kwargs[name] for name in names}))
+        flat = leaves_of(self._program, self._args, self._kwargs)
         timed = _Timed(self._module)
         with torch.no_grad():
             # The interpreter would flatten the arguments again, by the code that the export
@@ -86,13 +83,7 @@ class TorchTimes:
         self._seconds.append(timed.seconds)
 
     def execution(self, model: Any, timings: Timings, runs: int) -> Execution:
-        """Return the times after the runs.
-
-        Args:
-            model: The onnx_ir model, whose nodes are the places of the times.
-            timings: What `calls` took.
-            runs: Number of last runs to read.
-        """
+        """Return the times of the last ``runs`` by the nodes of an onnx_ir model."""
         timing = Timing(TORCH, timings[TORCH].seconds)
         if self._program is None or not isinstance(self._module, fx.GraphModule):
             return Execution(timing, ())
@@ -137,12 +128,12 @@ def _places(
     # `split:1` is the second result of the node `split`.
     by_result = {of.partition(":")[0]: by_value[name] for name, of in origins.items()}
     ordered = [node for node in nodes if node.op.startswith("call")]
-    found = {node: by_result[node.name] for node in ordered if node.name in by_result}
+    of_node = {node: by_result[node.name] for node in ordered if node.name in by_result}
     for node in reversed(ordered):
-        reader = next((found[user] for user in node.users if user in found), None)
-        if node not in found and reader is not None:
-            found[node] = reader
+        reader = next((of_node[user] for user in node.users if user in of_node), None)
+        if node not in of_node and reader is not None:
+            of_node[node] = reader
     return {
         node: Place(place.position, place.node, place.op, where_of(node), node.name)
-        for node, place in found.items()
+        for node, place in of_node.items()
     }

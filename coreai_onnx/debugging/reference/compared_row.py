@@ -1,26 +1,28 @@
-"""One result of a model against that of a reference: the numbers, and the verdict."""
+"""One result of a model against that of a reference: the numbers, and whether they are allowed."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
 
-from coreai_onnx.debugging.reference.watched_values import ValuePair
-from coreai_onnx.debugging.verdict.difference import (
+from coreai_onnx.debugging.difference import (
+    STATEMENT,
     Array,
     Difference,
     Tolerances,
     difference,
     error_decades,
+    is_floating,
     tolerance_of,
 )
-from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment, is_floating, judge
+from coreai_onnx.debugging.reference.watched_values import ValuePair
 
 NUMBERS = ("max abs", "max rel", "ulps", "cosine", "SQNR dB", "error", "torch's")
-"""Titles of the columns of `cells`, without that of the verdict."""
+"""Titles of the columns of `cells`, without the last, which says what differs."""
 _ALL_NAN = "every element is NaN"
 
 
@@ -35,7 +37,6 @@ class Row:
         dtype: The dtype of the reference.
         shape: The shape of the reference.
         difference: The difference from the reference.
-        judgment: The result by torch's own error; None if a tolerance decides.
         note: What is unusual about the reference's result.
         decades: Number of errors of each power of ten.
         module: Path of the module that computes a value; empty for outputs and states.
@@ -49,7 +50,6 @@ class Row:
     dtype: str
     shape: tuple[int, ...]
     difference: Difference
-    judgment: Judgment | None = None
     note: str = ""
     decades: Mapping[str, int] = field(default_factory=dict)
     module: str = ""
@@ -62,64 +62,63 @@ class Row:
         # NaN equals NaN here, so that a model that computes nothing else would always be right.
         if self.note.startswith(_ALL_NAN):
             return False
-        return self.difference.ok if self.judgment is None else self.judgment.ok
+        return self.difference.ok
 
     @property
     def mismatched(self) -> int:
-        """Number of elements that are not within what is allowed."""
-        return self.difference.mismatched if self.judgment is None else self.judgment.wrong
+        """Number of elements that differ more than allowed."""
+        return self.difference.mismatched
+
+    @property
+    def judgment(self) -> Difference | None:
+        """Deprecated: `difference`; None if a tolerance decides."""
+        warnings.warn("judgment is deprecated: use difference", DeprecationWarning, stacklevel=2)
+        return None if self.difference.by_tolerance else self.difference
 
 
-@dataclass(frozen=True)
-class Judge:
-    """Judges results by torch's own error, or by tolerances.
+def compared_row(
+    place: tuple[int, str, str],
+    dtype: str,
+    arrays: tuple[Array, Array, Array | None],
+    tolerances: Tolerances = None,
+) -> Row:
+    """Return the row of a result.
 
-    Attributes:
-        tolerances: The user's tolerances.
+    Args:
+        place: Call, output and execution.
+        dtype: torch's dtype.
+        arrays: The result, that of the reference, and that in float64 or None.
+        tolerances: The user's tolerances; None for torch's own error, if there is a float64 result.
     """
-
-    tolerances: Tolerances
-
-    def row(self, place: tuple[int, str, str], dtype: str, arrays: Sequence[Array | None]) -> Row:
-        """Return the row of a result.
-
-        Args:
-            place: Call, output and execution.
-            dtype: torch's dtype.
-            arrays: The result, that of the reference, and that in float64 or None.
-        """
-        actual, wanted, ideal = arrays
-        assert actual is not None
-        assert wanted is not None
-        tolerance = tolerance_of(place[1], dtype, self.tolerances)
-        found = None
-        if self.tolerances is None and ideal is not None:
-            found = judge(actual, wanted, ideal)
-        made = difference(actual, wanted, tolerance)
-        decades = error_decades(actual, wanted)
-        return Row(*place, dtype, wanted.shape, made, found, _note(wanted), decades)
-
-    def value(self, pair: ValuePair) -> Row:
-        """Return the row of a value inside of the graph."""
-        arrays = pair.actual, pair.expected, pair.ideal
-        place = pair.call, pair.name, pair.execution
-        row = self.row(place, pair.expected.dtype.name, arrays)
-        return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
-
-    def statement(self, rows: Sequence[Row]) -> str:
-        """Return the allowed errors in words."""
-        if any(row.judgment is not None for row in rows):
-            return STATEMENT.removeprefix("allowed: ")
-        if self.tolerances is not None:
-            return f"the given tolerances, {self.tolerances}"
-        return "the tolerances of torch.testing.assert_close for each dtype"
+    actual, expected, ideal = arrays
+    tolerance = tolerance_of(place[1], dtype, tolerances)
+    compared = difference(actual, expected, ideal if tolerances is None else None, tolerance)
+    decades = error_decades(actual, expected)
+    return Row(*place, dtype, expected.shape, compared, _note(expected), decades)
 
 
-def _note(wanted: Array) -> str:
+def value_row(pair: ValuePair, tolerances: Tolerances) -> Row:
+    """Return the row of a value inside of the graph."""
+    arrays = pair.actual, pair.expected, pair.ideal
+    place = pair.call, pair.name, pair.execution
+    row = compared_row(place, pair.expected.dtype.name, arrays, tolerances)
+    return replace(row, module=pair.module, module_class=pair.module_class, step=pair.step)
+
+
+def allowed_errors(rows: Sequence[Row], tolerances: Tolerances) -> str:
+    """Return the allowed errors in words."""
+    if any(not row.difference.by_tolerance for row in rows):
+        return STATEMENT.removeprefix("allowed: ")
+    if tolerances is not None:
+        return f"the given tolerances, {tolerances}"
+    return "the tolerances of torch.testing.assert_close for each dtype"
+
+
+def _note(expected: Array) -> str:
     """Return what is unusual about a result of the reference."""
-    if not is_floating(wanted) or not wanted.size:
+    if not is_floating(expected) or not expected.size:
         return ""
-    parts = wanted.real, wanted.imag
+    parts = expected.real, expected.imag
     undefined = np.isnan(parts[0]) | np.isnan(parts[1])
     if undefined.all():
         return f"{_ALL_NAN}, in the reference too"
@@ -141,20 +140,20 @@ def value_text(row: Row) -> str:
 
 
 def cells(row: Row) -> Sequence[object]:
-    """Return the numbers of a row, as many as `NUMBERS`, and its verdict."""
-    diff, found = row.difference, row.judgment
+    """Return the numbers of a row, as many as `NUMBERS`, and what differs."""
+    diff = row.difference
     if diff.problem:
         return *("-" for _ in NUMBERS), diff.problem
-    verdict = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
+    result = "ok" if row.ok else f"{row.mismatched} of {diff.size} differ"
     numbers = [f"{diff.max_abs:.2e}", f"{diff.max_rel:.2e}", f"{diff.ulps:.1f}"]
     numbers += [f"{diff.cosine:.6f}", f"{diff.sqnr:.1f}"]
-    numbers += ["-", "-"] if found is None else [f"{found.error:.1e}", f"{found.own:.1e}"]
-    return *numbers, "; ".join(filter(None, (verdict, row.note)))
+    numbers += ["-" if np.isnan(x) else f"{x:.1e}" for x in (diff.error, diff.torch_error)]
+    return *numbers, "; ".join(filter(None, (result, row.note)))
 
 
 def badness(row: Row) -> tuple[bool, float]:
     """Return a key that is larger for a row with a larger error, relative to torch's own."""
-    if row.judgment is None:
-        return not row.ok, row.difference.max_abs
+    diff = row.difference
     # torch is exact in some results.
-    return not row.ok, row.judgment.error / (row.judgment.own or 1e-30)
+    error = diff.max_abs if diff.by_tolerance else diff.error / (diff.torch_error or 1e-30)
+    return not row.ok, error

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import OpOverload
 
+UNRUNNABLE = "the exported program cannot be run"
 Call = Callable[[Any, Sequence[Any], int | None], Any]
 """Runs a graph on operands, in a step of a loop or None outside of loops."""
 
@@ -61,53 +62,6 @@ RUNS: dict[str, Callable[..., Any]] = {
 """Function by the name of torch's operator: it takes a `Call` and the operator's arguments."""
 
 
-class StepInterpreter(fx.Interpreter):
-    """Runs a program with the steps of control flow one by one.
-
-    Attributes:
-        path: Path of the graph that runs; empty for the outermost.
-        steps: The iterations of the loops around it, outermost first.
-    """
-
-    def __init__(
-        self, module: fx.GraphModule, path: str, steps: tuple[int, ...], paths: dict[int, str]
-    ) -> None:
-        """Start a run.
-
-        Args:
-            module: The graph.
-            path: As the attribute.
-            steps: As the attribute.
-            paths: The path of each graph of the program, by its id.
-        """
-        super().__init__(module)
-        self.path, self.steps, self._paths = path, steps, paths
-
-    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
-        """Return the interpreter of a graph that control flow calls."""
-        return StepInterpreter(graph, path, steps, self._paths)
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator, or the steps of control flow."""
-        run = RUNS.get(str(target))
-        if run is None:
-            return super().call_function(target, args, kwargs)
-        return run(self._call, *args, **kwargs)
-
-    def _call(self, graph: fx.GraphModule, operands: Sequence[Any], step: int | None) -> Any:
-        steps = self.steps if step is None else (*self.steps, step)
-        inner = self.inner(graph, self._paths.get(id(graph), ""), steps)
-        return inner.run(*operands, enable_io_processing=False)
-
-
-def paths_of(program: ExportedProgram) -> dict[int, str]:
-    """Map the ids of a program's graphs to their paths; empty if there is no control flow."""
-    module = program.graph_module
-    if not any(str(node.target) in RUNS for node in module.graph.nodes):
-        return {}
-    return {id(one): path for path, one in module.named_modules()}
-
-
 @dataclass(frozen=True)
 class BodyCall:
     """A call of a graph by control flow.
@@ -125,12 +79,68 @@ class BodyCall:
     operands: tuple[Any, ...]
 
 
-def body_calls(program: ExportedProgram, inputs: Sequence[Any]) -> list[BodyCall]:
-    """Run a program, and return the calls of the graphs of its control flow, in order.
+class _Steps(fx.Interpreter):
+    """Runs a graph with the steps of control flow one by one."""
+
+    def __init__(
+        self,
+        call: BodyCall,
+        paths: Mapping[int, str],
+        on_call: Callable[[BodyCall], None],
+        on_result: Callable[[BodyCall, fx.Node, Any], None],
+    ) -> None:
+        super().__init__(call.graph)
+        self._of, self._paths, self._on_call, self._on_result = call, paths, on_call, on_result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = RUNS.get(str(target))
+        if run is None:
+            return super().call_function(target, args, kwargs)
+        return run(self._run_inner, *args, **kwargs)
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if self._of.path and n.op == "call_function":
+            self._on_result(self._of, n, result)
+        return result
+
+    def _run_inner(self, graph: fx.GraphModule, operands: Sequence[Any], step: int | None) -> Any:
+        steps = self._of.steps if step is None else (*self._of.steps, step)
+        call = BodyCall(graph, self._paths.get(id(graph), ""), steps, tuple(operands))
+        self._on_call(call)
+        inner = _Steps(call, self._paths, self._on_call, self._on_result)
+        return inner.run(*operands, enable_io_processing=False)
+
+
+def run_steps(
+    program: ExportedProgram,
+    inputs: Sequence[Any],
+    *,
+    on_call: Callable[[BodyCall], None] = lambda _: None,
+    on_result: Callable[[BodyCall, fx.Node, Any], None] = lambda *_: None,
+) -> None:
+    """Run a program with the steps of its control flow one by one, if it has any.
 
     Args:
         program: The program.
         inputs: The values of its placeholders, in order.
+        on_call: Called before each graph of control flow runs.
+        on_result: Called with each operator in these graphs and its result.
+
+    Raises:
+        ComparisonError: If the program cannot be run.
+    """
+    module = program.graph_module
+    if not any(str(node.target) in RUNS for node in module.graph.nodes):
+        return
+    paths = {id(one): path for path, one in module.named_modules()}
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
+        main = _Steps(BodyCall(module, "", (), ()), paths, on_call, on_result)
+        main.run(*inputs, enable_io_processing=False)
+
+
+def body_calls(program: ExportedProgram, inputs: Sequence[Any]) -> list[BodyCall]:
+    """Run a program, and return the calls of the graphs of its control flow, in order.
 
     Returns:
         The calls; none if an operator draws random numbers, so that another run has other values.
@@ -138,35 +148,11 @@ def body_calls(program: ExportedProgram, inputs: Sequence[Any]) -> list[BodyCall
     Raises:
         ComparisonError: If the program cannot be run.
     """
-    found: list[BodyCall] = []
+    calls: list[BodyCall] = []
     graphs = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
-    if any(draws(n.target, n.args, n.kwargs) for graph in graphs for n in graph.graph.nodes):
-        return found
-    if not (paths := paths_of(program)):
-        return found
-    failures = failures_as(ComparisonError, "the exported program cannot be run")
-    with failures, torch.no_grad():
-        recorder = _Recorder(program.graph_module, "", (), paths)
-        recorder.found = found
-        recorder.run(*inputs, enable_io_processing=False)
-    return found
-
-
-class _Recorder(StepInterpreter):
-    """Records the calls."""
-
-    found: list[BodyCall]
-
-    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
-        made = _Recorder(graph, path, steps, self._paths)
-        made.found = self.found
-        return made
-
-    def run(self, *args: Any, **options: Any) -> Any:
-        # The graph without a path is the program, which no control flow calls.
-        if self.path and isinstance(self.module, fx.GraphModule):
-            self.found.append(BodyCall(self.module, self.path, self.steps, args))
-        return super().run(*args, **options)
+    if not any(draws(n.target, n.args, n.kwargs) for graph in graphs for n in graph.graph.nodes):
+        run_steps(program, inputs, on_call=calls.append)
+    return calls
 
 
 _SWITCHES = ("train", "training", "dropout_p", "dropout")
@@ -180,6 +166,6 @@ def draws(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     arguments = target._schema.arguments
-    given = {a.name: a.default_value for a in arguments}
-    given |= {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
-    return not any(name in given and not given[name] for name in _SWITCHES)
+    values = {a.name: a.default_value for a in arguments}
+    values |= {**dict(zip((a.name for a in arguments), args, strict=False)), **kwargs}
+    return not any(name in values and not values[name] for name in _SWITCHES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
@@ -32,11 +32,11 @@ def random_inputs(session: Session, seed: int = 0) -> dict[str, Array]:
         ComparisonError: If a size of an input is not known.
     """
     sizes = session.example_sizes({})
-    rng, made = np.random.default_rng(seed), {}
+    rng, arrays = np.random.default_rng(seed), {}
     for info in session.inputs:
         dims = [dim if isinstance(dim, int) else sizes.get(str(dim)) for dim in info.dims]
-        known = tuple(size for size in dims if size is not None)
-        if len(known) < len(dims):
+        shape = tuple(size for size in dims if size is not None)
+        if len(shape) < len(dims):
             raise ComparisonError(f"input {info.name!r} is {info.type_text}: give inputs=")
-        made[info.name] = random_array(info.dtype, known, rng)
-    return made
+        arrays[info.name] = random_array(info.dtype, shape, rng)
+    return arrays

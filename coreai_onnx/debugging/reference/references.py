@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -15,15 +15,19 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.debugging.reference.random_inputs import random_inputs
 from coreai_onnx.debugging.reference.torch_side import (
-    EagerModule,
     Expected,
     InputSet,
     arguments_of,
+    by_parameter,
+    copied,
     feeds_of,
+    leaves_of_result,
     reference_of,
 )
-from coreai_onnx.debugging.reference.true_values import tensor_of
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.debugging.reference.torch_values import tensor_of
+from coreai_onnx.debugging.reference.widened import Widened
+from coreai_onnx.errors import ComparisonError, failures_as
+from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
@@ -42,48 +46,43 @@ _TRAINS = (
 """Layers that compute something else in training mode."""
 
 
-class Reference(Protocol):
-    """Computes the expected results of each call."""
-
-    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
-        """Return the results of the next call."""
-
-    def feeds(
-        self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> dict[str, object]:
-        """Return the arguments by the names of a session's inputs."""
-
-    def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
-        """Yield each output of a session with the value that the reference has for it.
-
-        Raises:
-            ComparisonError: If the reference has another number of outputs.
-        """
-
-    @property
-    def notes(self) -> Iterator[str]:
-        """What makes results of the reference unsuitable for a comparison."""
-
-
 class TorchReference:
-    """A module that is run eagerly."""
+    """A copy of a module that is run eagerly, keeping its buffers between calls.
+
+    In float64, each call starts from torch's own buffers.
+    """
 
     def __init__(self, subject: object) -> None:
-        """Copy the module.
+        """Copy the module, so that the user's buffers do not change.
 
         Args:
             subject: A module, an ``ExportedProgram``, or what else ``convert`` accepts.
         """
         self._module = reference_of(subject)
-        self._eager = EagerModule(self._module)
+        self._copy = copied(self._module)
         self._random: dict[str, None] = {}
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Expected:
-        """Return the results of the next call, in float64 too."""
-        expected = self._eager.call(args, kwargs)
-        if expected.widened is not None:
-            self._random |= expected.widened.random
-        return expected
+        """Return the results of the next call, in float64 too; the arguments are not changed.
+
+        Raises:
+            ComparisonError: If the module fails on the arguments.
+        """
+        # The module may write to its arguments, and the caller passes the same ones to the model.
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
+        widened = Widened()
+        with torch.no_grad():
+            with failures_as(ComparisonError, "the module fails on the arguments"), widened:
+                result = self._copy(*args, **kwargs)
+            leaves = [leaf for leaf in leaves_of_result(result) if not isinstance(leaf, str)]
+            # An output that shares memory with a buffer changes in the next call.
+            outputs = [widened.copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+            buffers = self._copy.named_buffers()
+            states: dict[str, object] = {name: widened.copy(buffer) for name, buffer in buffers}
+        bound = by_parameter(self._copy, args, kwargs)
+        states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
+        self._random |= widened.random
+        return Expected(tuple(outputs), states, args, kwargs, widened)
 
     def feeds(
         self, session: Session, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -92,7 +91,11 @@ class TorchReference:
         return feeds_of(session, self._module, args, kwargs)
 
     def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
-        """Yield each output with the value that torch returned or wrote to an input."""
+        """Yield each output with the value that torch returned or wrote to an input.
+
+        Raises:
+            ComparisonError: If the module returned another number of values.
+        """
         mutated = session.mutated_inputs
         returned = [info for info in session.outputs if info.name not in mutated]
         _check_count(len(expected.outputs), returned, "the module returned {} values")
@@ -141,13 +144,20 @@ class SessionReference:
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def leaves(self, session: Session, expected: Expected) -> Iterator[tuple[TensorInfo, object]]:
-        """Yield each output with that of the other model: of the same name, or else in order."""
+        """Yield each output with that of the other model: of the same name, or else in order.
+
+        Raises:
+            ComparisonError: If the other model has another number of outputs.
+        """
         _check_count(len(expected.outputs), session.outputs, "the reference has {} outputs")
         named = dict(zip((x.name for x in self._session.outputs), expected.outputs, strict=True))
         if named.keys() == {info.name for info in session.outputs}:
             yield from ((info, named[info.name]) for info in session.outputs)
         else:
             yield from zip(session.outputs, expected.outputs, strict=True)
+
+
+Reference = TorchReference | SessionReference
 
 
 def _check_count(count: int, infos: Sequence[TensorInfo], text: str) -> None:
@@ -228,14 +238,13 @@ def calls_of(
         ComparisonError: If there is no example, and random inputs cannot be made.
     """
     try:
-        known = record_of(model, reference)
+        record: ExportRecord | None = record_of(model, reference)
     except ComparisonError:
         # A model without a record can still be run on random inputs.
-        known = None
-    example = None if known is None else known.example
+        record = None
+    example = None if record is None else record.example
     if inputs is not None or example is not None:
         return _split(inputs, example)
-    made = random_inputs(Session(model, kernels=False, custom_ops=custom_ops))
+    arrays = random_inputs(Session(model, kernels=False, custom_ops=custom_ops))
     torch_side = not isinstance(reference, str | PathLike | bytes | onnx.ModelProto | ir.Model)
-    arrays = made.values()
-    return [(tuple(map(tensor_of, arrays)) if torch_side else tuple(arrays), {})]
+    return [(tuple(map(tensor_of, arrays.values())) if torch_side else tuple(arrays.values()), {})]

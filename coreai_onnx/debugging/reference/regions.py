@@ -1,4 +1,4 @@
-"""A graph that is cut at every value that torch knows, so that each region can be judged alone.
+"""A graph that is cut at every value that torch knows, so that each region can be checked alone.
 
 A *region* is a value and the nodes that compute it from values that torch knows. In the cut graph,
 each of these values is an input, which is fed with torch's own result, and an output, which the
@@ -7,14 +7,14 @@ region computes. One run of the cut graph runs all regions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
-from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.model.inventory import attribute_graphs
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.model.python.structure import operands
 
 COMPUTED = "#computed"
 """Suffix of the name of a value that a region computes."""
@@ -42,7 +42,7 @@ class CutGraph:
     """A cut model and its regions.
 
     Attributes:
-        model: The cut model; it shares the weights of the given one.
+        model: The cut model; it shares the weights of the original.
         regions: The regions in graph order.
     """
 
@@ -52,41 +52,33 @@ class CutGraph:
     def alone(self, regions: Iterable[Region]) -> ir.Model:
         """Return a model of some regions only."""
         chosen = list(regions)
-        names = {region.value + COMPUTED for region in chosen}
-        positions = {position for region in chosen for position in region.nodes}
-        model = self.model.clone()
-        graph = model.graph
-        nodes = list(graph)
-        read = {value for position in positions for value in reads_of(nodes[position])}
-        outputs = [value for value in graph.outputs if value.name in names]
-        inputs = [value for value in graph.inputs if value in read]
-        for values, kept in ((graph.outputs, outputs), (graph.inputs, inputs)):
-            values.clear()
-            values.extend(kept)
-        graph.remove(node for i, node in enumerate(nodes) if i not in positions)
-        for name in [name for name, value in graph.initializers.items() if value not in read]:
-            del graph.initializers[name]
+        read = {name for region in chosen for name in region.inputs}
+        computed = {region.value + COMPUTED for region in chosen}
+        whole = self.model.graph
+        inputs = [value for value in whole.inputs if value.name in read]
+        outputs = [value for value in whole.outputs if value.name in computed]
+        graph = ir.convenience.extract(whole, inputs, outputs)
+        functions = [function.clone() for function in self.model.functions.values()]
+        model = ir.Model(graph, ir_version=self.model.ir_version, functions=functions)
         RemoveUnusedFunctionsPass()(model)
         return model
 
 
-def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
+def cut(model: ir.Model, feeds: Mapping[str, Array]) -> CutGraph:
     """Cut a model at values.
 
     Args:
         model: The model; it is not changed.
-        known: torch's results by value name. A value whose type in the model differs is not cut.
+        feeds: torch's results by value name. A value whose type in the model differs is not cut.
     """
-    made = model.clone()
+    copy = model.clone()
     # It describes states and sizes of inputs that the cut graph does not have.
-    made.metadata_props.clear()
-    graph = made.graph
+    copy.metadata_props.clear()
+    graph = copy.graph
     at = {node: index for index, node in enumerate(graph)}
-    made_values = {value.name or "": value for node in at for value in node.outputs}
+    values = {value.name or "": value for node in at for value in node.outputs}
     cuts = {
-        name: value
-        for name, value in made_values.items()
-        if name in known and fits(value, known[name])
+        name: value for name, value in values.items() if name in feeds and fits(value, feeds[name])
     }
     inputs = set(graph.inputs)
     regions = [_region(name, value, cuts, inputs, at) for name, value in cuts.items()]
@@ -95,38 +87,38 @@ def cut(model: ir.Model, known: Mapping[str, Array]) -> CutGraph:
         # With a default in the file an input is optional, and would not be fed.
         if name in graph.initializers:
             del graph.initializers[name]
-        if name in known:
-            value.shape = ir.Shape(known[name].shape)
+        if name in feeds:
+            value.shape = ir.Shape(feeds[name].shape)
     graph.outputs.clear()
     for name, value in cuts.items():
-        _separate(graph, value, known[name])
-    return CutGraph(made, tuple(regions))
+        _separate(graph, value, feeds[name])
+    return CutGraph(copy, tuple(regions))
 
 
-def _separate(graph: ir.Graph, value: ir.Value, known: Array) -> None:
+def _separate(graph: ir.Graph, value: ir.Value, array: Array) -> None:
     """Make a value an output, and let its readers read an input of its name."""
     name = value.name
-    dtype = ir.DataType.from_numpy(known.dtype)
-    fed = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(known.shape))
+    dtype = ir.DataType.from_numpy(array.dtype)
+    fed = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(array.shape))
     value.replace_all_uses_with(fed)
     if fed.uses():
         graph.inputs.append(fed)
     value.name = f"{name}{COMPUTED}"
-    # No shape: the judgment is to say that a wrong region computes another one.
+    # No shape: the difference is to say that a wrong region computes another one.
     value.type, value.shape = ir.TensorType(dtype), None
     graph.outputs.append(value)
 
 
-def fits(value: ir.Value, known: Array) -> bool:
+def fits(value: ir.Value, array: Array) -> bool:
     """Return whether the type of a value, as far as the model has it, is that of an array."""
-    if value.dtype is not None and value.dtype != ir.DataType.from_numpy(known.dtype):
+    if value.dtype is not None and value.dtype != ir.DataType.from_numpy(array.dtype):
         return False
     if value.shape is None:
         return True
     sizes = value.shape.dims
-    return len(sizes) == known.ndim and all(
+    return len(sizes) == array.ndim and all(
         not isinstance(size, int) or size == actual
-        for size, actual in zip(sizes, known.shape, strict=True)
+        for size, actual in zip(sizes, array.shape, strict=True)
     )
 
 
@@ -153,16 +145,6 @@ def _region(
         results.add((at[node], current.index() or 0))
         if node not in nodes:
             nodes[node] = None
-            waiting += reads_of(node)
+            waiting += operands(node)
     positions = tuple(sorted(at[node] for node in nodes))
     return Region(name, positions, tuple(read), frozenset(results))
-
-
-def reads_of(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node reads, in its subgraphs too."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        for graph in attribute_graphs(attribute):
-            for inner in graph:
-                yield from reads_of(inner)
-            yield from (value for value in graph.outputs if value.producer() is None)

@@ -12,10 +12,9 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from coreai_onnx.debugging.reference.control_flow import StepInterpreter, paths_of
-from coreai_onnx.debugging.reference.true_values import tensors_of
+from coreai_onnx.debugging.reference.control_flow import BodyCall, run_steps
+from coreai_onnx.debugging.reference.torch_values import tensors_of
 from coreai_onnx.debugging.reference.widened import Widened
-from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.model.inventory import attribute_graphs
 
 _LOOPS = ("Loop", "Scan")
@@ -59,7 +58,7 @@ def add_step_outputs(graph: ir.Graph, names: Collection[str]) -> list[StepOutput
 
 
 def _of_graph(graph: ir.Graph, names: Collection[str], sizes: Collection[str]) -> list[StepOutput]:
-    return [found for node in tuple(graph) for found in _of_node(node, names, sizes)]
+    return [one for node in tuple(graph) for one in _of_node(node, names, sizes)]
 
 
 def _of_node(node: ir.Node, names: Collection[str], sizes: Collection[str]) -> Iterator[StepOutput]:
@@ -69,19 +68,19 @@ def _of_node(node: ir.Node, names: Collection[str], sizes: Collection[str]) -> I
     # These attributes have an entry for each stacked output, and the new ones have none.
     if not graphs or any(name in node.attributes for name in _SCAN_LAYOUT):
         return
-    found = [[*_of_graph(graph, names, sizes), *_copies(graph, names)] for graph in graphs]
+    outputs = [[*_of_graph(graph, names, sizes), *_copies(graph, names)] for graph in graphs]
     if node.op_type in _LOOPS:
-        kept = [one for one in found[0] if _is_stackable(one, sizes)]
+        stacked = [one for one in outputs[0] if _is_stackable(one, sizes)]
         # Loop and Scan stack what their body returns after the carried values.
-        graphs[0].outputs.extend(one.outer for one in kept)
-        yield from _raised(node, [replace(one, stacked=True) for one in kept])
+        graphs[0].outputs.extend(one.outer for one in stacked)
+        yield from _raised(node, [replace(one, stacked=True) for one in stacked])
     elif node.op_type == "If":
         # Both branches of an ONNX If return the same number of outputs.
         for index, graph in enumerate(graphs):
-            for position, branch in enumerate(found):
-                own = position == index
-                graph.outputs.extend(x.outer if own else _zeros(graph, x) for x in branch)
-        yield from _raised(node, [replace(x, branched=True) for branch in found for x in branch])
+            for position, branch in enumerate(outputs):
+                same = position == index
+                graph.outputs.extend(x.outer if same else _zeros(graph, x) for x in branch)
+        yield from _raised(node, [replace(x, branched=True) for branch in outputs for x in branch])
 
 
 def _copies(graph: ir.Graph, names: Collection[str]) -> Iterator[StepOutput]:
@@ -96,19 +95,19 @@ def _copies(graph: ir.Graph, names: Collection[str]) -> Iterator[StepOutput]:
                 yield StepOutput(value, _typed(copy.outputs[0], value))
 
 
-def _raised(node: ir.Node, found: Sequence[StepOutput]) -> Iterator[StepOutput]:
+def _raised(node: ir.Node, inner: Sequence[StepOutput]) -> Iterator[StepOutput]:
     """Append outputs to a node for what its graphs return."""
     count = len(node.outputs)
-    node.resize_outputs(count + len(found))
-    for one, outer in zip(found, node.outputs[count:], strict=True):
+    node.resize_outputs(count + len(inner))
+    for one, outer in zip(inner, node.outputs[count:], strict=True):
         outer.name = f"{one.inner.name}#{one.level + 1}"
         yield replace(one, outer=_typed(outer, one.inner), level=one.level + 1)
 
 
-def _typed(made: ir.Value, like: ir.Value) -> ir.Value:
+def _typed(value: ir.Value, like: ir.Value) -> ir.Value:
     assert like.dtype is not None
-    made.type = ir.TensorType(like.dtype)
-    return made
+    value.type = ir.TensorType(like.dtype)
+    return value
 
 
 def _zeros(graph: ir.Graph, one: StepOutput) -> ir.Value:
@@ -128,10 +127,10 @@ def _is_stackable(one: StepOutput, sizes: Collection[str]) -> bool:
     assert one.inner.shape is not None
     # The sizes of the inputs are those of the whole call; another dim may change from step to step,
     # and a Loop can only stack equal shapes.
-    known = all(isinstance(d, int) or (str(d) in sizes) for d in one.inner.shape)
+    same = all(isinstance(d, int) or (str(d) in sizes) for d in one.inner.shape)
     # In steps that take the other branch, zeros must have the same shape.
     numbers = all(isinstance(d, int) for d in one.inner.shape)
-    return not one.stacked and (numbers if one.branched else known)
+    return not one.stacked and (numbers if one.branched else same)
 
 
 Steps = dict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]]
@@ -139,11 +138,7 @@ Steps = dict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]]
 
 
 def step_values(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, Steps]:
-    """Return the values in the graphs that the nodes of a program call.
-
-    Args:
-        program: The program.
-        inputs: The values of its placeholders, in order.
+    """Return the values in the graphs that the nodes of a program call on ``inputs``.
 
     Returns:
         Steps by path of the graph and FX node, ``while_loop_body_graph_0/mul``. Empty if operators
@@ -152,32 +147,13 @@ def step_values(program: ExportedProgram, inputs: Sequence[Any]) -> dict[str, St
     Raises:
         ComparisonError: If the program cannot be run.
     """
-    if not (paths := paths_of(program)):
-        return {}
-    found: dict[str, Steps] = {}
-    failures = failures_as(ComparisonError, "the exported program cannot be run")
-    with failures, torch.no_grad(), Widened() as widened:
-        interpreter = _Interpreter(program.graph_module, "", (), paths)
-        interpreter.found, interpreter.widened = found, widened
-        interpreter.run(*inputs, enable_io_processing=False)
-    return {} if widened.random else found
+    values: dict[str, Steps] = {}
+    with Widened() as widened:
 
+        def keep(call: BodyCall, node: fx.Node, result: Any) -> None:
+            for name, tensor in tensors_of(node, result):
+                pair = tensor.detach(), widened.ideal(tensor).detach()
+                values.setdefault(f"{call.path}/{name}", {})[call.steps] = pair
 
-class _Interpreter(StepInterpreter):
-    """Keeps the values inside of control flow."""
-
-    found: dict[str, Steps]
-    widened: Widened
-
-    def inner(self, graph: fx.GraphModule, path: str, steps: tuple[int, ...]) -> StepInterpreter:
-        made = _Interpreter(graph, path, steps, self._paths)
-        made.found, made.widened = self.found, self.widened
-        return made
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if self.path and n.op == "call_function":
-            for name, tensor in tensors_of(n, result):
-                pair = tensor.detach(), self.widened.ideal(tensor).detach()
-                self.found.setdefault(f"{self.path}/{name}", {})[self.steps] = pair
-        return result
+        run_steps(program, inputs, on_result=keep)
+    return {} if widened.random else values

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.widened import Widened
-from coreai_onnx.debugging.verdict.difference import Array
 from coreai_onnx.errors import ComparisonError, InputError
 from coreai_onnx.export.capture.arguments import as_arguments
 from coreai_onnx.export.capture.subjects import as_module
@@ -81,44 +81,6 @@ def reference_of(subject: object) -> torch.nn.Module:
     return subject if isinstance(subject, torch.jit.ScriptModule) else as_module(subject)
 
 
-class EagerModule:
-    """A copy of a module that is called once per input set, keeping its buffers between calls.
-
-    In float64, each call starts from torch's own buffers.
-    """
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        """Copy the module, so that the user's buffers do not change."""
-        self._module = copied(module)
-
-    def call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Expected:
-        """Call the copy with clones of the tensors.
-
-        Outputs are copied too: an output that shares memory with a buffer changes in the next call.
-
-        Raises:
-            ComparisonError: If the module fails on the arguments.
-        """
-        # The module may write to its arguments, and the caller passes the same ones to the model.
-        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, (args, dict(kwargs)))
-        widened = Widened()
-        with torch.no_grad():
-            try:
-                with widened:
-                    result = self._module(*args, **kwargs)
-            except Exception as error:  # the user's module may raise anything
-                raise ComparisonError(
-                    f"the module fails on the arguments: {type(error).__name__}: {error}"
-                ) from error
-            leaves = [leaf for leaf in _leaves(result) if not isinstance(leaf, str)]
-            outputs = [widened.copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-            buffers = self._module.named_buffers()
-            states: dict[str, object] = {name: widened.copy(buffer) for name, buffer in buffers}
-        bound = _by_parameter(self._module, args, kwargs)
-        states |= {name: value for name, value in bound.items() if isinstance(value, torch.Tensor)}
-        return Expected(tuple(outputs), states, args, kwargs, widened)
-
-
 def feeds_of(
     session: Session,
     module: torch.nn.Module,
@@ -134,27 +96,27 @@ def feeds_of(
     Raises:
         ComparisonError: If leaves and inputs do not match.
     """
-    known = {info.name for info in session.inputs} | set(session.states)
-    named = {name: value for name, value in kwargs.items() if name in known and _is_leaf(value)}
+    names = {info.name for info in session.inputs} | set(session.states)
+    named = {name: value for name, value in kwargs.items() if name in names and _is_leaf(value)}
     rest = {
         name: value
-        for name, value in _by_parameter(module, args, kwargs).items()
+        for name, value in by_parameter(module, args, kwargs).items()
         if name not in named
     }
     feeds = _in_order(session, named, rest)
     if feeds is None:
-        by_name = {name: value for name, value in rest.items() if name in known and _is_leaf(value)}
+        by_name = {name: value for name, value in rest.items() if name in names and _is_leaf(value)}
         feeds = _in_order(
             session, named | by_name, {n: v for n, v in rest.items() if n not in by_name}
         )
     if feeds is None:
-        given = ", ".join(
+        leaves = ", ".join(
             f"{name} ({type(value).__name__})" for name, value in (named | rest).items()
         )
         expected = "\n".join(f"    {info}" for info in session.inputs) or "    nothing"
         raise ComparisonError(
             "the module's arguments do not match the model's inputs\n"
-            f"  given {given}\n  inputs\n{expected}"
+            f"  given {leaves}\n  inputs\n{expected}"
         )
     return feeds
 
@@ -178,7 +140,7 @@ def _in_order(
 ) -> dict[str, object] | None:
     """Match the remaining leaves to the inputs without a value, if their numbers are equal."""
     free = [info.name for info in session.inputs if info.name not in named]
-    leaves = [leaf for value in rest.values() for leaf in _leaves(value)]
+    leaves = [leaf for value in rest.values() for leaf in leaves_of_result(value)]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     # Numbers and flags may be inputs of the model, or constants of the export.
     for candidates in (leaves, tensors):
@@ -187,7 +149,7 @@ def _in_order(
     return None
 
 
-def _by_parameter(
+def by_parameter(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> dict[str, object]:
     """Return arguments by parameter name, in the order of an export: keyword arguments last."""
@@ -208,16 +170,16 @@ def _is_leaf(value: object) -> bool:
     return isinstance(value, torch.Tensor | bool | int | float)
 
 
-def _leaves(value: object) -> list[object]:
+def leaves_of_result(value: object) -> list[object]:
     """Flatten tuples, lists, dicts, registered classes and dataclasses; None is left out."""
     leaves: list[object] = []
     for leaf in pytree.tree_leaves(value):
         # pytree takes apart only dataclasses that are registered with it.
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for entry in dataclasses.fields(leaf):
-                leaves += _leaves(getattr(leaf, entry.name))
+                leaves += leaves_of_result(getattr(leaf, entry.name))
         elif isinstance(leaf, Mapping):
-            leaves += _leaves(dict(leaf))
+            leaves += leaves_of_result(dict(leaf))
         elif leaf is not None:
             leaves.append(leaf)
     return leaves

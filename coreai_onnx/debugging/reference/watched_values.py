@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.references import Call, Reference
 from coreai_onnx.debugging.reference.regions import fits
 from coreai_onnx.debugging.reference.step_outputs import (
@@ -16,8 +17,12 @@ from coreai_onnx.debugging.reference.step_outputs import (
     add_step_outputs,
     step_values,
 )
-from coreai_onnx.debugging.reference.true_values import as_stored, results_of, true_values
-from coreai_onnx.debugging.verdict.difference import Array
+from coreai_onnx.debugging.reference.torch_values import (
+    as_stored,
+    leaves_of,
+    results_of,
+    torch_values,
+)
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
 from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
@@ -86,23 +91,24 @@ def value_pairs(
     inner: list[StepOutput] = []
     inside = _inner_origins(model)
     for index, (args, kwargs) in enumerate(calls):
-        truth = true_values(record.program, args, kwargs, (), states)
-        states |= truth.new_states
+        leaves = leaves_of(record.program, args, kwargs)
+        values = torch_values(record.program, leaves, (), states)
+        states |= values.new_states
         known = {
-            name: as_stored(truth.own[of])
+            name: as_stored(values.results[of])
             for name, of in origins.items()
-            if of in truth.own and of not in truth.undetermined
+            if of in values.results and of not in values.undetermined
         }
         # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
-            made, watched = _watched(model, known)
-            inner = add_step_outputs(made.graph, inside)
-            made.graph.outputs.extend(one.outer for one in inner)
+            copy, watched = _watched(model, known)
+            inner = add_step_outputs(copy.graph, inside)
+            copy.graph.outputs.extend(one.outer for one in inner)
             sessions = {
-                name: Session(made, kernels=k, custom_ops=custom_ops)
+                name: Session(copy, kernels=k, custom_ops=custom_ops)
                 for name, k in executions.items()
             }
-        steps = step_values(record.program, truth.inputs) if inner else {}
+        steps = step_values(record.program, values.inputs) if inner else {}
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))
             for name, node in watched.items():
@@ -111,7 +117,7 @@ def value_pairs(
                 if name not in known:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
-                ideal = as_stored(truth.ideal[origins[name]])
+                ideal = as_stored(values.ideal[origins[name]])
                 pair = outputs[name], known[name], ideal
                 yield ValuePair(index, name, execution, module, kind, *pair)
             yield from _step_pairs((index, execution), inner, inside, steps, outputs)
@@ -135,15 +141,7 @@ def _step_pairs(
     steps: Mapping[str, Steps],
     outputs: Outputs,
 ) -> Iterator[ValuePair]:
-    """Yield the values in the graphs of nodes, step by step.
-
-    Args:
-        run: Call and execution.
-        inner: The values.
-        origins: The result that each of them is.
-        steps: torch's results.
-        outputs: The outputs of the model.
-    """
+    """Yield the values in the graphs of nodes, step by step; ``run`` is call and execution."""
     index, execution = run
     for one in inner:
         name, node = one.inner.name or "", one.inner.producer()
@@ -153,27 +151,23 @@ def _step_pairs(
         for place, pair in steps.get(origins[name], {}).items():
             own, ideal = map(as_stored, pair)
             step = place[0] if one.stacked else None
-            found = actual if step is None else _step_of(actual, step)
-            yield ValuePair(index, name, execution, module, kind, found, own, ideal, step)
-
-
-def _step_of(stacked: Array, step: int) -> Array:
-    """Return one step, or an empty array if the loop of the model ended earlier."""
-    found: Array = stacked[step] if step < len(stacked) else stacked[:0]
-    return found
+            value = actual
+            if step is not None:  # empty if the loop of the model ended earlier
+                value = actual[step] if step < len(actual) else actual[:0]
+            yield ValuePair(index, name, execution, module, kind, value, own, ideal, step)
 
 
 def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dict[str, ir.Node]]:
     """Return a model with known values as further outputs, and the nodes that compute them."""
-    made = model.clone()
-    present = set(made.graph.outputs)
+    copy = model.clone()
+    present = set(copy.graph.outputs)
     watched = {}
-    for node in made.graph:
+    for node in copy.graph:
         for value in node.outputs:
             name = value.name or ""
             # ONNX does not allow two outputs of one name.
             if name in known and value not in present and fits(value, known[name]):
                 value.type = ir.TensorType(ir.DataType.from_numpy(known[name].dtype))
-                made.graph.outputs.append(value)
+                copy.graph.outputs.append(value)
                 watched[name] = node
-    return made, watched
+    return copy, watched

@@ -26,6 +26,11 @@ WIDE = {
 """The dtypes that are widened, and what to."""
 
 
+def widened(tensor: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
+    """Return a tensor in float64 or complex128; one that is not floating as it is."""
+    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype), copy=copy)
+
+
 def is_floating(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is real or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
@@ -54,8 +59,8 @@ class Widened(TorchDispatchMode):
 
     def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the float64 result of a tensor; itself in float64 if no operator made it."""
-        found = self._ideals.get(tensor)
-        return tensor.to(WIDE.get(tensor.dtype, tensor.dtype)) if found is None else found
+        ideal = self._ideals.get(tensor)
+        return widened(tensor) if ideal is None else ideal
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor whose float64 result is that of the tensor now."""
@@ -76,7 +81,7 @@ class Widened(TorchDispatchMode):
             self.random[str(func)] = None
             exact = True
         else:
-            tensors = [x for x in pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
+            tensors = [x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)]
             exact = not any(map(is_floating, tensors)) or not all(map(is_floating, written))
         # Before the operator runs: one that works in place overwrites its arguments.
         wide_args = None if exact else pytree.tree_map(self._argument, (args, kwargs))
@@ -104,33 +109,29 @@ class Widened(TorchDispatchMode):
             return WIDE.get(value, value)
         if not isinstance(value, torch.Tensor) or not is_floating(value):
             return value
-        found = self._ideals.get(value)
-        if found is None:
+        ideal = self._ideals.get(value)
+        if ideal is None:
             # A copy also of float64: an operator in place would change the tensor of the module.
-            found = value.detach().to(WIDE.get(value.dtype, value.dtype), copy=True)
+            ideal = widened(value.detach(), copy=True)
             if not isinstance(value, torch.nn.Parameter):  # no forward changes these
-                self._ideals[value] = found
-        return found
+                self._ideals[value] = ideal
+        return ideal
 
     def _keep(self, own: Any, wide: Any) -> None:
         pairs = zip(pytree.tree_leaves(own), pytree.tree_leaves(wide), strict=False)
         for tensor, ideal in pairs:
-            if _is_tensor(tensor) and _is_tensor(ideal) and tensor.shape == ideal.shape:
+            if torch.is_tensor(tensor) and torch.is_tensor(ideal) and tensor.shape == ideal.shape:
                 self._ideals[tensor] = ideal
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the arguments that an operator writes to."""
     if not isinstance(func, OpOverload) or not func._schema.is_mutable:
         return
-    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    bound = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
     for argument in func._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from pytree.tree_leaves(given.get(argument.name))
+            yield from pytree.tree_leaves(bound.get(argument.name))
 
 
 def _result(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from coreai_onnx.composites import Composite
-from coreai_onnx.debugging.verdict.difference import Tolerance, Tolerances, tolerance_of
+from coreai_onnx.debugging.difference import Tolerance, Tolerances, tolerance_of
 from coreai_onnx.delegation.user_kernels.examples import ExampleCall, Shapes, Values, example_calls
 from coreai_onnx.errors import KernelError, LoweringError
 from coreai_onnx.export.compat.torch_names import pytree

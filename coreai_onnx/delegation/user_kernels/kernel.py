@@ -14,7 +14,7 @@ import onnx_ir as ir
 from coreai_onnx.composites import Composite, domain_of
 from coreai_onnx.composites.declaration import USER_DOMAIN
 from coreai_onnx.composites.user_composites import check_declaration
-from coreai_onnx.debugging.verdict.difference import Tolerances
+from coreai_onnx.debugging.difference import Tolerances
 from coreai_onnx.delegation.user_kernels.checking import check_kernel
 from coreai_onnx.delegation.user_kernels.compiling import Source, compiled
 from coreai_onnx.delegation.user_kernels.examples import Shapes

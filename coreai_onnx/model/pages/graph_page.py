@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from html import escape
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
 
-from coreai_onnx.messages import printable
 from coreai_onnx.model.files.saving import write_text
 from coreai_onnx.model.interface import value_type_text
+from coreai_onnx.model.pages.frame import framed
 from coreai_onnx.model.provenance.places import Marked, as_read
 
 Key = tuple[int, str]
@@ -157,38 +153,6 @@ def _embedded(data: object) -> str:
     """Return JSON that no text in it can end: it has no ``<`` and no lone surrogate."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def framed(title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
-    """Return a page with the colors and fonts of all pages.
-
-    Args:
-        title: Title; text.
-        body: Content; markup.
-        styles: Names of files in this package, after ``frame.css``.
-        scripts: Names of files in this package, after ``theme.js``; they run after the content.
-    """
-    style = "".join(map(_asset, ("frame.css", *styles)))
-    script = "\n".join(map(_asset, ("theme.js", *scripts)))
-    # A model may come from anyone: if a name in it passes as markup, it still cannot run a script.
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'"
-    head = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(printable(title))}</title><style>{style}</style>"
-    )
-    content = f"{body}<script>{script}</script>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{content}</body></html>\n'
-
-
-def _asset(name: str) -> str:
-    return (files("coreai_onnx.model.pages") / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """Return the hash by which a content security policy names an inline script or style."""
-    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
 _GRADIENT = ({"stop": 0, "bgColor": "#fff4e6"}, {"stop": 1, "bgColor": "#e8590c"})

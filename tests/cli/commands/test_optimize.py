@@ -138,7 +138,7 @@ def test_a_record_of_another_conversion(
 ) -> None:
     OnnxProgram({"main": counter_model()}).save(tmp_path / "m.onnx")
     assert main(recorded) == 2
-    assert "the record does not know the input" in capsys.readouterr().err
+    assert "the record has no value for the input" in capsys.readouterr().err
 
 
 def test_a_record_of_one_of_several_entrypoints(

@@ -1,4 +1,4 @@
-"""Guilty nodes and lines."""
+"""Wrong nodes and lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import torch
 import coreai_onnx
 from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.delegation import to_edge
-from coreai_onnx.errors import ComparisonError, LoadError, SaveError
+from coreai_onnx.errors import ComparisonError, KernelsNotBuiltError, LoadError, SaveError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.libraries.library import ENVIRONMENT_VARIABLE
 from tests.debugging.small_reference import Small, converted
 from tests.debugging.wrong_kernel import build_wrong_library
 from tests.delegation.demo_backend import Tagging
@@ -50,11 +51,11 @@ def test_a_wrong_operator_is_found_with_its_line(dtype: torch.dtype) -> None:
     program = converted(dtype)
     node_of(program, "Add").op_type = "Sub"
     (finding,) = blame(program, kernels=False).findings
-    (suspect,) = finding.nodes
-    assert (finding.kind, suspect.op) == ("graph", "Sub")
-    assert suspect.where.code == "hidden = torch.tanh(hidden) + x"
-    assert re.fullmatch(r".*small_reference\.py:\d+", suspect.where.source)
-    assert finding.lines == (suspect.where.source,)
+    (node,) = finding.nodes
+    assert (finding.kind, node.op) == ("graph", "Sub")
+    assert node.where.code == "hidden = torch.tanh(hidden) + x"
+    assert re.fullmatch(r".*small_reference\.py:\d+", node.where.source)
+    assert finding.lines == (node.where.source,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -118,7 +119,7 @@ def test_a_region_that_cannot_run_is_found() -> None:
     node_of(program, "Softmax").attributes["axis"] = ir.AttrInt64("axis", 7)
     (finding,) = blame(program, kernels=False).findings
     assert [node.op for node in finding.nodes] == ["Softmax"]
-    assert "cannot run" in finding.judgment.problem
+    assert "cannot run" in finding.difference.problem
 
 
 class Counter(torch.nn.Module):
@@ -183,7 +184,7 @@ class Noise(torch.nn.Module):
         return (x + torch.rand_like(x)).sin()
 
 
-def test_random_results_are_not_judged_and_what_reads_them_is() -> None:
+def test_random_results_are_not_compared_and_what_reads_them_is() -> None:
     with pytest.warns(coreai_onnx.errors.RandomnessWarning):
         program = coreai_onnx.convert(Noise(), (torch.randn(2, 3),))
     found = blame(program, kernels=False)
@@ -244,7 +245,7 @@ def test_the_reproduction_runs_without_this_package(tmp_path: Path) -> None:
 def test_errors_say_what_is_missing() -> None:
     with pytest.raises(ComparisonError, match="no record"):
         blame(linear_model())
-    with pytest.raises(ComparisonError, match="does not know the input"):
+    with pytest.raises(ComparisonError, match="has no value for the input"):
         blame(coreai_onnx.convert(Counter(), (torch.randn(4),)), converted().record())
     with pytest.raises(ComparisonError, match="cannot be run"):
         blame(converted(), None, torch.randn(3, 7), kernels=False)
@@ -259,7 +260,7 @@ class Twice(torch.nn.Module):
         return self.last(self.first(x)).tanh()
 
 
-def test_an_externalized_module_is_judged_as_one_node(tmp_path: Path) -> None:
+def test_an_externalized_module_is_compared_as_one_node(tmp_path: Path) -> None:
     module, x = Twice().eval(), torch.randn(3, 8)
     program = coreai_onnx.convert(module, (x,), externalize_modules=[Small])
     assert blame(program, kernels=False).clean
@@ -315,3 +316,53 @@ def test_a_wrong_part_lists_the_lines_of_its_debug_handles(tmp_path: Path) -> No
     lines = [(handle, line.partition("   ")[2]) for handle, line in finding.nodes[0].handles]
     assert lines == [(1, "y = x.sin()"), (2, "z = y + x")]
     assert re.search(r"debug handle 2 +\S*test_blame.py:\d+ +z = y \+ x", str(found))
+
+
+class Pair(torch.nn.Module):
+    def __init__(self, error: float = 0.0) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen += 1
+        return x.exp() + self.seen, x.sin() + self.error
+
+
+def test_each_wrong_output_of_each_call_of_the_export() -> None:
+    x = torch.randn(5)
+    program = coreai_onnx.convert(Pair(), (x,))
+    calls = [(x,), (x + 1,)]
+    assert blame(program, Pair(), calls, kernels=False).clean
+    findings = blame(program, Pair(0.1), calls, kernels=False).findings
+    assert [(one.kind, one.call) for one in findings] == [("export", 0), ("export", 1)]
+    assert len({one.values for one in findings}) == 1
+    assert all(one.difference.mismatched == 5 for one in findings)
+
+
+def test_kernels_that_are_not_built_are_an_error_and_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = converted()
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
+    with pytest.raises(KernelsNotBuiltError):
+        blame(program, kernels=True)
+    assert not blame(program).kernels_checked
+
+
+def test_former_names_of_differences_are_deprecated() -> None:
+    program = converted()
+    node_of(program, "Tanh").op_type = "Sin"
+    result = blame(program, kernels=False)
+    (finding,) = result.findings
+    row = coreai_onnx.compare(program).rows[0]
+    for old, new, name in (
+        (finding, finding.difference, "judgment"),
+        (row, row.difference, "judgment"),
+        (result, result.differences, "judgments"),
+        (result, result.differences, "judgements"),
+        (finding.difference, finding.difference.mismatched, "wrong"),
+        (finding.difference, finding.difference.torch_error, "own"),
+    ):
+        with pytest.warns(DeprecationWarning, match="is deprecated: use"):
+            assert getattr(old, name) == new

@@ -13,7 +13,7 @@ from torch._higher_order_ops.map import map as map_
 import coreai_onnx
 from coreai_onnx.debugging.blaming.blame import Blame, blame
 from coreai_onnx.program import OnnxProgram
-from tests.debugging.blaming.test_descent import other_op
+from tests.debugging.blaming.test_inner_search import other_op
 
 X = torch.linspace(-1, 2, 12).reshape(3, 4)
 
@@ -121,7 +121,7 @@ def test_the_step_is_the_first_in_which_a_node_is_wrong() -> None:
     assert finding.steps == (2,)
 
 
-def test_a_branch_that_does_not_run_is_not_judged() -> None:
+def test_a_branch_that_does_not_run_is_not_compared() -> None:
     program = converted("cond")
     other_op("Cos")(inner_node(program, "Sin"))
     assert blame(program, inputs=(X,), kernels=False).clean
@@ -130,7 +130,7 @@ def test_a_branch_that_does_not_run_is_not_judged() -> None:
     assert [one.op for one in finding.inside] == ["Cos"]
 
 
-def test_the_condition_of_a_loop_is_judged() -> None:
+def test_the_condition_of_a_loop_is_compared() -> None:
     program = converted("loop")
     other_op("LessOrEqual")(inner_node(program, "Less"))
     (finding,) = blame(program, kernels=False).findings
@@ -138,7 +138,7 @@ def test_the_condition_of_a_loop_is_judged() -> None:
     assert finding.steps == (3,)
 
 
-def test_a_function_in_a_body_is_descended_into() -> None:
+def test_functions_in_bodies_are_searched() -> None:
     program = converted("map")
     (norm,) = [f for f in program.model.functions.values() if f.name == "rms_norm"]
     node = next(iter(norm))

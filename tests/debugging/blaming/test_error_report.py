@@ -26,16 +26,16 @@ def data_of(page: Path) -> dict[str, Any]:
 def test_the_worst_of_each_line() -> None:
     program = wrong_program()
     found = coreai_onnx.blame(program, kernels=False)
-    lines = line_errors(found)
+    lines = line_errors(found.model, found.differences)
     code = json.loads(program.model.metadata_props["coreai.code"])
-    bad = [line for line, judgment in lines.items() if not judgment.ok]
+    bad = [line for line, difference in lines.items() if not difference.ok]
     (source,) = bad
     file, _, number = source.rpartition(":")
     assert code[file][number].strip() == "hidden = torch.tanh(hidden) + x"
     assert len(lines) == 3
 
 
-def test_the_page_marks_the_guilty_node(tmp_path: Path) -> None:
+def test_the_page_marks_the_wrong_node(tmp_path: Path) -> None:
     found = coreai_onnx.blame(wrong_program(), kernels=False)
     data = data_of(found.to_html(tmp_path / "b.html", "a title"))
     wrong = [data["ops"][node["op"]] for node in data["nodes"] if "wrong" in node]

@@ -27,5 +27,5 @@ def test_findings_of_later_calls_are_new_ones_only() -> None:
 def test_a_record_of_another_model() -> None:
     model = linear_model()
     model.graph.inputs[0].name = "unheard"
-    with pytest.raises(ComparisonError, match="does not know the input 'unheard'"):
+    with pytest.raises(ComparisonError, match="has no value for the input 'unheard'"):
         RegionSearch(model, converted().record(), kernels=False)

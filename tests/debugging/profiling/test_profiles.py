@@ -51,5 +51,5 @@ def test_every_run_starts_from_the_initial_states() -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(ComparisonError, match="give inputs="):
         coreai_onnx.profile(converted(), None, Small())
-    with pytest.raises(ComparisonError, match="at least one run"):
+    with pytest.raises(ComparisonError, match="runs must be at least 1"):
         coreai_onnx.profile(converted(), (torch.ones(1, 8),), runs=0)

@@ -1,4 +1,4 @@
-"""Verdicts on single results."""
+"""Comparisons of single results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from coreai_onnx.debugging.reference.compared_row import (
     NUMBERS,
-    Judge,
     Row,
     badness,
     cells,
+    compared_row,
     shape_text,
 )
 
@@ -18,7 +18,7 @@ PLACE = (0, "y", "bodies")
 
 def row(actual: object, wanted: object, ideal: object = None, tolerances: object = None) -> Row:
     arrays = [None if x is None else np.asarray(x) for x in (actual, wanted, ideal)]
-    return Judge(tolerances).row(PLACE, arrays[1].dtype.name, arrays)  # type: ignore[arg-type,union-attr]
+    return compared_row(PLACE, arrays[1].dtype.name, arrays, tolerances)  # type: ignore[arg-type,union-attr]
 
 
 def half(*numbers: float) -> np.ndarray:
@@ -32,7 +32,7 @@ def test_torchs_own_error_decides_unless_there_are_tolerances() -> None:
     assert not row(*arrays, tolerances=(0.0, 0.0)).ok
     assert row(*arrays, tolerances=(0.0, 0.01)).ok
     assert not row(half(1.2, 2), *arrays[1:]).ok
-    assert row(half(1, 2), half(1, 2)).judgment is None
+    assert row(half(1, 2), half(1, 2)).difference.by_tolerance
 
 
 def test_nothing_but_nan_is_not_ok() -> None:

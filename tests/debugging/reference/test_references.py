@@ -127,3 +127,38 @@ def test_states_of_another_model_are_carried() -> None:
     assert found.ok
     assert {row.output for row in found.rows} == {"output", "state count"}
     assert Session(program, kernels=False).states == ("count",)
+
+
+def test_the_users_module_and_tensors_are_not_changed() -> None:
+    class Mutating(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.total += x
+            return x.mul_(2)
+
+    module, x = Mutating(), torch.ones(2)
+    eager = TorchReference(module)
+    first, second = eager.call((x,), {}), eager.call((x,), {})
+    assert module.total.tolist() == [0, 0]
+    assert x.tolist() == [1, 1]
+    assert first.states["total"].tolist() == [1, 1]
+    assert second.states["total"].tolist() == [2, 2]
+    assert second.states["x"].tolist() == [2, 2]
+
+
+class Running(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.total.add_(x).view(2)
+
+
+def test_outputs_of_a_call_are_not_those_of_the_next() -> None:
+    eager = TorchReference(Running())
+    first, second = (eager.call((torch.ones(2),), {}) for _ in range(2))
+    assert (first.outputs[0].tolist(), second.outputs[0].tolist()) == ([1, 1], [2, 2])

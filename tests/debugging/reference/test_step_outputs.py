@@ -9,7 +9,7 @@ import torch
 from torch._higher_order_ops import while_loop
 
 from coreai_onnx.debugging.reference.step_outputs import add_step_outputs, step_values
-from coreai_onnx.debugging.reference.true_values import own_values
+from coreai_onnx.debugging.reference.torch_values import own_values
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
@@ -78,7 +78,7 @@ class Doubles(torch.nn.Module):
 def test_steps_of_a_loop(noise: float) -> None:
     x = torch.rand(3)
     program = functional(torch.export.export(Doubles(noise), (x,)))
-    found = step_values(program, own_values(program, (x,), {}).inputs)
+    found = step_values(program, own_values(program, (x,)).inputs)
     if noise:  # another run has other values
         assert not found
         return

@@ -7,9 +7,9 @@ import torch
 from torch._higher_order_ops import scan, while_loop
 
 import coreai_onnx
+from coreai_onnx.debugging.difference import difference
 from coreai_onnx.debugging.reference.references import TorchReference
 from coreai_onnx.debugging.reference.watched_values import ValuePair, value_pairs
-from coreai_onnx.debugging.verdict.yardstick import judge
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
 from tests.support.tolerances import assert_close
@@ -27,7 +27,7 @@ def test_every_value_of_every_call_has_its_counterpart() -> None:
     names = [pair.name for pair in pairs if pair.call == 0]
     assert {"layer_norm", "linear", "tanh", "add"} <= set(names)
     assert names == [pair.name for pair in pairs if pair.call == 1]
-    assert all(judge(p.actual, p.expected, p.ideal).ok for p in pairs)
+    assert all(difference(p.actual, p.expected, p.ideal).ok for p in pairs)
     assert {p.module for p in pairs} == {"norm", "first", "second", ""}
     assert {p.module_class for p in pairs if p.module == "first"} == {"Linear"}
     assert [value.name for value in program.model.graph.outputs] == before
@@ -105,7 +105,7 @@ def test_every_step_inside_of_control_flow_is_compared() -> None:
     x = torch.rand(3, 4)
     program = coreai_onnx.convert(Steps(), (x,))
     pairs = steps_of(program, x, -x)
-    assert all(judge(p.actual, p.expected, p.ideal).ok for p in pairs)
+    assert all(difference(p.actual, p.expected, p.ideal).ok for p in pairs)
     ops = {v.name: n.op_type for n in program.model.graph.all_nodes() for v in n.outputs}
     found = [(p.call, ops[p.name], p.step) for p in pairs]
     for call, branch in enumerate(["Tanh", "Sin"]):
@@ -123,7 +123,7 @@ def test_a_wrong_node_in_a_loop_is_seen_from_its_first_step_on() -> None:
     bad = [
         (p.name, p.step)
         for p in steps_of(program, x)
-        if p.step is not None and not judge(p.actual, p.expected, p.ideal).ok
+        if p.step is not None and not difference(p.actual, p.expected, p.ideal).ok
     ]
     assert {(wrong.outputs[0].name, step) for step in range(3)} <= set(bad)
     cos = next(n for n in program.model.graph.all_nodes() if n.op_type == "Cos")

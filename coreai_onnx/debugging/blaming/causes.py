@@ -1,4 +1,4 @@
-"""Which nodes are guilty, from the regions that are wrong and those that are right."""
+"""Which nodes are wrong, from the regions that are wrong and those that are right."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coreai_onnx.model.provenance.places import label_of, where_of
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """A node that may be wrong.
+class LocatedNode:
+    """A node, and where it comes from.
 
     Attributes:
         name: Name of the node.
@@ -32,51 +32,43 @@ class Suspect:
     handles: tuple[tuple[int, str], ...] = ()
 
     @classmethod
-    def of(cls, node: ir.Node, code: Mapping[str, str]) -> Suspect:
-        """Return a node as a suspect.
-
-        Args:
-            node: The node.
-            code: The text of source lines.
-        """
+    def of(cls, node: ir.Node, code: Mapping[str, str]) -> LocatedNode:
+        """Return a node with its place; ``code`` is the text of source lines."""
         name, op = label_of(node), op_name(node.domain, node.op_type)
         return cls(name, op, where_of(node, code), tuple(lines_by_handle(node).items()))
 
 
 @dataclass(frozen=True)
-class Group:
+class Cause:
     """Wrong regions that have the same cause.
 
     Attributes:
         regions: The regions in graph order.
-        nodes: Positions of the guilty nodes.
+        nodes: Positions of the nodes that may be wrong.
     """
 
     regions: tuple[Region, ...]
     nodes: tuple[int, ...]
 
 
-def groups(wrong: Sequence[Region], right: Iterable[Region]) -> list[Group]:
+def causes_of(wrong: Sequence[Region], right: Iterable[Region]) -> list[Cause]:
     """Return the wrong regions by cause, in graph order.
 
-    A node whose results all serve right regions is cleared: a Split of which only two outputs are
-    exchanged still computes the third, and stays a suspect of the regions that read those two.
+    A node is right if right regions use all of its results: a Split of which only two outputs are
+    exchanged still computes the third, and may be what is wrong in the regions that read those two.
     Wrong regions that share a node have one cause, which is in the nodes that all of them share.
     """
     right_results = {result for region in right for result in region.results}
-    suspects = [
-        # If right regions clear every node of a wrong one, each of them remains a suspect.
-        frozenset(node for node, _ in region.results - right_results) or frozenset(region.nodes)
-        for region in wrong
-    ]
-    made: list[tuple[list[Region], frozenset[int]]] = []
-    for region, nodes in zip(wrong, suspects, strict=True):
-        regions, shared, others = [region], nodes, []
-        for other in made:
-            if other[1] & shared:
-                regions, shared = other[0] + regions, other[1] & shared
+    causes: list[Cause] = []
+    for region in wrong:
+        # If all nodes of a wrong region are in right ones, each of them may be wrong.
+        nodes = frozenset(n for n, _ in region.results - right_results) or frozenset(region.nodes)
+        regions: tuple[Region, ...] = (region,)
+        others = []
+        for cause in causes:
+            if shared := nodes.intersection(cause.nodes):
+                regions, nodes = cause.regions + regions, shared
             else:
-                others.append(other)
-        made = [*others, (regions, shared)]
-    found = [Group(tuple(regions), tuple(sorted(nodes))) for regions, nodes in made]
-    return sorted(found, key=lambda group: group.nodes)
+                others.append(cause)
+        causes = [*others, Cause(regions, tuple(sorted(nodes)))]
+    return sorted(causes, key=lambda cause: cause.nodes)

@@ -7,8 +7,7 @@ the two is the error that torch makes between anchors, and not one that accumula
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,21 +17,21 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
-from coreai_onnx.debugging.reference.control_flow import draws
-from coreai_onnx.debugging.reference.widened import WIDE
-from coreai_onnx.debugging.verdict.difference import Array
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.reference.control_flow import UNRUNNABLE, draws
+from coreai_onnx.debugging.reference.widened import WIDE, is_floating, widened
+from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.tensors.values import to_numpy
 
 
 @dataclass
-class TrueValues:
+class TorchValues:
     """The results of one call.
 
     Attributes:
-        own: torch's results, by FX node, or by node and position (``split:1``).
+        results: torch's results, by FX node, or by node and position (``split:1``).
         ideal: The same in float64.
         undetermined: Results that depend, since the anchors, on random numbers, on memory that is
             not initialized, or on the order of equal elements in a sort.
@@ -41,7 +40,7 @@ class TrueValues:
         inputs: The values of the placeholders, in order.
     """
 
-    own: dict[str, torch.Tensor] = field(default_factory=dict)
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
     ideal: dict[str, torch.Tensor] = field(default_factory=dict)
     undetermined: set[str] = field(default_factory=set)
     outputs: list[str] = field(default_factory=list)
@@ -49,97 +48,55 @@ class TrueValues:
     inputs: tuple[Any, ...] = ()
 
 
-def true_values(
+def torch_values(
     program: ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    leaves: Iterable[Any],
     anchors: Collection[str] | None = None,
     states: Mapping[str, torch.Tensor] | None = None,
-) -> TrueValues:
-    """Run an exported program node by node.
+) -> TorchValues:
+    """Run an exported program node by node, and again in float64.
 
     Args:
         program: A program without in-place ops.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        anchors: Results that float64 starts again from; None for all, so that each node is judged
+        leaves: Its flat inputs, such as `leaves_of` its arguments; more than it has are ignored.
+        anchors: Results that float64 starts again from; None for all, so that each node is compared
             alone; empty for the error of the whole program.
         states: Values of buffers that differ from those in the program, by their paths.
 
     Raises:
-        ComparisonError: If the program cannot be run on the arguments.
+        ComparisonError: If the program cannot be run on the inputs.
     """
-    found = own_values(program, args, kwargs, states)
-    widen(program, found, anchors, found.ideal.__setitem__)
-    return found
+    values = own_values(program, leaves, states)
+    widen(program.graph_module, values, anchors, values.ideal.__setitem__)
+    return values
 
 
 def own_values(
     program: ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    leaves: Iterable[Any],
     states: Mapping[str, torch.Tensor] | None = None,
-) -> TrueValues:
-    """Run an exported program node by node, without float64; see `true_values`."""
-    return _narrow(program, _flat_inputs(program, args, kwargs, states or {}))
-
-
-def widen(
-    program: ExportedProgram,
-    found: TrueValues,
-    anchors: Collection[str] | None,
-    each: Callable[[str, torch.Tensor], None],
-) -> None:
-    """Run an exported program in float64, and pass each result on, so that none has to be kept.
-
-    Args:
-        program: The program.
-        found: Its own results; ``undetermined`` is set.
-        anchors: As for `true_values`.
-        each: Called with name and result of each node, in order.
-
-    Raises:
-        ComparisonError: If the program cannot be run.
-    """
-    with _failures(), torch.no_grad():
-        wide = _Wide(program.graph_module, found, anchors, each)
-        wide.run(*(_wide(x) for x in found.inputs), enable_io_processing=False)
-
-
-def true_values_of(
-    program: ExportedProgram,
-    arrays: Sequence[Array],
-    anchors: Collection[str] | None,
-    states: Mapping[str, torch.Tensor],
-) -> TrueValues:
-    """Run an exported program node by node on its flat inputs, as a model stores them.
-
-    Args:
-        program: A program without in-place ops.
-        arrays: The flat inputs; more than it has are ignored.
-        anchors: As for `true_values`.
-        states: As for `true_values`.
-
-    Raises:
-        ComparisonError: If the program cannot be run on the inputs.
-    """
-    tensors = iter([tensor_of(array) for array in arrays])
-    specs = program.graph_signature.input_specs
+) -> TorchValues:
+    """Run an exported program node by node, without float64; see `torch_values`."""
+    flat = iter(leaves)
+    signature = program.graph_signature
     try:
-        inputs = [_input(program, spec, tensors, states) for spec in specs]
+        inputs = [_input(program, spec, flat, states or {}) for spec in signature.input_specs]
     except StopIteration:
         raise ComparisonError("the exported program has more inputs than were given") from None
-    found = _narrow(program, inputs)
-    widen(program, found, anchors, found.ideal.__setitem__)
-    return found
+    values = _run(program.graph_module, inputs)
+    for spec in signature.output_specs:
+        name = getattr(spec.arg, "name", None)
+        if name not in values.results:
+            continue
+        if spec.kind == OutputKind.USER_OUTPUT:
+            values.outputs.append(name)
+        elif spec.target is not None:
+            values.new_states[spec.target] = values.results[name]
+    return values
 
 
-def true_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TrueValues:
+def torch_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TorchValues:
     """Run a graph of control flow node by node, each in float64 from torch's own values.
-
-    Args:
-        graph: The graph, without in-place ops.
-        operands: The values of its placeholders.
 
     Returns:
         The results; ``outputs`` has an empty name for an output that is not a tensor.
@@ -147,40 +104,41 @@ def true_values_in(graph: fx.GraphModule, operands: Sequence[Any]) -> TrueValues
     Raises:
         ComparisonError: If the graph cannot be run.
     """
-    found = TrueValues(inputs=tuple(operands))
-    with _failures(), torch.no_grad():
-        _Narrow(graph, found).run(*operands, enable_io_processing=False)
-        wide = _Wide(graph, found, None, found.ideal.__setitem__)
-        wide.run(*map(_wide, operands), enable_io_processing=False)
+    values = _run(graph, operands)
+    widen(graph, values, None, values.ideal.__setitem__)
     leaves = pytree.tree_leaves(graph.graph.output_node().args[0])
     names = (leaf.name if isinstance(leaf, fx.Node) else "" for leaf in leaves)
-    found.outputs = [name if name in found.own else "" for name in names]
-    return found
+    values.outputs = [name if name in values.results else "" for name in names]
+    return values
 
 
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # operators may raise anything
-        raise ComparisonError(
-            f"the exported program cannot be run: {type(error).__name__}: {error}"
-        ) from error
+def _run(graph: fx.GraphModule, inputs: Sequence[Any]) -> TorchValues:
+    values = TorchValues(inputs=tuple(inputs))
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
+        _Narrow(graph, values).run(*inputs, enable_io_processing=False)
+    return values
 
 
-def _narrow(program: ExportedProgram, inputs: Sequence[Any]) -> TrueValues:
-    found = TrueValues(inputs=tuple(inputs))
-    with _failures(), torch.no_grad():
-        _Narrow(program.graph_module, found).run(*inputs, enable_io_processing=False)
-    for spec in program.graph_signature.output_specs:
-        name = getattr(spec.arg, "name", None)
-        if name not in found.own:
-            continue
-        if spec.kind == OutputKind.USER_OUTPUT:
-            found.outputs.append(name)
-        elif spec.target is not None:
-            found.new_states[spec.target] = found.own[name]
-    return found
+def widen(
+    graph: fx.GraphModule,
+    values: TorchValues,
+    anchors: Collection[str] | None,
+    each: Callable[[str, torch.Tensor], None],
+) -> None:
+    """Run a graph in float64, and pass each result on, so that none has to be kept.
+
+    Args:
+        graph: The graph of a program.
+        values: Its own results; ``undetermined`` is set.
+        anchors: As for `torch_values`.
+        each: Called with name and result of each node, in order.
+
+    Raises:
+        ComparisonError: If the graph cannot be run.
+    """
+    with failures_as(ComparisonError, UNRUNNABLE), torch.no_grad():
+        wide = _Wide(graph, values, anchors, each)
+        wide.run(*map(_wide, values.inputs), enable_io_processing=False)
 
 
 def as_stored(tensor: torch.Tensor) -> Array:
@@ -200,7 +158,7 @@ def tensor_of(array: Array) -> torch.Tensor:
 
 
 def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
-    """Yield every result that is a tensor by the name that `TrueValues` has for it."""
+    """Yield every result that is a tensor by the name that `TorchValues` has for it."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
@@ -214,14 +172,13 @@ def results_of(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
 class _Narrow(fx.Interpreter):
     """Keeps every result."""
 
-    def __init__(self, module: fx.GraphModule, found: TrueValues) -> None:
+    def __init__(self, module: fx.GraphModule, values: TorchValues) -> None:
         super().__init__(module)
-        self._found = found
+        self._values = values
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        for name, tensor in tensors_of(n, result):
-            self._found.own[name] = tensor.detach()
+        self._values.results |= {name: tensor.detach() for name, tensor in tensors_of(n, result)}
         return result
 
 
@@ -231,12 +188,12 @@ class _Wide(fx.Interpreter):
     def __init__(
         self,
         module: fx.GraphModule,
-        found: TrueValues,
+        values: TorchValues,
         anchors: Collection[str] | None,
         each: Callable[[str, torch.Tensor], None],
     ) -> None:
         super().__init__(module)
-        self._found = found
+        self._values = values
         self._anchors = anchors
         self._each = each
 
@@ -254,18 +211,18 @@ class _Wide(fx.Interpreter):
             result = self._own(n)
         names = [name for name, _ in tensors_of(n, result)]
         if self._is_open(n) or any(self._reads_open(n, source) for source in n.all_input_nodes):
-            self._found.undetermined.update([n.name, *names])
+            self._values.undetermined.update([n.name, *names])
         elif self._has_ties(n):
             # Ties leave the sorted values as they are, and exchange indices; argsort has these
             # alone.
-            self._found.undetermined.update(names[1:] or [n.name])
+            self._values.undetermined.update(names[1:] or [n.name])
         for name, tensor in tensors_of(n, result):
             self._each(name, tensor.detach())
         return self._anchored(n, result)
 
     def _reads_open(self, n: fx.Node, source: fx.Node) -> bool:
         name = f"{source.name}:{n.args[1]}" if n.target is operator.getitem else source.name
-        return name in self._found.undetermined and not self._is_anchor(name)
+        return name in self._values.undetermined and not self._is_anchor(name)
 
     def _is_open(self, n: fx.Node) -> bool:
         return draws(n.target, n.args, n.kwargs) or _name(n) in _UNINITIALIZED
@@ -287,18 +244,15 @@ class _Wide(fx.Interpreter):
         args, kwargs = pytree.tree_map_only(torch.dtype, lambda d: WIDE.get(d, d), (args, kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    def _elements(self, n: fx.Node) -> Iterator[tuple[str, torch.Tensor]]:
-        value = n.meta.get("val")
-        count = len(value) if isinstance(value, list | tuple) else 0
-        for i in range(count):
-            if f"{n.name}:{i}" in self._found.own:
-                yield f"{n.name}:{i}", self._found.own[f"{n.name}:{i}"]
-
     def _own(self, n: fx.Node) -> Any:
         """Return torch's own result of a node, in float64."""
-        if n.name in self._found.own:
-            return _wide(self._found.own[n.name])
-        return [_wide(tensor) for _, tensor in self._elements(n)]
+        results = self._values.results
+        if n.name in results:
+            return _wide(results[n.name])
+        value = n.meta.get("val")
+        count = len(value) if isinstance(value, list | tuple) else 0
+        names = (f"{n.name}:{i}" for i in range(count))
+        return [_wide(results[name]) for name in names if name in results]
 
     def _anchored(self, n: fx.Node, result: Any) -> Any:
         """Replace results by torch's own at the anchors, and always those that are not floats."""
@@ -312,16 +266,16 @@ class _Wide(fx.Interpreter):
         return result
 
     def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
-        own = self._found.own.get(name)
+        own = self._values.results.get(name)
         if own is None:
             return ideal
         # Integers and booleans choose rows and branches: both executions must choose the same ones.
-        exact = not (ideal.is_floating_point() or ideal.is_complex())
-        return _widened(own) if exact or self._is_anchor(name) else ideal
+        exact = not is_floating(ideal)
+        return widened(own) if exact or self._is_anchor(name) else ideal
 
 
 def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a node's result by the names that `TrueValues` has for them."""
+    """Yield the tensors of a node's result by the names that `TorchValues` has for them."""
     if isinstance(result, torch.Tensor):
         yield n.name, result
     elif isinstance(result, list | tuple):
@@ -347,33 +301,27 @@ def _sorted_dim(n: fx.Node) -> int:
 
 
 def _wide(result: Any) -> Any:
-    widened: Any = pytree.tree_map_only(torch.Tensor, _widened, result)
-    return widened
+    wide: Any = pytree.tree_map_only(torch.Tensor, widened, result)
+    return wide
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(WIDE.get(tensor.dtype, tensor.dtype))
-
-
-def _flat_inputs(
-    program: ExportedProgram,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    states: Mapping[str, torch.Tensor],
+def leaves_of(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the value of every placeholder, in order."""
+    """Return the flat inputs of a program from its arguments.
+
+    Raises:
+        ComparisonError: If it has other keyword arguments.
+    """
     tree = program.call_spec.in_spec
     names = tree.children()[1].context if tree is not None else tuple(kwargs)
     if set(names) != set(kwargs):
         raise ComparisonError(
-            f"the exported program has the keyword arguments {', '.join(names) or 'none'}, "
-            f"given are {', '.join(kwargs) or 'none'}"
+            f"the exported program takes the keyword arguments {', '.join(names) or 'none'}, "
+            f"got {', '.join(kwargs) or 'none'}"
         )
-    flat = iter(pytree.tree_leaves((args, {name: kwargs[name] for name in names})))
-    try:
-        return [_input(program, s, flat, states) for s in program.graph_signature.input_specs]
-    except StopIteration:
-        raise ComparisonError("the exported program has more inputs than were given") from None
+    leaves: list[Any] = pytree.tree_leaves((args, {name: kwargs[name] for name in names}))
+    return leaves
 
 
 def _input(

@@ -11,7 +11,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.debugging.blaming.blame import blame
-from coreai_onnx.debugging.blaming.descent import opened_call
+from coreai_onnx.debugging.blaming.inner_search import opened_call
 from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.reference.regions import CutGraph
 from coreai_onnx.program import OnnxProgram
@@ -118,7 +118,7 @@ def test_the_wrong_node_of_an_externalized_module_is_named(op: str) -> None:
         )
 
 
-def test_a_composite_in_an_externalized_module_is_descended_into() -> None:
+def test_composites_in_externalized_modules_are_searched() -> None:
     class Outer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
