@@ -40,7 +40,7 @@ class EdgeCompileConfig:
         ops: Any = self.preserve_ops
         if not isinstance(ops, Collection) or not all(isinstance(op, OpOverload) for op in ops):
             raise StagingError(
-                f"preserve_ops is {ops!r:.60}, not a list of operators\n"
+                f"preserve_ops must be a list of operators, got {ops!r:.60}\n"
                 "  name overloads: [torch.ops.aten.softplus.default]"
             )
 
@@ -50,6 +50,8 @@ _REFUSED = {
     "sym_shape_eval_pass": "sizes stay symbolic in the file",
     "propagate_device_config": "onnxruntime assigns operators to devices by execution providers",
     "dynamic_memory_planning_mode": "onnxruntime allocates memory for the sizes of a run",
+    "skip_h2d_for_method_inputs": "onnxruntime's IOBinding keeps tensors on a device",
+    "skip_d2h_for_method_outputs": "onnxruntime's IOBinding keeps tensors on a device",
     "external_mutable_weights": "weights are constants of the file; states are its inputs",
 }
 """Fields of ExecuTorch's configuration that have no counterpart, and why."""
@@ -90,6 +92,8 @@ class FinishConfig:
     sym_shape_eval_pass: Any = None
     propagate_device_config: Any = None
     dynamic_memory_planning_mode: Any = None
+    skip_h2d_for_method_inputs: bool | Mapping[str, bool] = False
+    skip_d2h_for_method_outputs: bool | Mapping[str, bool] = False
     external_mutable_weights: bool = False
     emit_stacktrace: bool = True
     emit_mutable_buffer_names: bool = True
@@ -107,7 +111,7 @@ class FinishConfig:
         """Check the fields."""
         for name, reason in _REFUSED.items():
             # Scripts of ExecuTorch often pass the defaults explicitly.
-            if getattr(self, name) not in (None, False):
+            if getattr(self, name) not in (None, False, {}):
                 raise StagingError(f"{name} has no counterpart: {reason}\n  leave it out")
         if not isinstance(self.external_constants, bool):
             raise StagingError(
@@ -135,7 +139,7 @@ def check_configuration(given: Any, wanted: type, setting: str) -> None:
     """
     if not isinstance(given, wanted):
         raise StagingError(
-            f"the configuration is {given!r:.60}, not a {wanted.__name__}\n"
+            f"the configuration must be of type {wanted.__name__}, got {given!r:.60}\n"
             f"  name the settings: {wanted.__name__}({setting}=...)"
         )
 
@@ -143,7 +147,7 @@ def check_configuration(given: Any, wanted: type, setting: str) -> None:
 def _check_planning(one: Any) -> None:
     if not isinstance(one, MemoryPlanningPass):
         raise StagingError(
-            f"memory_planning_pass is {one!r:.60}, not a MemoryPlanningPass\n"
+            f"memory_planning_pass must be a MemoryPlanningPass, got {one!r:.60}\n"
             "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
         )
     # A subclass that overrides one of them expects ExecuTorch to call it.

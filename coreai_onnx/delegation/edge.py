@@ -24,6 +24,7 @@ from coreai_onnx.errors import (
     ExportError,
     NothingToConvertError,
     PassError,
+    StagingError,
     failures_as,
 )
 from coreai_onnx.export.capture.exported import check_program
@@ -66,6 +67,18 @@ def to_edge(
         ExportError: If torch cannot decompose one.
     """
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
+    for name, program in named.items():
+        if not isinstance(program, ExportedProgram):
+            method = f" for {name!r}" if named is programs else ""
+            advice = (
+                'name the methods: to_edge({"encode": program, "decode": another})'
+                if isinstance(program, list | tuple)
+                else "export a module first: torch.export.export(model, args)"
+            )
+            raise StagingError(
+                "to_edge takes an exported program or a dict of them by method, got "
+                f"{type(program).__name__}{method}\n  {advice}"
+            )
     if not named:
         raise NothingToConvertError("to_edge needs at least one program")
     config = EdgeCompileConfig() if compile_config is None else compile_config

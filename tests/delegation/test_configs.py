@@ -31,6 +31,7 @@ def test_executorch_s_names_and_fields() -> None:
         emit_stacktrace=False,
         extract_delegate_segments=False,
         segment_alignment=16,
+        skip_h2d_for_method_inputs=False,
         delegate_alignment=16,
         remove_view_copy=False,
     )
@@ -51,9 +52,11 @@ def test_external_constants_are_a_data_file(tmp_path) -> None:
         ({"to_out_var_pass": object()}, r"to_out_var_pass has no counterpart: .*\n  leave it out"),
         ({"external_mutable_weights": True}, "external_mutable_weights has no counterpart"),
         ({"external_constants": len}, "external_constants is True or False"),
-        ({"memory_planning_pass": object()}, "not a MemoryPlanningPass"),
-        ({"memory_planning_pass": {"forward": 3}}, "3, not a MemoryPlanningPass"),
-        ({"memory_planning_pass": MemoryPlanningPass}, "not a MemoryPlanningPass"),
+        ({"skip_h2d_for_method_inputs": True}, "skip_h2d_for_method_inputs has no .*: onnxruntime"),
+        ({"skip_d2h_for_method_outputs": {"forward": True}}, "skip_d2h_for_method_outputs has no"),
+        ({"memory_planning_pass": object()}, "must be a MemoryPlanningPass"),
+        ({"memory_planning_pass": {"forward": 3}}, "must be a MemoryPlanningPass, got 3"),
+        ({"memory_planning_pass": MemoryPlanningPass}, "must be a MemoryPlanningPass"),
     ],
 )
 def test_fields_that_are_refused(fields, fault) -> None:
@@ -63,7 +66,7 @@ def test_fields_that_are_refused(fields, fault) -> None:
 
 @pytest.mark.parametrize("ops", [["aten.sin"], torch.ops.aten.sin.default, torch.ops.aten.sin])
 def test_operators_to_keep_are_overloads(ops) -> None:
-    with pytest.raises(StagingError, match=r"not a list of operators\n  name overloads"):
+    with pytest.raises(StagingError, match=r"must be a list of operators, .*\n  name overloads"):
         EdgeCompileConfig(preserve_ops=ops)
 
 

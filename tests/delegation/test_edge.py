@@ -174,8 +174,15 @@ def test_a_user_s_operator_is_lowered_by_the_given_converter() -> None:
 
 
 def test_what_is_not_a_program_is_an_error() -> None:
-    with pytest.raises(StagingError, match="a ReLU is not a torch"):
-        to_edge(torch.nn.ReLU())
+    program = export(torch.nn.ReLU(), (torch.ones(2),))
+    for given, shown in (
+        (torch.nn.ReLU(), "got ReLU\n  export a module first"),
+        ([program], "got list\n  name the methods"),
+        ({"encode": program, "decode": 3}, "got int for 'decode'\n"),
+    ):
+        takes = "to_edge takes an exported program or a dict of them by method, "
+        with pytest.raises(StagingError, match=takes + shown):
+            to_edge(given)
     with pytest.raises(NothingToConvertError, match="at least one program"):
         to_edge({})
 
@@ -250,13 +257,18 @@ def test_a_pass_that_is_a_class_is_an_error() -> None:
 
 @pytest.mark.parametrize("config", [{"passes": []}, {}, [], FinishConfig, EdgeCompileConfig()])
 def test_what_is_not_a_configuration_is_an_error(config) -> None:
-    with pytest.raises(StagingError, match=r"not a FinishConfig\n  name the settings"):
+    with pytest.raises(
+        StagingError, match=r"must be of type FinishConfig, .*\n  name the settings"
+    ):
         relu().to_executorch(config)
 
 
 @pytest.mark.parametrize("config", [{"preserve_ops": []}, {}, FinishConfig(), EdgeCompileConfig])
 def test_what_is_not_a_configuration_of_to_edge_is_an_error(config) -> None:
-    with pytest.raises(StagingError, match=r"EdgeCompileConfig\n  .*EdgeCompileConfig\(preserve"):
+    with pytest.raises(
+        StagingError,
+        match=r"must be of type EdgeCompileConfig, .*\n  .*EdgeCompileConfig\(preserve",
+    ):
         to_edge(export(torch.nn.ReLU(), (torch.randn(2),)), compile_config=config)
 
 
