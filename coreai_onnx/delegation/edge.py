@@ -63,7 +63,8 @@ def to_edge(
 
     Raises:
         NothingToConvertError: If there is no program.
-        StagingError: If one is not an ``ExportedProgram``, or the configuration is something else.
+        StagingError: If one is not an ``ExportedProgram``, or the configuration or the converter is
+            something else.
         ExportError: If torch cannot decompose one.
     """
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
@@ -83,6 +84,8 @@ def to_edge(
         raise NothingToConvertError("to_edge needs at least one program")
     config = EdgeCompileConfig() if compile_config is None else compile_config
     check_configuration(config, EdgeCompileConfig, "preserve_ops")
+    if not isinstance(converter, TorchConverter | None):
+        raise StagingError(f"converter must be a TorchConverter, got {converter!r:.60}")
     made = {str(name): _decomposed(program, name, config) for name, program in named.items()}
     return EdgeProgramManager(made, converter or TorchConverter())
 
@@ -314,7 +317,7 @@ def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
     made = given if result is None else getattr(result, "graph_module", result)
     if not isinstance(made, fx.GraphModule):
         raise PassError(
-            f"pass {name} returned a {type(result).__name__}\n"
+            f"pass {name} returned {type(result).__name__}\n"
             "  return a GraphModule or a PassResult, or None after a change in place"
         )
     return verified(program, made, name)

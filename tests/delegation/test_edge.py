@@ -183,6 +183,8 @@ def test_what_is_not_a_program_is_an_error() -> None:
         takes = "to_edge takes an exported program or a dict of them by method, "
         with pytest.raises(StagingError, match=takes + shown):
             to_edge(given)
+    with pytest.raises(StagingError, match="converter must be a TorchConverter, got 3"):
+        to_edge(program, converter=3)
     with pytest.raises(NothingToConvertError, match="at least one program"):
         to_edge({})
 
@@ -199,7 +201,7 @@ def test_an_unknown_method_is_an_error() -> None:
 
 def test_a_pass_that_returns_something_else_is_an_error() -> None:
     manager = to_edge(export(torch.nn.ReLU(), (torch.randn(2),)))
-    with pytest.raises(PassError, match="returned a int"):
+    with pytest.raises(PassError, match="returned int"):
         manager.transform([lambda module: 3])
 
 
