@@ -16,8 +16,10 @@ from coreai_onnx.delegation import (
     ExportPass,
     FinishConfig,
     FinishedProgram,
+    LoweredModule,
     MemoryPlanningPass,
     delegates_of,
+    to_backend,
     to_edge,
     to_edge_transform_and_lower,
 )
@@ -328,3 +330,30 @@ def test_nodes_have_debug_handles_that_passes_keep() -> None:
     assert handles(manager.exported_program()) == [1, 2]
     made = manager.transform([ConvertReluToSigmoid(), negated])
     assert handles(made.exported_program()) == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------------------- to_backend
+VECTOR = torch.randn(3)
+
+
+@pytest.fixture
+def edge():
+    return to_edge(export(torch.nn.ReLU(), (VECTOR,))).exported_program()
+
+
+def test_to_backend_takes_a_whole_program(edge) -> None:
+    made = to_backend(DEMO, edge, [])
+    assert isinstance(made, LoweredModule)
+    assert made.original_module is edge
+
+
+def test_to_backend_takes_a_partitioner(edge) -> None:
+    made = to_backend(edge, Tagging(torch.ops.aten.relu.default))
+    assert [part.processed_bytes for part in delegates_of(made)] == [b"aten.relu.default"]
+    assert not delegates_of(edge)
+    assert torch.equal(made.module()(VECTOR), VECTOR.relu())
+
+
+def test_other_arguments_of_to_backend(edge) -> None:
+    with pytest.raises(TypeError, match=r"to_backend takes .* not \(ExportedProgram, str\)"):
+        to_backend(edge, DEMO)

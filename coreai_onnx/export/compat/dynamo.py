@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch._dynamo import reset_code
+from torch._C._dynamo.eval_frame import reset_code
 from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_rows
 
