@@ -146,8 +146,8 @@ def processed(
     """
     details = _BACKENDS.get(backend_id)
     if details is None:
-        known = ", ".join(sorted(_BACKENDS)) or "none"
-        raise DelegationError(f"no backend {backend_id!r} is registered (registered: {known})")
+        registered = ", ".join(sorted(_BACKENDS)) or "none"
+        raise DelegationError(f"no backend {backend_id!r} is registered (registered: {registered})")
     # Outside of the ``try``: a wrong setting is the caller's mistake, not the backend's.
     settings = settings_of(compile_specs)
     try:

@@ -80,20 +80,20 @@ def tagged(
         worthwhile: Whether nodes are to be a part; others stay in the program.
     """
     # Tags are written to a copy: a partitioner may be asked for its reasons only.
-    made = with_graph(program, copy_of(program.graph_module))
+    copy = with_graph(program, copy_of(program.graph_module))
     reasons = dict(reasons)
-    parts = _parts(made, reasons)
+    parts = _parts(copy, reasons)
     # Without such nodes, other parts may form, with other results: again until all of them fit.
     while unfit := [node.name for nodes in parts for node in unfit_nodes(nodes)]:
         reasons |= dict.fromkeys(unfit, "its result is not a tensor")
-        parts = _parts(made, reasons)
+        parts = _parts(copy, reasons)
     chosen = [nodes for nodes in parts if worthwhile(nodes)]
     for number, nodes in enumerate(chosen):
         for node in nodes:
             node.meta[TAG] = f"part{number}"
     tags = {f"part{number}": spec for number in range(len(chosen))}
     unsupported = {name: reason for name, reason in reasons.items() if reason}
-    return PartitionResult(made, tags, unsupported)
+    return PartitionResult(copy, tags, unsupported)
 
 
 def _parts(program: ExportedProgram, reasons: Mapping[str, str]) -> list[list[fx.Node]]:

@@ -200,10 +200,12 @@ def _check_planning(one: Any) -> None:
             "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
         )
     # A subclass that overrides one of them expects ExecuTorch to call it.
-    own = [name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)]
-    if own:
+    methods = [
+        name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)
+    ]
+    if methods:
         raise StagingError(
-            f"{type(one).__name__}.{own[0]} would never be called: exported programs have no "
+            f"{type(one).__name__}.{methods[0]} would never be called: exported programs have no "
             "allocations\n  place buffers in a function: "
             "MemoryPlanningPass(memory_planning_algo=...)"
         )

@@ -91,8 +91,8 @@ def to_edge(
     check_configuration(config, EdgeCompileConfig, "preserve_ops")
     if not isinstance(converter, TorchConverter | None):
         raise StagingError(f"converter must be a TorchConverter, got {converter!r:.60}")
-    made = {str(name): _decomposed(program, name, config) for name, program in named.items()}
-    return EdgeProgramManager(made, converter or TorchConverter())
+    edge = {str(name): _decomposed(program, name, config) for name, program in named.items()}
+    return EdgeProgramManager(edge, converter or TorchConverter())
 
 
 def to_edge_transform_and_lower(
@@ -116,17 +116,17 @@ def to_edge_transform_and_lower(
     Raises:
         CoreaiError: As for `to_edge`, `transform` and `to_backend`.
     """
-    made = to_edge(programs, compile_config=compile_config, converter=converter)
-    made = made.transform(transform_passes or ())
+    manager = to_edge(programs, compile_config=compile_config, converter=converter)
+    manager = manager.transform(transform_passes or ())
     if partitioner is None:
-        return made
+        return manager
     # One after the other: a partitioner must not see the nodes that an earlier one has taken.
     for one in _each(partitioner):
-        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(made.methods, one)
+        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(manager.methods, one)
         for name, own in by_method.items():
             for single in _each(own):
-                made = made.to_backend({name: single})
-    return made
+                manager = manager.to_backend({name: single})
+    return manager
 
 
 def _each(given: Any) -> Sequence[Any]:
@@ -135,14 +135,14 @@ def _each(given: Any) -> Sequence[Any]:
 
 def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) -> ExportedProgram:
     check_program(program)
-    kept = {*config.preserve_ops}
-    table = {op: rule for op, rule in get_decomp_table().items() if op not in kept}
+    preserved = {*config.preserve_ops}
+    table = {op: rule for op, rule in get_decomp_table().items() if op not in preserved}
     with failures_as(ExportError, f"the method {name!r} cannot be decomposed"):
         # torch.export keeps operators that write in place, which a part cannot have.
-        made: ExportedProgram = functional(program).run_decompositions(table)
+        decomposed: ExportedProgram = functional(program).run_decompositions(table)
     # After the decomposition, which makes the operators that the numbers are for.
-    number_nodes(made.graph_module)
-    return with_lowered_modules(made)
+    number_nodes(decomposed.graph_module)
+    return with_lowered_modules(decomposed)
 
 
 @overload
@@ -230,12 +230,12 @@ class EdgeProgramManager(Methods):
                     programs[name] = _run(one, programs[name])
             on_graphs: Any = tuple(one for one in own if is_graph_pass(one))
             graph_passes[name] = (*graph_passes.get(name, ()), *on_graphs)
-        made = EdgeProgramManager(programs, self._converter, graph_passes)
+        manager = EdgeProgramManager(programs, self._converter, graph_passes)
         if any(is_graph_pass(one) for own in chosen.values() for one in own):
             # Run once on a model that is thrown away: a graph pass that fails must fail here, in
             # its own step.
-            made._lowered(FinishConfig())
-        return made
+            manager._lowered(FinishConfig())
+        return manager
 
     @turn()
     def to_backend(self, partitioner: _Partitioners) -> EdgeProgramManager:
@@ -342,9 +342,9 @@ def is_graph_pass(one: Callable[..., Any]) -> bool:
 
 def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
     """Run a pass on a copy of a program's graph module, and check the result."""
-    name, given = name_of(one), copy_of(program.graph_module)
+    name, graph_module = name_of(one), copy_of(program.graph_module)
     try:
-        result = one(given)
+        result = one(graph_module)
     # An error of this package names the pass and the line already.
     except CoreaiError:
         raise
@@ -353,24 +353,24 @@ def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
             f"pass {name} raised {type(error).__name__}: {error}\n  the program is unchanged"
         ) from error
     # A PassResult of torch has the module in this field.
-    made = given if result is None else getattr(result, "graph_module", result)
-    if not isinstance(made, fx.GraphModule):
+    changed = graph_module if result is None else getattr(result, "graph_module", result)
+    if not isinstance(changed, fx.GraphModule):
         raise PassError(
             f"pass {name} returned {type(result).__name__}\n"
             "  return a GraphModule or a PassResult, or None after a change in place"
         )
-    return verified(program, made, name)
+    return verified(program, changed, name)
 
 
 @contextmanager
 def _staged(converter: TorchConverter, programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
     """Stage programs in a converter while active."""
-    done: list[str] = []
+    staged: list[str] = []
     try:
         for name, program in programs.items():
             converter.add_exported_program(program, entrypoint_name=name)
-            done.append(name)
+            staged.append(name)
         yield
     finally:
         # The converter belongs to the caller, whose other programs stay staged.
-        converter.clear(entrypoints=done)
+        converter.clear(entrypoints=staged)
