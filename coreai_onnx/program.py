@@ -183,7 +183,7 @@ class OnnxProgram(Quantizable):
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
             check = check_of(verify, model, make)
             self.pass_reports[name] = optimize_for(
-                model, target, passes, minimum_onnxruntime, check, _write_body
+                model, target, passes, minimum_onnxruntime, check
             )
         return self
 
@@ -387,10 +387,3 @@ class OnnxProgram(Quantizable):
 
     def _close_sessions(self) -> None:
         self._sessions.clear()
-
-
-def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
-    """Return the body of a composite that a pass creates; torch is imported at the first one."""
-    from coreai_onnx.bodies.pass_bodies import write_pass_body
-
-    return write_pass_body(name, dtype, opset)

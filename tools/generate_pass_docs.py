@@ -63,11 +63,11 @@ booleans, `IsInf` of 16-bit floats and `Mod` of floats are written with older op
 `TargetError` lists the newer ops, and the program is unchanged.
 
 A composite that a pass creates is a function with a body too, which the same code writes as in a
-conversion (`coreai_onnx/bodies`). Passes do not import torch: `optimize` hands that code to them
-(`write_body`), and torch is imported when a pass needs the first body. The function gets the
-composite's name if the model has no function of that name, or an equal one. Otherwise the nodes
-are not fused, and a near miss gives the reason. Passes work the same way on a program that was
-loaded from a file.
+conversion (`coreai_onnx/bodies`). Passes do not import torch; it is imported when a pass needs the
+first body (`optimize` on the command line: 1.1 s of CPU time without, 4.9 s with it). The function
+gets the composite's name if the model has no function of that name, or an equal one. Otherwise the
+nodes are not fused, and a near miss gives the reason. Passes work the same way on a program that
+was loaded from a file.
 
 ## A pass of your own
 

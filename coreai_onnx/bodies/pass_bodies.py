@@ -1,6 +1,6 @@
 """The bodies of the composites that passes create, by the op type that a pass calls.
 
-Passes do not import torch, so `OnnxProgram.optimize` hands `write_pass_body` to them.
+Passes do not import torch, so they import this file when they create the first body.
 """
 
 from __future__ import annotations

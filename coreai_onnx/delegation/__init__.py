@@ -7,14 +7,17 @@ from coreai_onnx.delegation.backends import (
     backend,
 )
 from coreai_onnx.delegation.capability import CapabilityPartitioner
-from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig
-from coreai_onnx.delegation.edge import EdgeProgramManager, to_edge, to_edge_transform_and_lower
+from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig, MemoryPlanningPass
+from coreai_onnx.delegation.edge import (
+    EdgeProgramManager,
+    to_backend,
+    to_edge,
+    to_edge_transform_and_lower,
+)
 from coreai_onnx.delegation.export_pass import ExportPass, ProxyValue, edge_ops
 from coreai_onnx.delegation.finished import FinishedProgram
 from coreai_onnx.delegation.kernels import KernelPartitioner
 from coreai_onnx.delegation.lowered_modules import LoweredModule
-from coreai_onnx.delegation.lowering import to_backend
-from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.delegation.onnx_module import OnnxModule
 from coreai_onnx.delegation.partitioning import (
     DelegationSpec,

@@ -39,7 +39,8 @@ class CompileSpec:
         """
         if not isinstance(self.key, str) or not isinstance(self.value, bytes):
             raise DelegationError(
-                f"a compile spec is text and bytes, not {self.key!r:.40} and {self.value!r:.40}\n"
+                f"a CompileSpec is a string and bytes, got {self.key!r:.40} and "
+                f"{self.value!r:.40}\n"
                 '  encode text: CompileSpec("key", "value".encode())'
             )
 
@@ -94,7 +95,7 @@ def backend(backend_id: str) -> Callable[[type[BackendDetails]], type[BackendDet
         backend_id: Its id, which is also the domain of the functions of its parts.
 
     Raises:
-        DelegationError: If the id is not a text, or what is registered is not a subclass of
+        DelegationError: If the id is not text, or what is registered is not a subclass of
             `BackendDetails`.
     """
     check_id(backend_id)
@@ -102,7 +103,8 @@ def backend(backend_id: str) -> Callable[[type[BackendDetails]], type[BackendDet
     def register(details: type[BackendDetails]) -> type[BackendDetails]:
         if not isinstance(details, type) or not issubclass(details, BackendDetails):
             raise DelegationError(
-                f"the backend {backend_id} is {details!r:.60}, not a subclass of BackendDetails\n"
+                f"the backend {backend_id} must be a subclass of BackendDetails, got "
+                f"{details!r:.60}\n"
                 "  derive it: class Backend(BackendDetails)"
             )
         # The last one wins, so that the cell of a notebook can run again.
@@ -115,7 +117,7 @@ def backend(backend_id: str) -> Callable[[type[BackendDetails]], type[BackendDet
 def check_id(backend_id: Any) -> None:
     """Raise DelegationError for anything but the id of a backend."""
     if not isinstance(backend_id, str) or not backend_id:
-        raise DelegationError(f"a backend_id is a text, not {backend_id!r:.40}")
+        raise DelegationError(f"backend_id must be a non-empty string, got {backend_id!r:.40}")
 
 
 def settings_of(compile_specs: Any) -> tuple[tuple[str, bytes], ...]:
@@ -128,7 +130,7 @@ def settings_of(compile_specs: Any) -> tuple[tuple[str, bytes], ...]:
         isinstance(spec, CompileSpec) for spec in compile_specs
     ):
         raise DelegationError(
-            f"compile_specs is a list of CompileSpec, not {compile_specs!r:.80}\n"
+            f"compile_specs must be a list of CompileSpec, got {compile_specs!r:.80}\n"
             '  such as [CompileSpec("key", b"value")]'
         )
     return tuple((spec.key, spec.value) for spec in compile_specs)
@@ -144,8 +146,8 @@ def processed(
     """
     details = _BACKENDS.get(backend_id)
     if details is None:
-        known = ", ".join(sorted(_BACKENDS)) or "none"
-        raise DelegationError(f"no backend {backend_id!r} is registered (registered: {known})")
+        registered = ", ".join(sorted(_BACKENDS)) or "none"
+        raise DelegationError(f"no backend {backend_id!r} is registered (registered: {registered})")
     # Outside of the ``try``: a wrong setting is the caller's mistake, not the backend's.
     settings = settings_of(compile_specs)
     try:

@@ -36,21 +36,30 @@ class CapabilityPartitioner(Partitioner):
     """
 
     def __init__(self, spec: DelegationSpec, capability: Capability) -> None:
-        """Store the arguments."""
+        """Check and store the arguments.
+
+        Raises:
+            DelegationError: If they are of other types.
+        """
+        if not isinstance(spec, DelegationSpec) or not callable(capability):
+            raise DelegationError(
+                f"CapabilityPartitioner takes a DelegationSpec and a function, got {spec!r:.40} "
+                f"and {capability!r:.40}\n  the function returns why a node is not supported"
+            )
         self.spec, self.capability = spec, capability
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Return a copy with tagged nodes, and the reasons for the others.
 
         Raises:
-            DelegationError: If the capability returns something else than a text.
+            DelegationError: If the capability does not return a string.
         """
         calls = [n for n in exported_program.graph.nodes if n.op == "call_function"]
         reasons = {node.name: self.capability(node) for node in calls}
         for name, reason in reasons.items():
             if not isinstance(reason, str):
                 raise DelegationError(
-                    f"the capability returned {reason!r:.40} for {name}, not a text\n"
+                    f"the capability must return a string, got {reason!r:.40} for {name}\n"
                     "  return why the node is not supported, or '' if it is"
                 )
         return tagged(exported_program, self.spec, reasons)
@@ -71,20 +80,20 @@ def tagged(
         worthwhile: Whether nodes are to be a part; others stay in the program.
     """
     # Tags are written to a copy: a partitioner may be asked for its reasons only.
-    made = with_graph(program, copy_of(program.graph_module))
+    copy = with_graph(program, copy_of(program.graph_module))
     reasons = dict(reasons)
-    parts = _parts(made, reasons)
+    parts = _parts(copy, reasons)
     # Without such nodes, other parts may form, with other results: again until all of them fit.
     while unfit := [node.name for nodes in parts for node in unfit_nodes(nodes)]:
         reasons |= dict.fromkeys(unfit, "its result is not a tensor")
-        parts = _parts(made, reasons)
+        parts = _parts(copy, reasons)
     chosen = [nodes for nodes in parts if worthwhile(nodes)]
     for number, nodes in enumerate(chosen):
         for node in nodes:
             node.meta[TAG] = f"part{number}"
     tags = {f"part{number}": spec for number in range(len(chosen))}
     unsupported = {name: reason for name, reason in reasons.items() if reason}
-    return PartitionResult(made, tags, unsupported)
+    return PartitionResult(copy, tags, unsupported)
 
 
 def _parts(program: ExportedProgram, reasons: Mapping[str, str]) -> list[list[fx.Node]]:

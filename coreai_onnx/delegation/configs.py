@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coreai_onnx.delegation.memory_planning import MemoryPlanningPass
 from coreai_onnx.errors import StagingError
 from coreai_onnx.export.compat.torch_names import OpOverload
+from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, greedy
 
 if TYPE_CHECKING:
     from coreai_onnx.passes import Target
@@ -40,9 +40,58 @@ class EdgeCompileConfig:
         ops: Any = self.preserve_ops
         if not isinstance(ops, Collection) or not all(isinstance(op, OpOverload) for op in ops):
             raise StagingError(
-                f"preserve_ops is {ops!r:.60}, not a list of operators\n"
+                f"preserve_ops must be a list of operators, got {ops!r:.60}\n"
                 "  name overloads: [torch.ops.aten.softplus.default]"
             )
+
+
+@dataclass(frozen=True)
+class MemoryPlanningPass:
+    """Which memory `FinishedProgram.memory_plan` includes, and how it places buffers.
+
+    onnxruntime places the values itself. The plan is for runtimes that allocate ahead of time.
+
+    Attributes:
+        memory_planning_algo: As ``algorithm`` of `coreai_onnx.memory_plan`.
+        alloc_graph_input: Whether the plan includes the inputs. If not, they are memory of the
+            caller, as for every `Session.run`.
+        alloc_graph_output: Whether the plan includes the outputs. If not, they are written to
+            memory of the caller, as by `Session.run_into`.
+        alloc_mutable_buffers: Whether the plan includes the states. If not, they are memory of the
+            session. Their new values are outputs.
+        alignment: What offsets are multiples of, in bytes.
+        allow_lifetime_and_storage_overlap: Whether the algorithm may give the same memory to
+            buffers that are used at once.
+        share_mutable_buffers: Refused if true: each method has a plan of its own.
+
+    Raises:
+        StagingError: If the algorithm is not a function, the alignment is not positive, or a field
+            is refused.
+    """
+
+    memory_planning_algo: Algorithm = greedy
+    alloc_graph_input: bool = True
+    alloc_graph_output: bool = True
+    alignment: int = ALIGNMENT
+    alloc_mutable_buffers: bool = field(default=True, kw_only=True)
+    allow_lifetime_and_storage_overlap: bool = field(default=False, kw_only=True)
+    share_mutable_buffers: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if not callable(self.memory_planning_algo):
+            raise StagingError(
+                f"memory_planning_algo must be a function, got {self.memory_planning_algo!r:.60}\n"
+                "  use coreai_onnx.runtime.memory.greedy, or a function of buffers and alignment"
+            )
+        if self.share_mutable_buffers:
+            raise StagingError(
+                "share_mutable_buffers has no counterpart: each method has a plan of its own\n"
+                "  leave it out"
+            )
+        # bool is a subclass of int.
+        if type(self.alignment) is not int or self.alignment < 1:
+            raise StagingError(f"alignment must be a positive integer, got {self.alignment!r:.60}")
 
 
 _REFUSED = {
@@ -50,6 +99,8 @@ _REFUSED = {
     "sym_shape_eval_pass": "sizes stay symbolic in the file",
     "propagate_device_config": "onnxruntime assigns operators to devices by execution providers",
     "dynamic_memory_planning_mode": "onnxruntime allocates memory for the sizes of a run",
+    "skip_h2d_for_method_inputs": "onnxruntime's IOBinding keeps tensors on a device",
+    "skip_d2h_for_method_outputs": "onnxruntime's IOBinding keeps tensors on a device",
     "external_mutable_weights": "weights are constants of the file; states are its inputs",
 }
 """Fields of ExecuTorch's configuration that have no counterpart, and why."""
@@ -90,6 +141,8 @@ class FinishConfig:
     sym_shape_eval_pass: Any = None
     propagate_device_config: Any = None
     dynamic_memory_planning_mode: Any = None
+    skip_h2d_for_method_inputs: bool | Mapping[str, bool] = False
+    skip_d2h_for_method_outputs: bool | Mapping[str, bool] = False
     external_mutable_weights: bool = False
     emit_stacktrace: bool = True
     emit_mutable_buffer_names: bool = True
@@ -107,7 +160,7 @@ class FinishConfig:
         """Check the fields."""
         for name, reason in _REFUSED.items():
             # Scripts of ExecuTorch often pass the defaults explicitly.
-            if getattr(self, name) not in (None, False):
+            if getattr(self, name) not in (None, False, {}):
                 raise StagingError(f"{name} has no counterpart: {reason}\n  leave it out")
         if not isinstance(self.external_constants, bool):
             raise StagingError(
@@ -135,7 +188,7 @@ def check_configuration(given: Any, wanted: type, setting: str) -> None:
     """
     if not isinstance(given, wanted):
         raise StagingError(
-            f"the configuration is {given!r:.60}, not a {wanted.__name__}\n"
+            f"the configuration must be of type {wanted.__name__}, got {given!r:.60}\n"
             f"  name the settings: {wanted.__name__}({setting}=...)"
         )
 
@@ -143,14 +196,16 @@ def check_configuration(given: Any, wanted: type, setting: str) -> None:
 def _check_planning(one: Any) -> None:
     if not isinstance(one, MemoryPlanningPass):
         raise StagingError(
-            f"memory_planning_pass is {one!r:.60}, not a MemoryPlanningPass\n"
+            f"memory_planning_pass must be a MemoryPlanningPass, got {one!r:.60}\n"
             "  use MemoryPlanningPass(memory_planning_algo=...) for a plan of your own"
         )
     # A subclass that overrides one of them expects ExecuTorch to call it.
-    own = [name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)]
-    if own:
+    methods = [
+        name for name in ("run", "run_multimethod", "call", "__call__") if hasattr(one, name)
+    ]
+    if methods:
         raise StagingError(
-            f"{type(one).__name__}.{own[0]} would never be called: exported programs have no "
+            f"{type(one).__name__}.{methods[0]} would never be called: exported programs have no "
             "allocations\n  place buffers in a function: "
             "MemoryPlanningPass(memory_planning_algo=...)"
         )

@@ -6,15 +6,20 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.converter import TorchConverter
+from coreai_onnx.delegation.backends import CompileSpec
 from coreai_onnx.delegation.configs import EdgeCompileConfig, FinishConfig, check_configuration
 from coreai_onnx.delegation.finished import FinishedProgram
-from coreai_onnx.delegation.lowered_modules import with_lowered_modules
+from coreai_onnx.delegation.lowered_modules import (
+    LoweredModule,
+    lowered_module,
+    with_lowered_modules,
+)
 from coreai_onnx.delegation.methods import FORWARD, Methods
 from coreai_onnx.delegation.partitioning import Partitioner, delegated
 from coreai_onnx.delegation.verification import number_nodes, verified
@@ -24,6 +29,7 @@ from coreai_onnx.errors import (
     ExportError,
     NothingToConvertError,
     PassError,
+    StagingError,
     failures_as,
 )
 from coreai_onnx.export.capture.exported import check_program
@@ -62,16 +68,31 @@ def to_edge(
 
     Raises:
         NothingToConvertError: If there is no program.
-        StagingError: If one is not an ``ExportedProgram``, or the configuration is something else.
+        StagingError: If one is not an ``ExportedProgram``, or the configuration or the converter is
+            something else.
         ExportError: If torch cannot decompose one.
     """
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
+    for name, program in named.items():
+        if not isinstance(program, ExportedProgram):
+            method = f" for {name!r}" if named is programs else ""
+            advice = (
+                'name the methods: to_edge({"encode": program, "decode": another})'
+                if isinstance(program, list | tuple)
+                else "export a module first: torch.export.export(model, args)"
+            )
+            raise StagingError(
+                "to_edge takes an exported program or a dict of them by method, got "
+                f"{type(program).__name__}{method}\n  {advice}"
+            )
     if not named:
         raise NothingToConvertError("to_edge needs at least one program")
     config = EdgeCompileConfig() if compile_config is None else compile_config
     check_configuration(config, EdgeCompileConfig, "preserve_ops")
-    made = {str(name): _decomposed(program, name, config) for name, program in named.items()}
-    return EdgeProgramManager(made, converter or TorchConverter())
+    if not isinstance(converter, TorchConverter | None):
+        raise StagingError(f"converter must be a TorchConverter, got {converter!r:.60}")
+    edge = {str(name): _decomposed(program, name, config) for name, program in named.items()}
+    return EdgeProgramManager(edge, converter or TorchConverter())
 
 
 def to_edge_transform_and_lower(
@@ -95,17 +116,17 @@ def to_edge_transform_and_lower(
     Raises:
         CoreaiError: As for `to_edge`, `transform` and `to_backend`.
     """
-    made = to_edge(programs, compile_config=compile_config, converter=converter)
-    made = made.transform(transform_passes or ())
+    manager = to_edge(programs, compile_config=compile_config, converter=converter)
+    manager = manager.transform(transform_passes or ())
     if partitioner is None:
-        return made
+        return manager
     # One after the other: a partitioner must not see the nodes that an earlier one has taken.
     for one in _each(partitioner):
-        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(made.methods, one)
+        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(manager.methods, one)
         for name, own in by_method.items():
             for single in _each(own):
-                made = made.to_backend({name: single})
-    return made
+                manager = manager.to_backend({name: single})
+    return manager
 
 
 def _each(given: Any) -> Sequence[Any]:
@@ -114,14 +135,48 @@ def _each(given: Any) -> Sequence[Any]:
 
 def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) -> ExportedProgram:
     check_program(program)
-    kept = {*config.preserve_ops}
-    table = {op: rule for op, rule in get_decomp_table().items() if op not in kept}
+    preserved = {*config.preserve_ops}
+    table = {op: rule for op, rule in get_decomp_table().items() if op not in preserved}
     with failures_as(ExportError, f"the method {name!r} cannot be decomposed"):
         # torch.export keeps operators that write in place, which a part cannot have.
-        made: ExportedProgram = functional(program).run_decompositions(table)
+        decomposed: ExportedProgram = functional(program).run_decompositions(table)
     # After the decomposition, which makes the operators that the numbers are for.
-    number_nodes(made.graph_module)
-    return with_lowered_modules(made)
+    number_nodes(decomposed.graph_module)
+    return with_lowered_modules(decomposed)
+
+
+@overload
+def to_backend(
+    backend_id: str, edge_program: ExportedProgram, compile_specs: Sequence[CompileSpec] = (), /
+) -> LoweredModule: ...
+@overload
+def to_backend(edge_program: ExportedProgram, partitioner: Partitioner, /) -> ExportedProgram: ...
+def to_backend(
+    first: str | ExportedProgram,
+    second: ExportedProgram | Partitioner,
+    compile_specs: Sequence[CompileSpec] = (),
+    /,
+) -> LoweredModule | ExportedProgram:
+    """Let a backend process a whole program, or the parts that a partitioner selects.
+
+    ``to_backend(backend_id, edge_program, compile_specs)`` returns a module that runs the program;
+    ``to_backend(edge_program, partitioner)`` returns the program with calls of its parts. The given
+    program, one of `to_edge`, is not changed.
+
+    Raises:
+        DelegationError: If there is no such backend, it raises or returns no bytes, a whole program
+            has states or a result that is not a tensor, or a part cannot be delegated.
+        TypeError: For other arguments.
+    """
+    if isinstance(first, str) and isinstance(second, ExportedProgram):
+        return lowered_module(first, second, compile_specs)
+    if isinstance(first, ExportedProgram) and isinstance(second, Partitioner):
+        return delegated(first, second)
+    # As ExecuTorch, whose function dispatches on the types of its arguments.
+    raise TypeError(
+        "to_backend takes (backend_id, program, compile_specs) or (program, partitioner), "
+        f"not ({type(first).__name__}, {type(second).__name__})"
+    )
 
 
 class EdgeProgramManager(Methods):
@@ -175,12 +230,12 @@ class EdgeProgramManager(Methods):
                     programs[name] = _run(one, programs[name])
             on_graphs: Any = tuple(one for one in own if is_graph_pass(one))
             graph_passes[name] = (*graph_passes.get(name, ()), *on_graphs)
-        made = EdgeProgramManager(programs, self._converter, graph_passes)
+        manager = EdgeProgramManager(programs, self._converter, graph_passes)
         if any(is_graph_pass(one) for own in chosen.values() for one in own):
             # Run once on a model that is thrown away: a graph pass that fails must fail here, in
             # its own step.
-            made._lowered(FinishConfig())
-        return made
+            manager._lowered(FinishConfig())
+        return manager
 
     @turn()
     def to_backend(self, partitioner: _Partitioners) -> EdgeProgramManager:
@@ -287,9 +342,9 @@ def is_graph_pass(one: Callable[..., Any]) -> bool:
 
 def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
     """Run a pass on a copy of a program's graph module, and check the result."""
-    name, given = name_of(one), copy_of(program.graph_module)
+    name, graph_module = name_of(one), copy_of(program.graph_module)
     try:
-        result = one(given)
+        result = one(graph_module)
     # An error of this package names the pass and the line already.
     except CoreaiError:
         raise
@@ -298,24 +353,24 @@ def _run(one: Any, program: ExportedProgram) -> ExportedProgram:
             f"pass {name} raised {type(error).__name__}: {error}\n  the program is unchanged"
         ) from error
     # A PassResult of torch has the module in this field.
-    made = given if result is None else getattr(result, "graph_module", result)
-    if not isinstance(made, fx.GraphModule):
+    changed = graph_module if result is None else getattr(result, "graph_module", result)
+    if not isinstance(changed, fx.GraphModule):
         raise PassError(
-            f"pass {name} returned a {type(result).__name__}\n"
+            f"pass {name} returned {type(result).__name__}\n"
             "  return a GraphModule or a PassResult, or None after a change in place"
         )
-    return verified(program, made, name)
+    return verified(program, changed, name)
 
 
 @contextmanager
 def _staged(converter: TorchConverter, programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
     """Stage programs in a converter while active."""
-    done: list[str] = []
+    staged: list[str] = []
     try:
         for name, program in programs.items():
             converter.add_exported_program(program, entrypoint_name=name)
-            done.append(name)
+            staged.append(name)
         yield
     finally:
         # The converter belongs to the caller, whose other programs stay staged.
-        converter.clear(entrypoints=done)
+        converter.clear(entrypoints=staged)

@@ -112,7 +112,9 @@ class FinishedProgram(Methods):
             entrypoint=method_name,
             with_inputs=planning.alloc_graph_input,
             with_outputs=planning.alloc_graph_output,
+            with_states=planning.alloc_mutable_buffers,
             algorithm=planning.memory_planning_algo,
+            overlap=planning.allow_lifetime_and_storage_overlap,
             alignment=planning.alignment,
             **options,
         )

@@ -80,8 +80,8 @@ def _without_kernel(call: ir.Node) -> str:
         return f"the composite {composite.name} has no kernel"
     # A part in another dtype would run on its body, and be no faster.
     if dtype not in composite.dtypes:
-        known = ", ".join(composite.dtypes)
-        return f"the kernel of {composite.name} computes {known}, not {dtype}"
+        dtypes = ", ".join(composite.dtypes)
+        return f"the kernel of {composite.name} computes {dtypes}, not {dtype}"
     return ""
 
 

@@ -192,8 +192,8 @@ class LoweredModule(torch.nn.Module):
         if len(leaves) != len(self._user_inputs):
             wanted = ", ".join(self._user_inputs) or "none"
             raise InputError(
-                f"the part {self._tag} takes {len(self._user_inputs)} inputs ({wanted}), "
-                f"not {len(leaves)}"
+                f"the part {self._tag} takes the inputs ({wanted}); "
+                f"number of inputs given: {len(leaves)}"
             )
         user_inputs = zip(self._user_inputs, leaves, strict=True)
         tensors: list[Any] = []
@@ -203,7 +203,7 @@ class LoweredModule(torch.nn.Module):
             if not isinstance(value, torch.SymInt | int if number else torch.Tensor):
                 raise InputError(
                     f"the part {self._tag} takes {'an integer' if number else 'a tensor'} as "
-                    f"{name}, not a {type(value).__name__}"
+                    f"{name}, got {type(value).__name__}"
                 )
             # The schema of the operator has one list for each kind.
             (numbers if number else tensors).append(value)
@@ -283,7 +283,7 @@ def _check_whole(program: Any) -> None:
     """Raise DelegationError if a program cannot be delegated as a whole."""
     if not isinstance(program, ExportedProgram):
         raise DelegationError(
-            f"a {type(program).__name__} is not a program\n"
+            f"to_backend takes an exported program, got {type(program).__name__}\n"
             "  pass to_edge(torch.export.export(module, args)).exported_program()"
         )
     for spec in program.graph_signature.output_specs:

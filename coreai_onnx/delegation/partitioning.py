@@ -13,7 +13,13 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.passes.tools_common import legalize_graph
 
-from coreai_onnx.delegation.backends import CompileSpec, described, processed
+from coreai_onnx.delegation.backends import (
+    CompileSpec,
+    check_id,
+    described,
+    processed,
+    settings_of,
+)
 from coreai_onnx.delegation.parts import part_of
 from coreai_onnx.delegation.verification import verified
 from coreai_onnx.errors import CoreaiError, DelegationError
@@ -35,6 +41,15 @@ class DelegationSpec:
 
     backend_id: str
     compile_specs: Sequence[CompileSpec] = ()
+
+    def __post_init__(self) -> None:
+        """Check the types.
+
+        Raises:
+            DelegationError: If the id is not text, or a setting is not a `CompileSpec`.
+        """
+        check_id(self.backend_id)
+        settings_of(self.compile_specs)
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ def _check_result(result: Any, name: str) -> None:
         else:
             return
     raise DelegationError(
-        f"the partitioner {name} returned a {found}\n"
+        f"the partitioner {name} returned {found}\n"
         "  return PartitionResult(tagged_exported_program, partition_tags)"
     )
 

@@ -20,7 +20,7 @@ from coreai_onnx.delegation.claims import Claim, claimed
 from coreai_onnx.delegation.lowered_nodes import lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
 from coreai_onnx.delegation.parts import part_of
-from coreai_onnx.errors import SessionError, reason_of
+from coreai_onnx.errors import DelegationError, SessionError, reason_of
 from coreai_onnx.model.delegated_parts import PROVIDER, compiled_input, compiled_output, digest_of
 from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.runtime.libraries.providers import claimed_nodes, compiled, provider_version
@@ -38,12 +38,19 @@ class ProviderPartitioner(Partitioner):
         settings: Settings of the provider.
 
     Raises:
+        DelegationError: If the name or a setting is not a string.
         SessionError: If the provider is not available.
     """
 
     def __init__(self, provider: str, settings: Mapping[str, str] | None = None) -> None:
         """Register the provider as a backend."""
         self.provider, self.settings = provider, dict(settings or {})
+        texts = [provider, *self.settings, *self.settings.values()]
+        if wrong := [value for value in texts if not isinstance(value, str)]:
+            raise DelegationError(
+                "ProviderPartitioner takes the name of a provider and its settings as strings, got "
+                f"{wrong[0]!r:.40}"
+            )
         specs = [CompileSpec(key, value.encode()) for key, value in self.settings.items()]
         self.spec = DelegationSpec(_registered(provider), specs)
 

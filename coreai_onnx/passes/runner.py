@@ -81,8 +81,8 @@ def run_passes(
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
         verify: Called after each pass that changed the model.
-        write_body: Writes the bodies of the composites that passes create, which is
-            ``coreai_onnx.bodies.pass_bodies.write_pass_body``; None if the passes create none.
+        write_body: Writes the bodies of the composites that passes create; None for those of this
+            package. torch is imported when a pass creates the first one.
 
     Returns:
         Counts per pass and the near misses.

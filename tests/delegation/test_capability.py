@@ -106,5 +106,19 @@ def test_results_that_are_not_tensors_stay_in_their_part_or_outside(left_out, re
 @pytest.mark.parametrize("answer", [None, True])
 def test_a_capability_that_returns_no_text_is_an_error(answer) -> None:
     manager = to_edge(export(Model(), (torch.randn(4),)))
-    with pytest.raises(DelegationError, match=rf"returned {answer} for sin, not a text\n  return"):
+    with pytest.raises(DelegationError, match=rf"a string, got {answer} for sin\n  return"):
         manager.to_backend(CapabilityPartitioner(DelegationSpec(DEMO), lambda _: answer))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CapabilityPartitioner(DEMO, lambda _: ""),
+        lambda: CapabilityPartitioner(DelegationSpec(DEMO), "relu"),
+        lambda: DelegationSpec(3),
+        lambda: DelegationSpec(DEMO, ["level"]),
+    ],
+)
+def test_wrong_arguments_are_errors_where_they_are_given(make) -> None:
+    with pytest.raises(DelegationError, match=r"CapabilityPartitioner takes|must be a .*, got"):
+        make()

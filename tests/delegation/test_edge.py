@@ -16,8 +16,10 @@ from coreai_onnx.delegation import (
     ExportPass,
     FinishConfig,
     FinishedProgram,
+    LoweredModule,
     MemoryPlanningPass,
     delegates_of,
+    to_backend,
     to_edge,
     to_edge_transform_and_lower,
 )
@@ -174,8 +176,17 @@ def test_a_user_s_operator_is_lowered_by_the_given_converter() -> None:
 
 
 def test_what_is_not_a_program_is_an_error() -> None:
-    with pytest.raises(StagingError, match="a ReLU is not a torch"):
-        to_edge(torch.nn.ReLU())
+    program = export(torch.nn.ReLU(), (torch.ones(2),))
+    for given, shown in (
+        (torch.nn.ReLU(), "got ReLU\n  export a module first"),
+        ([program], "got list\n  name the methods"),
+        ({"encode": program, "decode": 3}, "got int for 'decode'\n"),
+    ):
+        takes = "to_edge takes an exported program or a dict of them by method, "
+        with pytest.raises(StagingError, match=takes + shown):
+            to_edge(given)
+    with pytest.raises(StagingError, match="converter must be a TorchConverter, got 3"):
+        to_edge(program, converter=3)
     with pytest.raises(NothingToConvertError, match="at least one program"):
         to_edge({})
 
@@ -192,7 +203,7 @@ def test_an_unknown_method_is_an_error() -> None:
 
 def test_a_pass_that_returns_something_else_is_an_error() -> None:
     manager = to_edge(export(torch.nn.ReLU(), (torch.randn(2),)))
-    with pytest.raises(PassError, match="returned a int"):
+    with pytest.raises(PassError, match="returned int"):
         manager.transform([lambda module: 3])
 
 
@@ -250,13 +261,18 @@ def test_a_pass_that_is_a_class_is_an_error() -> None:
 
 @pytest.mark.parametrize("config", [{"passes": []}, {}, [], FinishConfig, EdgeCompileConfig()])
 def test_what_is_not_a_configuration_is_an_error(config) -> None:
-    with pytest.raises(StagingError, match=r"not a FinishConfig\n  name the settings"):
+    with pytest.raises(
+        StagingError, match=r"must be of type FinishConfig, .*\n  name the settings"
+    ):
         relu().to_executorch(config)
 
 
 @pytest.mark.parametrize("config", [{"preserve_ops": []}, {}, FinishConfig(), EdgeCompileConfig])
 def test_what_is_not_a_configuration_of_to_edge_is_an_error(config) -> None:
-    with pytest.raises(StagingError, match=r"EdgeCompileConfig\n  .*EdgeCompileConfig\(preserve"):
+    with pytest.raises(
+        StagingError,
+        match=r"must be of type EdgeCompileConfig, .*\n  .*EdgeCompileConfig\(preserve",
+    ):
         to_edge(export(torch.nn.ReLU(), (torch.randn(2),)), compile_config=config)
 
 
@@ -314,3 +330,30 @@ def test_nodes_have_debug_handles_that_passes_keep() -> None:
     assert handles(manager.exported_program()) == [1, 2]
     made = manager.transform([ConvertReluToSigmoid(), negated])
     assert handles(made.exported_program()) == [1, 2, 3]
+
+
+# ---------------------------------------------------------------------------------- to_backend
+VECTOR = torch.randn(3)
+
+
+@pytest.fixture
+def edge():
+    return to_edge(export(torch.nn.ReLU(), (VECTOR,))).exported_program()
+
+
+def test_to_backend_takes_a_whole_program(edge) -> None:
+    made = to_backend(DEMO, edge, [])
+    assert isinstance(made, LoweredModule)
+    assert made.original_module is edge
+
+
+def test_to_backend_takes_a_partitioner(edge) -> None:
+    made = to_backend(edge, Tagging(torch.ops.aten.relu.default))
+    assert [part.processed_bytes for part in delegates_of(made)] == [b"aten.relu.default"]
+    assert not delegates_of(edge)
+    assert torch.equal(made.module()(VECTOR), VECTOR.relu())
+
+
+def test_other_arguments_of_to_backend(edge) -> None:
+    with pytest.raises(TypeError, match=r"to_backend takes .* not \(ExportedProgram, str\)"):
+        to_backend(edge, DEMO)

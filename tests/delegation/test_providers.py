@@ -15,7 +15,7 @@ from torch.export import Dim, export
 
 from coreai_onnx import session
 from coreai_onnx.delegation import ProviderPartitioner, delegates_of, to_edge
-from coreai_onnx.errors import SessionError
+from coreai_onnx.errors import DelegationError, SessionError
 from coreai_onnx.runtime.libraries.providers import CPU
 from tests.support.tolerances import assert_close
 
@@ -121,3 +121,9 @@ def test_parts_that_openvino_cannot_load_run_on_their_bodies(openvino: str) -> N
     with pytest.warns(RuntimeWarning, match="Multiple embedded native EPContext"):
         opened = session(edge.finish().onnx_program, providers=[openvino])
     assert_close(opened.run(*VOLUME)[0], Sampled()(*VOLUME))
+
+
+@pytest.mark.parametrize("arguments", [(3,), ("CPUExecutionProvider", {"threads": 2})])
+def test_names_and_settings_of_providers_are_strings(arguments) -> None:
+    with pytest.raises(DelegationError, match=r"as strings, got [23]"):
+        ProviderPartitioner(*arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import onnx
@@ -14,13 +13,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx import passes
-from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.passes import Pass, PassReport
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from tests.support.tolerances import assert_close
 
-run_passes = partial(passes.run_passes, write_body=write_pass_body)
-optimize_for = partial(passes.optimize_for, write_body=write_pass_body)
+run_passes, optimize_for = passes.run_passes, passes.optimize_for
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>\n'
 
 

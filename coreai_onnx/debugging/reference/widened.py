@@ -9,6 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from coreai_onnx.debugging.reference.control_flow import RUNS, draws
+from coreai_onnx.export.compat.dynamo import skips_forgotten
 from coreai_onnx.export.compat.torch_names import (
     HigherOrderOperator,
     OpOverload,
@@ -56,6 +57,11 @@ class Widened(TorchDispatchMode):
         self.random: dict[str, None] = {}
         # By identity, because == compares elements, and without keeping the tensors alive.
         self._ideals: Any = WeakTensorKeyDictionary()
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop; branches and loops can be exported afterwards."""
+        super().__exit__(*exception)
+        skips_forgotten()
 
     def ideal(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the float64 result of a tensor; itself in float64 if no operator made it."""

@@ -14,6 +14,7 @@ from coreai_onnx.export.compat.torch_names import (
     GuardOnDataDependentSymNode,
     is_functorch_wrapped,
 )
+from coreai_onnx.export.functionalize.buffers import WRITES_INSIDE, is_write_inside
 from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_path
 
 DATA_ADVICE = (
@@ -64,6 +65,8 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
     # torch.func raises errors of many types, which only share the file that raises them.
     if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
         return ExportError(DERIVATIVES)
+    if is_write_inside(error):
+        return ExportError("\n  ".join(WRITES_INSIDE))
     # That function only runs what torch compiled for a cond or a loop inside a recording.
     if any(f.filename.endswith("compat/attribute_access.py") and f.name == "call" for f in frames):
         return ExportError(_IN_EXTERNALIZED)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import reset_code
+from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops.map import map as map_rows
 
+from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.torch_names import assume_constant_result, nonstrict_trace
 
 
@@ -33,3 +39,30 @@ def _exports_strictly() -> bool:
 
 
 _is_strict: Callable[[], bool] = assume_constant_result(_exports_strictly)
+
+
+@contextmanager
+def without_dynamo() -> Iterator[None]:
+    """While active, ``cond`` and the loops run their functions without compiling them first.
+
+    Only a graph needs what Dynamo does to them. While it traces the code around a call, or while a
+    dispatch mode is active, it cannot trace their functions.
+    """
+
+    def compile_nothing(function: Any = None, **_: Any) -> Any:
+        return function if function is not None else lambda function: function
+
+    with patched(torch, "compile", lambda _: compile_nothing):
+        yield
+
+
+def skips_forgotten() -> None:
+    """Let Dynamo trace ``cond`` and the loops again.
+
+    Dynamo traces neither while a dispatch mode is active, and then skips their code in every later
+    export of the process, which therefore fails.
+    """
+    for function in (torch.cond, while_loop, scan, map_rows, associative_scan):
+        for constant in function.__code__.co_consts:
+            if isinstance(constant, CodeType):
+                reset_code(constant)

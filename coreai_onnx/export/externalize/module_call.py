@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary, ref
@@ -14,6 +15,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.composites.declaration import computed_composite
 from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.export.compat.dynamo import without_dynamo
 from coreai_onnx.export.compat.torch_names import FakeTensor, free_unbacked_symbols, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, recording
 from coreai_onnx.export.externalize.specs import ExternalizeSpec
@@ -142,11 +144,9 @@ def _run(
     places = Substituted(call.module, buffers)
     with places.active(), attributes_restored(call.module):
         # The reads of the first run are what later calls are compared by.
-        if leader.reads is None:
-            leader.reads = AttributeReads()
-            with recording(call.module, leader.reads):
-                result = invoke(call.original, call.arguments(tensors, numbers))
-        else:
+        first = leader.reads is None
+        leader.reads = leader.reads or AttributeReads()
+        with recording(call.module, leader.reads) if first else nullcontext(), without_dynamo():
             result = invoke(call.original, call.arguments(tensors, numbers))
     flat, leader.out_tree = pytree.tree_flatten(result)
     leader.out_leaves, outputs, leader.out_numbers = classify(flat)

@@ -29,7 +29,12 @@ from coreai_onnx.export.externalize.equivalence import (
 )
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall, classify, fill
 from coreai_onnx.export.externalize.specs import ExternalizeSpec, as_specs
-from coreai_onnx.export.functionalize.buffers import buffer_paths, buffers_of
+from coreai_onnx.export.functionalize.buffers import (
+    WRITES_INSIDE,
+    buffer_paths,
+    buffers_of,
+    is_write_inside,
+)
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 
 __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
@@ -115,6 +120,9 @@ class Externalization:
         """
         found: dict[str, ModuleCall] = {}
         for node, call in show(self._calls_in(program)):
+            # Under strict, torch drops the new values where it otherwise raises.
+            if call.leader.changed and node.graph is not program.graph:
+                raise ExternalizationError(WRITES_INSIDE[0], advice=WRITES_INSIDE[1])
             # The function of its composite is made from the declaration, not from this module.
             if call.is_reference:
                 found[call.tag] = call
@@ -181,12 +189,15 @@ class Externalization:
             with call.reads.restored_in(call.module), recording(call.module, call.reads):
                 call.body = prepare(ModuleBody(call), inputs, dynamic_shapes)
         except Exception as error:
-            is_dynamos = isinstance(error, TorchDynamoException)
-            reason = "torch cannot trace its cond or loop"
+            reason, advice = str(error), "externalize a part of it, or leave it out"
+            if is_write_inside(error):
+                reason, advice = WRITES_INSIDE
+            elif isinstance(error, TorchDynamoException):
+                reason = "torch cannot trace its cond or loop"
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} ({type(call.module).__name__}) "
-                f"failed to export by itself: {reason if is_dynamos else error}",
-                advice="externalize a part of it, or leave it out of externalize_modules",
+                f"failed to export by itself: {reason}",
+                advice=advice,
             ) from error
         finally:
             self._inside.pop()

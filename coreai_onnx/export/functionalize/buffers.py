@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,29 @@ _NORMS_THAT_WRITE = frozenset(
     }
 )
 """Ops that mutate their arguments 3 and 4 if argument 5 is true, which their schemas omit."""
+
+WRITES_INSIDE = (
+    (
+        "a branch of torch.cond or the body of a loop changes a tensor from outside in place, "
+        "which torch.export does not follow"
+    ),
+    (
+        "return the new value from the branch, and assign it after: value, new = torch.cond(...); "
+        "self.buffer.copy_(new)"
+    ),
+)
+"""The reason and the advice for mutations that torch.export refuses."""
+_REFUSED_WRITE = re.compile(
+    # The last one: a buffer of an externalized module, under strict.
+    r"might be modifying the input|input mutation during higher order op"
+    r"|_graph_\d+\._tensor_constant\d"
+)
+
+
+def is_write_inside(error: BaseException) -> bool:
+    """Whether torch failed because a branch or a loop body changes a tensor from outside."""
+    text = str(error)
+    return WRITES_INSIDE[0] in text or _REFUSED_WRITE.search(text) is not None
 
 
 def buffer_paths(module: torch.nn.Module) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from coreai_onnx.export.compat.torch_names import (
     pytree,
     resolve_packet,
 )
+from coreai_onnx.export.functionalize.buffers import WRITES_INSIDE
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
 from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
@@ -60,11 +61,7 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
         with torch.no_grad():
             retraced: ExportedProgram = program.run_decompositions({})
     except SpecViolationError as error:  # only the graphs of branches and loops are not functional
-        raise ExportError(
-            "a branch of torch.cond or the body of a loop changes a tensor from outside in place, "
-            "which torch.export does not follow\n  return the new value from the branch, and "
-            "assign it after: value, new = torch.cond(...); self.buffer.copy_(new)"
-        ) from error
+        raise ExportError("\n  ".join(WRITES_INSIDE)) from error
     return retraced
 
 

@@ -1,20 +1,20 @@
 """Bodies of the composites that passes create.
 
-Passes do not import torch, so whoever runs them hands in what writes the bodies (`WriteBody`). If
-the model already has an equal body, that function is called: functions are compared by what they
-do, not by which stage created them.
+Passes do not import torch, which bodies are written with: it is imported when a pass creates the
+first one. If the model already has an equal body, that function is called: functions are compared
+by what they do, not by which stage created them.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.errors import PassError
 from coreai_onnx.model.checks.fixed_attributes import FIXED
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
@@ -35,6 +35,14 @@ _MAKERS: set[Callable[..., int]] = set()
 """The passes that `makes_functions` decorated, which the target ``"portable"`` leaves out."""
 
 
+def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
+    # By name, because this imports torch: 3.8 s of CPU time, which most files do not need.
+    written: ir.Function | None = import_module("coreai_onnx.bodies.pass_bodies").write_pass_body(
+        name, dtype, opset
+    )
+    return written
+
+
 class Bodies:
     """The functions of a model while passes run on it."""
 
@@ -43,9 +51,9 @@ class Bodies:
 
         Args:
             main: The main graph.
-            write: Writes the bodies of composites; None if the passes create none.
+            write: Writes the bodies of composites; None for those of this package.
         """
-        self._main, self._write = main, write
+        self._main, self._write = main, write or _write_body
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
@@ -69,9 +77,6 @@ class Bodies:
         Returns:
             The op type to call; None if there is no body for the dtype, or if every name that it
             could have belongs to another body.
-
-        Raises:
-            PassError: There is nothing that writes bodies.
         """
         written = self._written(name, dtype)
         if written is None or dtype is None:
@@ -108,13 +113,6 @@ class Bodies:
     def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
         if dtype is None:
             return None
-        # Not a near miss: a caller that hands in no writer would get an unfused model unnoticed.
-        if self._write is None:
-            raise PassError(
-                f"a pass creates a body of {name}, but nothing writes bodies; optimize with "
-                "OnnxProgram.optimize, or pass write_body=coreai_onnx.bodies.pass_bodies."
-                "write_pass_body"
-            )
         return self._write(name, dtype.name, self.opset)
 
     def _equal(self, name: str, structure: tuple[Any, ...], fixed: str) -> str | None:

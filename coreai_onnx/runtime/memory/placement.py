@@ -69,13 +69,17 @@ def naive(buffers: Sequence[PlannedBuffer], alignment: int) -> list[int]:
 
 
 def place(
-    buffers: Sequence[PlannedBuffer], algorithm: Algorithm, alignment: int
+    buffers: Sequence[PlannedBuffer],
+    algorithm: Algorithm,
+    alignment: int,
+    *,
+    overlap: bool = False,
 ) -> tuple[PlannedBuffer, ...]:
     """Return buffers with the offsets that an algorithm chooses, which are checked.
 
     Raises:
-        PassError: If the algorithm raises, returns anything but an offset per buffer, or gives the
-            same memory to buffers that are used at once.
+        PassError: If the algorithm raises, returns anything but an offset per buffer, or, unless
+            ``overlap``, gives the same memory to buffers that are used at once.
     """
     name = getattr(algorithm, "__name__", type(algorithm).__name__)
     try:
@@ -88,7 +92,8 @@ def place(
             f"  return {len(buffers)} offsets, one per buffer, multiples of {alignment}"
         )
     placed = [replace(b, offset=o) for b, o in zip(buffers, offsets, strict=True)]
-    _check_disjoint(placed, name)
+    if not overlap:
+        _check_disjoint(placed, name)
     return tuple(placed)
 
 

@@ -160,7 +160,9 @@ def memory_plan(
     low_memory: bool = False,
     with_inputs: bool = False,
     with_outputs: bool = True,
+    with_states: bool = False,
     algorithm: Algorithm = greedy,
+    overlap: bool = False,
     alignment: int = ALIGNMENT,
 ) -> MemoryPlan:
     """Return the memory that a model takes at given sizes.
@@ -181,8 +183,11 @@ def memory_plan(
         with_outputs: Whether onnxruntime allocates the outputs. Otherwise they are written to
             memory of the caller by `Session.run_into`, as far as the sizes of the inputs determine
             their shapes.
+        with_states: Whether the plan includes the states, which are memory of the session. Their
+            new values are outputs.
         algorithm: Places the buffers: `greedy`, `naive`, or a function of buffers and alignment
             that returns their offsets.
+        overlap: Whether the algorithm may give the same memory to buffers that are used at once.
         alignment: What offsets are multiples of, in bytes.
 
     Raises:
@@ -198,7 +203,9 @@ def memory_plan(
         low_memory=low_memory,
         with_inputs=with_inputs,
         with_outputs=with_outputs,
+        with_states=with_states,
         algorithm=algorithm,
+        overlap=overlap,
         alignment=alignment,
     )
     return run.plan
@@ -228,7 +235,9 @@ def planned_run(
     low_memory: bool = False,
     with_inputs: bool = False,
     with_outputs: bool = True,
+    with_states: bool = False,
     algorithm: Algorithm = greedy,
+    overlap: bool = False,
     alignment: int = ALIGNMENT,
 ) -> PlannedRun:
     """Run a model once and plan its memory; see `memory_plan`.
@@ -241,7 +250,9 @@ def planned_run(
         low_memory: As for `memory_plan`.
         with_inputs: As for `memory_plan`.
         with_outputs: As for `memory_plan`.
+        with_states: As for `memory_plan`.
         algorithm: As for `memory_plan`.
+        overlap: As for `memory_plan`.
         alignment: As for `memory_plan`.
     """
     with RecordedSession(
@@ -260,9 +271,10 @@ def planned_run(
             into,
             Origins(model),
             low_memory=low_memory,
-            with_inputs=with_inputs,
+            kept={**(given if with_inputs else {}), **(session.state if with_states else {})},
         )
-        plan = replace(plan, buffers=place(plan.buffers, algorithm, alignment))
+        placed = place(plan.buffers, algorithm, alignment, overlap=overlap)
+        plan = replace(plan, buffers=placed)
         pairs = (pair for n in recording.nodes for pair in zip(n.outputs, n.bytes, strict=True))
         return PlannedRun(plan, model, {name: size or 0 for name, size in pairs})
 
@@ -275,13 +287,14 @@ def _plan(
     origins: Origins,
     *,
     low_memory: bool,
-    with_inputs: bool,
+    kept: Mapping[str, object],
 ) -> MemoryPlan:
-    """Return the plan of a run with these inputs and these outputs in memory of the caller."""
+    """Return the plan of a run with these inputs and these outputs in memory of the caller.
+
+    It includes the inputs and states in ``kept``.
+    """
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
-    # A Python number has no `nbytes`; 8 bytes hold any that onnxruntime takes.
-    inputs = sum(int(getattr(value, "nbytes", 8)) for value in given.values())
-    added, kept = (inputs, given) if with_inputs else (0, {})
+    added = sum(map(_size, kept.values()))
     # Outputs in memory of the caller are not allocated by the run.
     found, alone = (
         [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
@@ -299,13 +312,13 @@ def _plan(
         lifetimes=tuple(count + added for count in live_bytes(alone, steps)),
         used=tuple(count + added for count in used),
         arena=recording.arena,
-        inputs=inputs,
+        inputs=sum(map(_size, given.values())),
         outputs=sum(b.bytes for b in found if recording.outputs & {*b.values}),
         weights=recording.weights,
         at_peak=_at_peak(found, live, recording, origins),
         buffers=(
-            # The caller may read an input at any time, so that it takes memory in every step.
-            *(_planned([n], int(getattr(v, "nbytes", 8)), 0, steps - 1) for n, v in kept.items()),
+            # The caller may read an input or a state at any time: it takes memory in every step.
+            *(_planned([name], _size(value), 0, steps - 1) for name, value in kept.items()),
             *(_planned(b.values, b.bytes, b.first, b.last) for b in alone),
         ),
     )
@@ -313,6 +326,11 @@ def _plan(
 
 def _planned(names: Sequence[str], size: int, first: int, last: int) -> PlannedBuffer:
     return PlannedBuffer(tuple(names), size, first, last)
+
+
+def _size(value: object) -> int:
+    # A Python number has no `nbytes`; 8 bytes hold any that onnxruntime takes.
+    return int(getattr(value, "nbytes", 8))
 
 
 def _at_peak(

@@ -101,14 +101,14 @@ def test_a_state_of_an_externalized_module_under_strict() -> None:
 
 
 class Holds(torch.nn.Module):
-    """Contains control flow; an attribute is read only in it."""
+    """Contains control flow; an attribute and a buffer are read only in it."""
 
     def __init__(self, flow: Any, shift: int, *, buffer: bool = False) -> None:
         super().__init__()
         self.flow, self.shift = flow, shift
-        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.first, self.second = torch.nn.Linear(4, 4), Scaled() if buffer else torch.nn.Tanh()
         if buffer:
-            self.register_buffer("factors", torch.ones(4))
+            self.register_buffer("factors", torch.arange(1.0, 5.0) * shift)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.flow(self, x)
@@ -127,10 +127,139 @@ def test_modules_that_contain_control_flow(flow: Any) -> None:
         compare(program, model, (x,)).assert_close()
 
 
-def test_what_dynamo_cannot_trace_is_refused_in_two_lines() -> None:
+def agree(model: torch.nn.Module, targets: list[type], dynamic: bool, strict: bool) -> Any:
+    """Hold the functions of a model to torch, for other values and sizes too."""
+    shapes = ({0: "rows"},) if dynamic else None
+    program = convert(
+        model, (X,), dynamic_shapes=shapes, strict=strict, externalize_modules=targets
+    )
+    for x in (X, -X, *([torch.cat([X, X + 0.3])] if dynamic else [])):
+        compare(program, model, (x,)).assert_close()
+    return program
+
+
+def in_scaled_branches(model: Any, x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda y: y * model.factors, model.second, (x,))
+
+
+def in_a_scaled_loop(model: Any, x: torch.Tensor) -> Any:
+    start = (torch.tensor(0), x)
+    step = lambda i, y: (i + 1, model.second(y).tanh() * model.factors)  # noqa: E731
+    return while_loop(lambda i, _: i < 3, step, start)[1]
+
+
+def in_a_scaled_map(model: Any, x: torch.Tensor) -> Any:
+    return map_rows(lambda row: (model.second(row) * model.factors,), x)[0]
+
+
+def in_a_scaled_scan(model: Any, x: torch.Tensor) -> Any:
+    def step(state: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return model.second(state).tanh() * model.factors + row, state * 2
+
+    return scan(step, torch.zeros(4), x)[1]
+
+
+SCALED = [in_scaled_branches, in_a_scaled_loop, in_a_scaled_map, in_a_scaled_scan]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("flow", SCALED)
+def test_modules_with_buffers_that_contain_control_flow(
+    flow: Any, dynamic: bool, strict: bool
+) -> None:
+    model = torch.nn.Sequential(*(Holds(flow, shift, buffer=True) for shift in (2, 3)))
+    program = agree(model, [Holds, Scaled], dynamic, strict)
+    assert {f.name.partition(".")[0] for f in program.model.functions.values()} >= {
+        "Holds",
+        "Scaled",
+    }
+
+
+class CountsAround(torch.nn.Module):
+    """Changes a buffer before control flow that reads it, and after it."""
+
+    def __init__(self, flow: Any, start: int) -> None:
+        super().__init__()
+        self.flow, self.second = flow, torch.nn.Tanh()
+        self.register_buffer("factors", torch.full((4,), float(start)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.factors.add_(1)
+        result: torch.Tensor = self.flow(self, x)
+        self.factors.mul_(0.5)
+        return result + self.factors
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("flow", SCALED)
+def test_buffers_that_change_around_control_flow(flow: Any, strict: bool) -> None:
+    model = torch.nn.Sequential(*(CountsAround(flow, start) for start in (1, 2)))
+    program = agree(model, [CountsAround], True, strict)
+    assert sum("factors_out" in str(each.name) for each in program.model.graph.outputs) == 2
+
+
+class InBranches(torch.nn.Module):
+    """Calls a module that contains control flow in both branches of a ``cond``."""
+
+    def __init__(self, flow: Any, shift: int) -> None:
+        super().__init__()
+        self.inner = Holds(flow, shift, buffer=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, self.inner, lambda y: self.inner(y) * 2, (x,))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("flow", SCALED)
+def test_control_flow_of_a_module_inside_a_branch(flow: Any, strict: bool) -> None:
+    model = torch.nn.Sequential(*(InBranches(flow, shift) for shift in (2, 3)))
+    agree(model, [Holds, Scaled, InBranches], True, strict)
+    agree(model, [Holds], False, strict)
+
+
+def in_a_counted_map(model: Any, x: torch.Tensor) -> Any:
+    return map_rows(lambda row: (model.counter(row),), x)[0]
+
+
+def in_a_counted_loop(model: Any, x: torch.Tensor) -> Any:
+    start = (torch.tensor(0), x)
+    return while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, model.counter(y)), start)[1]
+
+
+def in_counted_branches(model: Any, x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, model.counter, torch.tanh, (x,))
+
+
+class Counts(torch.nn.Module):
+    """Contains control flow around a module that changes its buffer."""
+
+    def __init__(self, flow: Any) -> None:
+        super().__init__()
+        self.flow, self.counter = flow, Counter()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.flow(self, x)
+        return result
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("flow", [in_counted_branches, in_a_counted_loop, in_a_counted_map])
+@pytest.mark.parametrize("targets", [[Counter], [Counts], [Counter, Counts], []])
+def test_changes_of_a_buffer_inside_control_flow_are_refused(
+    targets: list[type], flow: Any, strict: bool
+) -> None:
     before = torch.nn.Module.__getattribute__, torch.compile
-    model = torch.nn.Sequential(*(Holds(in_branches, shift, buffer=True) for shift in (2, 3)))
-    with pytest.raises((ExportError, ExternalizationError), match="torch cannot trace") as raised:
-        convert(model, (X,), externalize_modules=[Holds])
-    assert len(str(raised.value).splitlines()) == 2
+    with pytest.raises((ExportError, ExternalizationError)) as raised:
+        convert(torch.nn.Sequential(Counts(flow)), (X,), externalize_modules=targets, strict=strict)
+    first, second = str(raised.value).splitlines()
+    assert first.endswith("in place, which torch.export does not follow")
+    assert second.startswith("  return the new value from the branch")
     assert before == (torch.nn.Module.__getattribute__, torch.compile)
+
+
+def test_torch_exports_control_flow_after_a_comparison() -> None:
+    model = torch.nn.Sequential(Holds(in_a_shifted_branch, 2))
+    program = convert(model, (X,))
+    compare(program, model, (X,)).assert_close()
+    torch.export.export(torch.nn.Sequential(Holds(in_a_shifted_branch, 3)), (X,))

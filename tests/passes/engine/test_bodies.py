@@ -15,7 +15,6 @@ import torch
 from coreai_onnx.bodies.pass_bodies import CALLS, write_pass_body
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import FLOAT_DTYPES
-from coreai_onnx.errors import PassError
 from coreai_onnx.passes import ORDER, passes_for
 from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
 from coreai_onnx.passes.engine.graphs import context_of
@@ -83,11 +82,10 @@ def test_a_pass_may_change_the_body_that_it_gets(name: str) -> None:
     assert sources[0].metadata_props == sources[1].metadata_props
 
 
-def test_a_pass_that_needs_a_body_says_that_nothing_writes_it() -> None:
+def test_bodies_of_this_package_are_the_default() -> None:
     bodies = Bodies(opened("Mul")[0])
-    with pytest.raises(PassError, match="creates a body of rope, but nothing writes bodies"):
-        bodies.provide_composite("rope", np.dtype(np.float32))
-    assert bodies.provide(function("f"), np.dtype(np.float32)) == "f"
+    assert bodies.provide_composite("rope", np.dtype(np.float32)) == "rope"
+    assert bodies.provide_composite("rope", np.dtype(np.int64)) is None
 
 
 def few_bits(call: Any) -> list[Call]:
