@@ -14,6 +14,17 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from coreai_onnx.dependencies import (
+    FIX,
+    FIXES,
+    FLOAT_GUARD,
+    HINT_OF_ZERO_OR_ONE,
+    INPUT,
+    LOG_OF_ZERO_OR_ONE,
+    MARKED_DYNAMIC,
+    RANGE_CONFLICT,
+    REASON,
+)
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
 from coreai_onnx.export.capture.larger_examples import larger_examples
 from coreai_onnx.export.compat.source_lines import user_lines
@@ -35,13 +46,7 @@ from coreai_onnx.export.guards import (
     source_name,
 )
 
-_ZERO_OR_ONE = re.compile(
-    r"^dimension inputs\['(?P<first>\w+)'\](?P<rest>.*?)(\.shape\[(?P<axis>\d+)\])? "
-    r"0/1 specialized;.*hint = (?P<value>[01])"
-)
 _CLASHES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
-_RANGES = "conflicts between user-specified ranges"
-_FIXES = "Suggested fixes:\n"
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -83,7 +88,7 @@ def _is_clash(error: Exception) -> bool:
     """Whether an export failed because of sizes that were requested as dynamic."""
     if isinstance(error, UserError):
         return error.error_type in _CLASHES
-    return isinstance(error, ConstraintViolationError) or _RANGES in str(error)
+    return isinstance(error, ConstraintViolationError) or RANGE_CONFLICT.is_in(error)
 
 
 def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | None = None) -> None:
@@ -129,7 +134,7 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
-        found = _ZERO_OR_ONE.match(record.getMessage())
+        found = LOG_OF_ZERO_OR_ONE.pattern.match(record.getMessage())
         if found is None or record.thread != thread:
             return True
         axis = int(found["axis"]) if found["axis"] else None
@@ -162,7 +167,7 @@ def _is_unrolled(guard: Any) -> bool:
 
 def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     """Return torch's reasons, each with the line of the model, and torch's suggested fixes."""
-    text, _, _ = message.partition(_FIXES)
+    text = FIXES.pattern.split(message, maxsplit=1)[0]
     lines = ["dynamic_shapes asks for more than the model allows"]
     # torch makes a new environment for each trace; the latest is the one that failed.
     env = environments[-1] if environments else None
@@ -172,12 +177,12 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
         return "\n".join([*lines, _UNROLLED.format(line=where.line if where else "")])
     if env is not None:
         lines += [f"  {advice}" for advice in larger_examples(text, env)]
-    for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):
+    for reason in dict.fromkeys(REASON.pattern.findall(text)):
         lines.append(f"  {_reason(reason, env)}")
         place = _place(reason, env) if env is not None else None
         if place:
             lines.append(f"    by {place}")
-        if fixes_a_float(reason):
+        if FLOAT_GUARD.is_in(reason):
             lines.append(
                 "    write int(n * 0.25) as n // 4: torch follows integers, not int() of a float"
             )
@@ -190,33 +195,25 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     return "\n".join(lines)
 
 
-def fixes_a_float(message: str) -> bool:
-    """Whether a guard in a message of torch fixes an integer that is made of a float."""
-    return re.search(r"\bmath\.trunc\(.*\) == -?\d", message) is not None
-
-
 def suggested_fixes(message: str) -> list[str]:
     """Return the suggested fixes in a message of torch, one per dim: ``n = Dim('n', min=2)``."""
-    _, _, suggested = message.partition(_FIXES)
-    return re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
+    suggested = FIXES.pattern.split(message, maxsplit=1)[1:]
+    return FIX.pattern.findall(suggested[0]) if suggested else []
 
 
 def _reason(text: str, env: ShapeEnv | None) -> str:
     """Return one of torch's reasons in terms of the user's model."""
-    fixed = re.match(r"You marked (.*) as dynamic but .* to be a constant \((.*?)\)", text)
-    if fixed:
+    if fixed := MARKED_DYNAMIC.pattern.match(text):
         names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-        sizes = ", ".join(readable(size) for size, name in names.items() if name == fixed[1])
-        which = f"{fixed[1]} ({sizes})" if sizes else readable(fixed[1])
-        by = "the example" if fixed[2] in ("0", "1") else "the model"
-        return f"{which} is to be dynamic, but {by} fixes it at {fixed[2]}{_larger(fixed[2])}"
-    hint = re.match(
-        r"Received .* 0/1 specialized due to hint of (\d) for dimension inputs(.*)\.$", text
-    )
-    if hint:
-        size = re.sub(r"^\['(\w+)'\]", r"\1", hint[2])
-        return f"{size} is to be dynamic, but the example fixes it at {hint[1]}{_larger(hint[1])}"
-    text = re.sub(r"\binputs\['(\w+)'\]", r"\1", readable(text))
+        sizes = ", ".join(readable(size) for size, name in names.items() if name == fixed["name"])
+        which = f"{fixed['name']} ({sizes})" if sizes else readable(fixed["name"])
+        value = fixed["value"]
+        by = "the example" if value in ("0", "1") else "the model"
+        return f"{which} is to be dynamic, but {by} fixes it at {value}{_larger(value)}"
+    if hint := HINT_OF_ZERO_OR_ONE.pattern.match(text):
+        size, value = re.sub(r"^\['(\w+)'\]", r"\1", hint["size"]), hint["value"]
+        return f"{size} is to be dynamic, but the example fixes it at {value}{_larger(value)}"
+    text = INPUT.pattern.sub(r"\1", readable(text))
     return text.replace("IntInfinity()", "infinity").rstrip(".")
 
 

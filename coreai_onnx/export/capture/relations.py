@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
+from coreai_onnx.dependencies import OPERATORS_CONDITION
 from coreai_onnx.export.compat.torch_names import (
     FloorDiv,
     Max,
@@ -24,8 +25,6 @@ from coreai_onnx.model.metadata import Relation
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 _ARITHMETIC = (sympy.Add, sympy.Mul, Max, Min, sympy.Symbol)
-# Begins the message of an assertion that torch made of a condition which an operator tests.
-_BRANCH = "evaluate_expr"
 # A lower bound up to this only excludes the sizes 0 and 1.
 _SMALL = 2
 
@@ -85,7 +84,7 @@ def _conditions(env: ShapeEnv) -> Iterator[_Condition]:
         place, by_model = place_of(guard.sloc), is_of_the_model(guard.sloc)
         yield _Condition(guard.expr, place.source if place else "", not by_model)
     for check in (c for checks in env.deferred_runtime_asserts.values() for c in checks):
-        yield _Condition(check.expr, "", check.msg.startswith(_BRANCH), deferred=True)
+        yield _Condition(check.expr, "", OPERATORS_CONDITION.is_in(check.msg), deferred=True)
 
 
 def _input_sizes(program: ExportedProgram) -> Iterator[set[sympy.Symbol]]:

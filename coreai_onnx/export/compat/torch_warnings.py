@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from coreai_onnx.dependencies import NO_USER_CODE
 from coreai_onnx.export.compat.patches import exchanged
 from coreai_onnx.export.compat.torch_names import export_trace
 from coreai_onnx.export.compat.turns import is_mine, turn
@@ -36,9 +37,6 @@ def ignored(message: str) -> Iterator[None]:
             warnings.filters.remove(added)  # type: ignore[attr-defined]
 
 
-_NO_USER_CODE = "Unable to find user code"
-
-
 @contextmanager
 def without_graph_dumps() -> Iterator[None]:
     """While active, torch.export prints no graph to stderr for the converting thread."""
@@ -58,7 +56,7 @@ def _print(*values: Any, file: Any = None, **options: Any) -> None:
 
 
 def _is_kept(record: logging.LogRecord) -> bool:
-    return _NO_USER_CODE not in str(record.msg) or not is_mine()
+    return not NO_USER_CODE.is_in(record.msg) or not is_mine()
 
 
 _MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")
