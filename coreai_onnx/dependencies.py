@@ -144,6 +144,7 @@ REASON = _torch(r"^\s*- (.*)$", "one reason why sizes cannot be dynamic")
 FIXES = _torch(r"Suggested fixes:\n", "the dims that would work follow")
 FIX = _torch(r"^  (\w.* = .*)$", "one of these dims")
 INPUT = _torch(r"\binputs\['(\w+)'\]", "the name of an input in a reason")
+INFINITY = _torch(r"IntInfinity\(\)", "a Dim has no maximum")
 FLOAT_GUARD = _torch(
     r"\bmath\.trunc\(.*\) == -?\d", "a guard fixes an integer that is made of a float"
 )

@@ -188,6 +188,9 @@ PROVOKED: dict[str, Callable[[], str | list[str] | Iterator[str]]] = {
     "FIXES": equal_sizes,
     "FIX": equal_sizes,
     "INPUT": lambda: reasons(fixed(Dim.DYNAMIC, 1)),
+    "INFINITY": lambda: export_failure(
+        lambda x: x[:6] * torch.ones(6, 4), torch.randn(8, 4), dims=({0: Dim("n")},)
+    ),
     "FLOAT_GUARD": with_a_float,
     "OPERATORS_CONDITION": assertions,
     "NO_USER_CODE": lambda: torch_logs(

@@ -19,9 +19,9 @@ EXCEPTIONS = {
     "coreai_onnx/model/python/builder/checking.py": (
         "is copied into written packages, which have no table; test_dependencies.py provokes both"
     ),
-    "coreai_onnx/export/capture/larger_examples.py": (
-        "looks for guards, which it prints as torch prints them"
-    ),
+    "coreai_onnx/export/capture/explain.py": "looks for the names of the model's own sizes",
+    "coreai_onnx/export/capture/larger_examples.py": "looks for guards, printed as torch does",
+    "coreai_onnx/export/guards.py": "rewrites names of sizes, which are not only in messages",
 }
 """Files that match on messages for another reason."""
 COMPARING = {"search", "match", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
@@ -30,6 +30,11 @@ PLAIN = {"\n", "", " ", "."}
 """Constants that only take a message apart."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@functools.cache
+def inside(function: Function) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(function))
 
 
 def is_message(node: ast.expr, errors: set[str], messages: set[str]) -> bool:
@@ -50,9 +55,10 @@ def is_message(node: ast.expr, errors: set[str], messages: set[str]) -> bool:
     return False
 
 
+@functools.cache
 def errors_of(function: Function) -> set[str]:
     """The names of a function's caught errors, and of parameters that are errors."""
-    caught = {n.name for n in ast.walk(function) if isinstance(n, ast.ExceptHandler) and n.name}
+    caught = {n.name for n in inside(function) if isinstance(n, ast.ExceptHandler) and n.name}
     parameters = (*function.args.args, *function.args.kwonlyargs)
     typed = {
         a.arg
@@ -66,7 +72,7 @@ def messages_of(function: Function, parameters: set[str], errors: set[str]) -> s
     """The names of a function's variables that hold the text of an error, or a part of it."""
     messages = set(parameters)
     for _ in range(3):  # a part of a part
-        for node in ast.walk(function):
+        for node in inside(function):
             pairs: list[tuple[ast.expr, ast.expr]] = []
             if isinstance(node, ast.Assign):
                 pairs = [(target, node.value) for target in node.targets]
@@ -86,69 +92,69 @@ def is_plain(sought: ast.expr) -> bool:
 
 def matches(function: Function, messages: set[str], errors: set[str]) -> Iterator[ast.expr]:
     """Yield the expressions that compare the text of an error with a text."""
-    for node in ast.walk(function):
+
+    def has_message(*parts: ast.expr) -> bool:
+        return any(is_message(part, errors, messages) for part in parts)
+
+    for node in inside(function):
         match node:
             case ast.Compare(
-                left=left, ops=[ast.In() | ast.NotIn() | ast.Eq()], comparators=[right]
+                left=left, ops=[ast.In() | ast.NotIn() | ast.Eq()], comparators=[text]
             ):
-                if any(is_message(side, errors, messages) for side in (left, right)):
+                if has_message(left, text) and not is_plain(left):
                     yield node
-            case ast.Call(func=ast.Attribute(value=value, attr=method), args=args):
+            case ast.Call(func=ast.Attribute(value=value, attr=method), args=[first, *rest]):
                 if method not in COMPARING or ast.unparse(value).endswith(".pattern"):
                     continue
-                if (
-                    args
-                    and not is_plain(args[0])
-                    and any(is_message(x, errors, messages) for x in (value, *args))
-                ):
+                is_method = has_message(value) and not is_plain(first)
+                if is_method or (not has_message(value) and has_message(first, *rest)):
                     yield node
+
+
+Place = tuple[str, str]
+"""A file and a function in it."""
 
 
 def findings(files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the places that decide by the text of an error: file, and line with expression."""
-    functions: dict[str, list[tuple[str, Function]]] = {}
+    functions: dict[Place, Function] = {}
     for name, source in files.items():
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, Function):
-                functions.setdefault(node.name, []).append((name, node))
-    received: dict[str, set[str]] = {name: set() for name in functions}
-    changed = True
-    while changed:
-        changed = False
-        for name, definitions in functions.items():
-            for _, function in definitions:
-                errors = errors_of(function)
-                messages = messages_of(function, received[name], errors)
-                for called, parameter in passed(function, functions, messages, errors):
-                    changed |= parameter not in received[called]
-                    received[called].add(parameter)
+                functions[name, node.name] = node
+    by_name: dict[str, list[Place]] = {}
+    for place in functions:
+        by_name.setdefault(place[1], []).append(place)
+    received: dict[Place, set[str]] = {place: set() for place in functions}
+    waiting = list(functions)
+    while waiting:
+        place = waiting.pop()
+        function, errors = functions[place], errors_of(functions[place])
+        messages = messages_of(function, received[place], errors)
+        for name, index in passed(function, messages, errors):
+            homes = by_name.get(name, [])
+            # A function of the file, or one of a name that is unique.
+            called = (place[0], name) if (place[0], name) in functions else (homes or [place])[0]
+            parameters = [a.arg for a in functions[called].args.args]
+            is_known = called[0] == place[0] or len(homes) == 1
+            if is_known and not received[called].issuperset(parameters[index : index + 1]):
+                received[called].add(parameters[index])
+                waiting.append(called)
     return [
-        (file, f"{node.lineno}: {ast.unparse(node)}")
-        for name, definitions in functions.items()
-        for file, function in definitions
-        for node in matches(
-            function,
-            messages_of(function, received[name], errors_of(function)),
-            errors_of(function),
-        )
+        (place[0], f"{node.lineno}: {ast.unparse(node)}")
+        for place, function in functions.items()
+        for errors in [errors_of(function)]
+        for node in matches(function, messages_of(function, received[place], errors), errors)
     ]
 
 
-def passed(
-    function: Function,
-    functions: Mapping[str, list[tuple[str, Function]]],
-    messages: set[str],
-    errors: set[str],
-) -> Iterator[tuple[str, str]]:
-    """Yield the functions of a unique name that get the text of an error, with the parameter."""
-    for node in ast.walk(function):
+def passed(function: Function, messages: set[str], errors: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield the functions that get the text of an error, with the number of the argument."""
+    for node in inside(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            definitions = functions.get(node.func.id, [])
-            if len(definitions) == 1:
-                parameters = definitions[0][1].args.args
-                for argument, parameter in zip(node.args, parameters, strict=False):
-                    if is_message(argument, errors, messages):
-                        yield node.func.id, parameter.arg
+            for index, argument in enumerate(node.args):
+                if is_message(argument, errors, messages):
+                    yield node.func.id, index
 
 
 @functools.cache
@@ -176,6 +182,7 @@ HEAD = "def f(error: Exception):\n    "
         HEAD + "return re.search('no kernel', str(error))",
         HEAD + "return _TEXT.match(str(error.__cause__))",
         HEAD + "return str(error).startswith('no kernel')",
+        HEAD + "return _PLACE.sub('', str(error))",
         HEAD + "text = str(error)\n    return any('x' in line for line in text.splitlines())",
         "def f(record):\n    return 'x' in record.getMessage()",
         (

@@ -19,6 +19,7 @@ from coreai_onnx.dependencies import (
     FIXES,
     FLOAT_GUARD,
     HINT_OF_ZERO_OR_ONE,
+    INFINITY,
     INPUT,
     LOG_OF_ZERO_OR_ONE,
     MARKED_DYNAMIC,
@@ -214,7 +215,7 @@ def _reason(text: str, env: ShapeEnv | None) -> str:
         size, value = re.sub(r"^\['(\w+)'\]", r"\1", hint["size"]), hint["value"]
         return f"{size} is to be dynamic, but the example fixes it at {value}{_larger(value)}"
     text = INPUT.pattern.sub(r"\1", readable(text))
-    return text.replace("IntInfinity()", "infinity").rstrip(".")
+    return INFINITY.pattern.sub("infinity", text).rstrip(".")
 
 
 def _larger(value: str) -> str:
