@@ -57,7 +57,7 @@ def lacks(library: str, what: str) -> LibraryVersionError:
     version = getattr(importlib.import_module(library), "__version__", "")
     return LibraryVersionError(
         f"{library} {version} lacks something that coreai_onnx needs: {what}\n"
-        f"  install another version of {library}; CHANGELOG.md and docs list those that are tested"
+        "  docs/torch_versions.md lists the versions that coreai_onnx is tested with"
     )
 
 

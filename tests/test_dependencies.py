@@ -22,6 +22,7 @@ from transformers import DynamicCache
 from coreai_onnx import dependencies
 from coreai_onnx.dependencies import MessageText, imported_from, require
 from coreai_onnx.errors import LibraryVersionError
+from coreai_onnx.export.compat.dynamo import uncompiled
 from coreai_onnx.export.compat.transforms import transforms_restored
 from coreai_onnx.export.guards import shape_env
 from coreai_onnx.model.python.builder import checking
@@ -258,6 +259,13 @@ def test_the_texts_that_written_packages_read() -> None:
 
 
 # ---------------------------------------------------------------------- names
+def test_what_torch_compile_leaves_in_its_results() -> None:
+    module, function = torch.nn.ReLU(), squares_derivative
+    assert uncompiled(torch.compile(module, backend="eager")) is module
+    assert uncompiled(torch.compile(function, backend="eager")) is function
+    assert uncompiled(function) is function
+
+
 def test_a_missing_attribute_is_named_with_the_version() -> None:
     require("numpy", [(np.ndarray, ("shape", "dtype")), (np.zeros(1), ("nbytes",))])
     for example in (np.ndarray, np.zeros(1)):

@@ -25,7 +25,7 @@ try:
     )
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
-    from torch._dynamo import assume_constant_result, nonstrict_trace
+    from torch._dynamo import OptimizedModule, assume_constant_result, nonstrict_trace
     from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
@@ -80,7 +80,7 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (ShapeEnv(), _ENVIRONMENT),  # instances: __init__ sets most of these
     (torch.nn.Module(), _REGISTRIES),
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
-    (torch.UntypedStorage(), ("_cdata",)),
+    (torch.zeros(0), ("_version",)),
 )
 """Attributes of torch objects that are read: an example object, and the attribute names."""
 
@@ -98,6 +98,12 @@ def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -
         for name in names:
             if not hasattr(example, name):
                 raise lacks(f"{type(example).__name__}.{name}")
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return the number of times that a tensor's memory was changed in place."""
+    version: int = tensor._version  # noqa: SLF001 - torch has no public name for it
+    return version
 
 
 # At import: a missing attribute would otherwise fail in the middle of a conversion.
@@ -121,6 +127,7 @@ __all__ = [
     "Mod",
     "OpOverload",
     "OpOverloadPacket",
+    "OptimizedModule",
     "PythonMod",
     "PythonPrinter",
     "PythonReferenceAnalysis",
@@ -156,4 +163,5 @@ __all__ = [
     "transform_depth",
     "undo_transforms_to",
     "uninteresting_files",
+    "version_of",
 ]

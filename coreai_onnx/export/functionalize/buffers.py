@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
@@ -199,7 +200,7 @@ class _Writes(TorchDispatchMode):
 
 def _address(tensor: torch.Tensor) -> int:
     """Return a key that views of one storage share; fake tensors have no data pointer."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public name for it
+    return int(StorageWeakRef(tensor.untyped_storage()).cdata)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.dependencies import imported_from
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import is_complex, promoted_dtype
@@ -39,7 +40,8 @@ def lowering(target: OpOverload) -> Lowering | None:
 @functools.cache
 def _functions() -> dict[str, tuple[Any, Any]]:
     """Return torchlib's functions for real and for complex tensors, by the name of the torch op."""
-    from onnxscript.function_libs.torch_lib import ops, registration
+    with imported_from("onnxscript"):
+        from onnxscript.function_libs.torch_lib import ops, registration
 
     assert ops  # importing it fills the registry
     table: dict[str, tuple[Any, Any]] = {}
