@@ -23,7 +23,7 @@ from coreai_onnx import dependencies
 from coreai_onnx.dependencies import MessageText, imported_from, require
 from coreai_onnx.errors import LibraryVersionError
 from coreai_onnx.export.compat.dynamo import uncompiled
-from coreai_onnx.export.compat.transforms import transforms_restored
+from coreai_onnx.export.compat.traces import transforms_restored
 from coreai_onnx.export.guards import shape_env
 from coreai_onnx.model.python.builder import checking
 

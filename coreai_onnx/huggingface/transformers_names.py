@@ -66,21 +66,3 @@ def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
         return cls._from_config(config)
     model: torch.nn.Module = cls.from_config(config)
     return model
-
-
-__all__ = [
-    "Concatenate",
-    "DummyLayer",
-    "DynamicLayer",
-    "LinearAttentionAndFullAttentionLayer",
-    "LinearAttentionLayer",
-    "MergeModulelist",
-    "WeightConverter",
-    "WeightRenaming",
-    "apply_renamings",
-    "get_model_conversion_mapping",
-    "has_class_for",
-    "model_of_config",
-    "no_init_weights",
-    "rename_source_key",
-]

@@ -20,8 +20,7 @@ EXCEPTIONS = {
         "is copied into written packages, which have no table; test_dependencies.py provokes both"
     ),
     "coreai_onnx/export/capture/explain.py": "looks for the names of the model's own sizes",
-    "coreai_onnx/export/capture/larger_examples.py": "looks for guards, printed as torch does",
-    "coreai_onnx/export/guards.py": "rewrites names of sizes, which are not only in messages",
+    "coreai_onnx/export/guards.py": "looks for guards, printed as torch does, and names of sizes",
 }
 """Files that match on messages for another reason."""
 COMPARING = {"search", "match", "fullmatch", "findall", "finditer", "sub", "subn", "split"}

@@ -187,6 +187,6 @@ def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
 def _text(dim: Any) -> str:
     """Return a dim with its range."""
     bounds = {"min": getattr(dim, "min", None), "max": getattr(dim, "max", None)}
-    given = ", ".join(f"{key}={int(x)}" for key, x in bounds.items() if str(x).isdigit() and x)
+    options = ", ".join(f"{key}={int(x)}" for key, x in bounds.items() if str(x).isdigit() and x)
     name = getattr(dim, "__name__", str(dim))
-    return f"Dim({name!r}, {given})" if given else f"Dim({name!r})"
+    return f"Dim({name!r}, {options})" if options else f"Dim({name!r})"

@@ -33,14 +33,15 @@ from coreai_onnx.export.compat.torch_names import (
     EXPORT_LOGGER,
     ConstraintViolationError,
     ShapeEnv,
-    ShapeGuardPythonPrinter,
     UserError,
     UserErrorType,
 )
 from coreai_onnx.export.compat.torch_warnings import without_graph_dumps
 from coreai_onnx.export.guards import (
     FixedDim,
+    dim_names,
     fixed_dims,
+    guards_in,
     place_of,
     readable,
     shape_env,
@@ -103,11 +104,11 @@ def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | Non
         SpecializationWarning: One warning that lists all of them.
     """
     inputs = [str(name) for name in program.graph_signature.user_inputs]
-    found = [*(others or []), *fixed_dims(shape_env(program), inputs)]
-    if not found:
+    dims = [*(others or []), *fixed_dims(shape_env(program), inputs)]
+    if not dims:
         return
     lines = ["sizes that were to be dynamic are fixed in the converted model:"]
-    lines += [f"  {dim}" for dim in found]
+    lines += [f"  {dim}" for dim in dims]
     advice = "make the model independent of the size there"
     if others:
         advice = "give an example of a larger size"
@@ -135,13 +136,13 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
-        found = LOG_OF_ZERO_OR_ONE.pattern.match(record.getMessage())
-        if found is None or record.thread != thread:
+        size = LOG_OF_ZERO_OR_ONE.pattern.match(record.getMessage())
+        if size is None or record.thread != thread:
             return True
-        axis = int(found["axis"]) if found["axis"] else None
-        source = found["first"] + found["rest"]
+        axis = int(size["axis"]) if size["axis"] else None
+        source = size["first"] + size["rest"]
         why = "because the example has that size"
-        fixed = FixedDim(source, axis, "", int(found["value"]), None, why)
+        fixed = FixedDim(source, axis, "", int(size["value"]), None, why)
         explanation.zero_or_one.append(fixed)
         return False  # SpecializationWarning reports it
 
@@ -205,8 +206,9 @@ def suggested_fixes(message: str) -> list[str]:
 def _reason(text: str, env: ShapeEnv | None) -> str:
     """Return one of torch's reasons in terms of the user's model."""
     if fixed := MARKED_DYNAMIC.pattern.match(text):
-        names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-        sizes = ", ".join(readable(size) for size, name in names.items() if name == fixed["name"])
+        sizes = ", ".join(
+            readable(size) for size, name in dim_names(env).items() if name == fixed["name"]
+        )
         which = f"{fixed['name']} ({sizes})" if sizes else readable(fixed["name"])
         value = fixed["value"]
         by = "the example" if value in ("0", "1") else "the model"
@@ -224,18 +226,14 @@ def _larger(value: str) -> str:
 
 def _place(reason: str, env: ShapeEnv) -> str:
     """Return the line of the model behind a reason; empty if torch did not record it."""
-    sources = env.var_to_sources
-    printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
-    for guard in env.guards:
-        if set(guard.expr.free_symbols) <= sources.keys():
-            printed = str(printer.doprint(guard.expr))
-            if printed in reason and (place := place_of(guard.sloc)):
-                return place.line
-    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-    for symbol, origins in sources.items():
+    for guard in guards_in(reason, env):
+        if place := place_of(guard.sloc):
+            return place.line
+    names = dim_names(env)
+    for symbol, origins in env.var_to_sources.items():
         texts = [source_name(s) for s in origins]
-        known = {*texts, *(names[t] for t in texts if t in names)}
-        if any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", reason) for t in known):
+        spellings = {*texts, *(names[t] for t in texts if t in names)}
+        if any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", reason) for t in spellings):
             bounds = env.var_to_range_sloc.get(symbol)
             slocs = [env.replacements_slocs.get(symbol)]
             slocs += [bounds.lower, bounds.upper] if bounds else []

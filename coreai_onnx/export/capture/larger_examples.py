@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import sympy
 
-from coreai_onnx.export.compat.torch_names import ShapeEnv, ShapeGuardPythonPrinter
-from coreai_onnx.export.guards import readable, source_name
+from coreai_onnx.export.compat.torch_names import ShapeEnv
+from coreai_onnx.export.guards import dim_names, guards_in, readable, source_name
 
 # Bounds the search where a dim has no maximum; the search doubles the size in each step.
 _LARGEST = 2**20
@@ -26,15 +26,11 @@ def larger_examples(message: str, env: ShapeEnv) -> list[str]:
         message: torch's message, with guards as text.
         env: The shape environment of the failed export.
     """
-    sources = env.var_to_sources
-    printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
     limits: dict[sympy.Symbol, int] = {}
-    for guard in env.guards:
-        symbols = guard.expr.free_symbols
-        if len(symbols) != 1 or not symbols <= env.backed_var_to_val.keys() & sources.keys():
-            continue
-        (symbol,) = symbols
-        if str(printer.doprint(guard.expr)) in message:
+    for guard in guards_in(message, env):
+        symbols = guard.expr.free_symbols & env.backed_var_to_val.keys()
+        if len(symbols) == len(guard.expr.free_symbols) == 1:
+            (symbol,) = symbols
             limit = _limit(guard.expr, symbol, env)
             if limit is not None:
                 limits[symbol] = max(limit, limits.get(symbol, 0))
@@ -43,7 +39,7 @@ def larger_examples(message: str, env: ShapeEnv) -> list[str]:
 
 def _advice(symbol: sympy.Symbol, limit: int, env: ShapeEnv) -> str:
     text = source_name(env.var_to_sources[symbol][0])
-    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    names = dim_names(env)
     size = f"{names[text]} ({readable(text)})" if text in names else readable(text)
     return (
         f"the example has {size} = {env.backed_var_to_val[symbol]}, and the model has a special "

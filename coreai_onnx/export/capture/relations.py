@@ -45,20 +45,20 @@ def relations(
     env = shape_env(program)
     if env is None:
         return []
-    known = {symbol for symbols in _input_sizes(program) for symbol in symbols}
-    found: dict[str, Relation] = {}
+    symbols_of_inputs = {symbol for symbols in _input_sizes(program) for symbol in symbols}
+    by_text: dict[str, Relation] = {}
     for condition in _conditions(env):
         # torch may have found two sizes equal after it added the guard.
         expression = env.replace(condition.expression)
-        if not (expression.free_symbols and expression.free_symbols <= known):
+        if not (expression.free_symbols and expression.free_symbols <= symbols_of_inputs):
             continue
         if not _is_plain(expression) or _follows_from_bounds(expression, env):
             continue
         if condition.by_torch and _is_habit(expression, deferred=condition.deferred):
             continue
         text = python_text(expression.xreplace(dict(names)))
-        found.setdefault(text, Relation(text, condition.source))
-    return list(found.values())
+        by_text.setdefault(text, Relation(text, condition.source))
+    return list(by_text.values())
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def _is_plain(expression: sympy.Basic) -> bool:
     """Whether a condition compares integer expressions with at most one division."""
     parts = list(sympy.preorder_traversal(expression))
     divisions = sum(isinstance(x, _DIVISIONS) for x in parts)
-    known = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
+    allowed = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
     return (
         isinstance(expression, _COMPARISONS)
         and divisions <= 1
-        and all(isinstance(x, known) for x in parts)
+        and all(isinstance(x, allowed) for x in parts)
     )
 
 

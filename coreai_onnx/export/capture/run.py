@@ -17,8 +17,7 @@ from coreai_onnx.export.capture.explain import Explanation, explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
 from coreai_onnx.export.compat.attribute_access import table_of_the_user
-from coreai_onnx.export.compat.data_writes import data_writes_refused
-from coreai_onnx.export.compat.transforms import transforms_restored
+from coreai_onnx.export.compat.traces import data_writes_refused, transforms_restored
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
 from coreai_onnx.export.externalize.modules import Externalization

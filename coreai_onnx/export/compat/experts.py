@@ -22,10 +22,8 @@ from coreai_onnx.export.compat.patches import patched
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
-_MEMBERS = (
-    *("_apply_gate", "_is_expert_parallel", "act_fn", "has_bias", "has_gate"),
-    *("has_post_expert_norm", "is_transposed"),
-)
+_MEMBERS = ("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate")
+_MEMBERS += ("has_post_expert_norm", "is_transposed")
 """What transformers adds to modules of experts, and the forwards here read."""
 _LOOKS_UP = "get_interface"
 """The method of transformers' registry that returns the forward of an experts module."""
@@ -46,9 +44,9 @@ def experts_as_gather_mm() -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(exchanged_experts(_gathered))
         for home, name, wrap in _FURTHER:
-            found = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
-            if found is not None:
-                patches.enter_context(patched(found, "forward", wrap))
+            experts_class = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
+            if experts_class is not None:
+                patches.enter_context(patched(experts_class, "forward", wrap))
         yield
 
 

@@ -36,16 +36,16 @@ class Write:
         self.graph, self.view, self.tensor, self.new = graph, view, tensor, new
         schema = getattr(view.target, "_schema", None)
         names = [a.name for a in schema.arguments] if schema else []
-        given = dict(zip(names, view.args, strict=False)) | dict(view.kwargs)
-        self.given = {k: fx.map_arg(v, of) for k, v in given.items()}
+        arguments = dict(zip(names, view.args, strict=False)) | dict(view.kwargs)
+        self.given = {k: fx.map_arg(v, of) for k, v in arguments.items()}
 
     def call(self, target: Any, *args: Any) -> fx.Node:
         """Append a call whose result has the dtype and shape of the tensor."""
         name = target._schema.name.partition("::")[2]
-        made = self.graph.create_node("call_function", target, args, {}, name)
-        made.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
-        made.meta["val"] = self.tensor.meta["val"]
-        return made
+        call = self.graph.create_node("call_function", target, args, {}, name)
+        call.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
+        call.meta["val"] = self.tensor.meta["val"]
+        return call
 
 
 def undone(write: Write) -> fx.Node | None:
@@ -89,10 +89,10 @@ def _sizes(graph: fx.Graph, tensor: fx.Node) -> list[Any]:
 
 
 def _slice(write: Write) -> fx.Node:
-    given = write.given
-    bounds = [given.get("start"), given.get("end"), given.get("step", 1)]
+    arguments = write.given
+    bounds = [arguments.get("start"), arguments.get("end"), arguments.get("step", 1)]
     target = aten.slice_scatter.default
-    return write.call(target, write.tensor, write.new, given.get("dim", 0), *bounds)
+    return write.call(target, write.tensor, write.new, arguments.get("dim", 0), *bounds)
 
 
 def _select(write: Write) -> fx.Node:
@@ -110,8 +110,8 @@ def _narrow(write: Write) -> fx.Node | None:
 
 
 def _diagonal(write: Write) -> fx.Node:
-    given = write.given
-    place = (given.get("offset", 0), given.get("dim1", 0), given.get("dim2", 1))
+    arguments = write.given
+    place = (arguments.get("offset", 0), arguments.get("dim1", 0), arguments.get("dim2", 1))
     return write.call(aten.diagonal_scatter.default, write.tensor, write.new, *place)
 
 
@@ -133,10 +133,10 @@ def _permute(write: Write) -> fx.Node:
 
 def _einsum(write: Write) -> fx.Node | None:
     """Invert an einsum of one operand that only permutes, which is a view."""
-    given, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
-    if sorted(given) != sorted(result) or len(set(given)) != len(given) or "." in given:
+    axes, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
+    if sorted(axes) != sorted(result) or len(set(axes)) != len(axes) or "." in axes:
         return None
-    order = [result.index(letter) for letter in given]
+    order = [result.index(letter) for letter in axes]
     return write.call(aten.permute.default, write.new, order)
 
 
@@ -149,8 +149,8 @@ def _piece(write: Write) -> fx.Node | None:
         return None
     schema = source.target._schema  # type: ignore[union-attr]  # an op, as its name says
     names = [a.name for a in schema.arguments]
-    given = dict(zip(names, source.args, strict=False)) | dict(source.kwargs)
-    dim: Any = given.get("dim", 0)
+    arguments = dict(zip(names, source.args, strict=False)) | dict(source.kwargs)
+    dim: Any = arguments.get("dim", 0)
     if name == "unbind":
         return write.call(aten.select_scatter.default, write.tensor, write.new, dim, index)
     lengths: Sequence[Any] = [piece.shape[dim] for piece in pieces[: index + 1]]  # type: ignore[operator]  # an integer

@@ -116,13 +116,13 @@ class Automatic:
 
 def _homes(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Return the globals of every forward in a model, except torch's own."""
-    found: dict[int, dict[str, Any]] = {}
+    homes: dict[int, dict[str, Any]] = {}
     for module in model.modules():
         forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
         home = getattr(forward, "__globals__", {})
         if str(home.get("__name__", "torch")).partition(".")[0] != "torch":
-            found[id(home)] = home
-    return list(found.values())
+            homes[id(home)] = home
+    return list(homes.values())
 
 
 def _function_block(place: str, name: str, function: Any) -> Block | None:

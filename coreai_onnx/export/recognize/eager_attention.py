@@ -39,26 +39,26 @@ def _replacement(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
         bound = signature.bind(*args, **kwargs)
-        given = {k: v for k, v in bound.arguments.items() if k != "kwargs"}
-        given |= bound.arguments.get("kwargs", {})
-        module, query = given["module"], given["query"]
-        if given.get("position_bias") is not None or _wants_weights(module, given):
+        arguments = {k: v for k, v in bound.arguments.items() if k != "kwargs"}
+        arguments |= bound.arguments.get("kwargs", {})
+        module, query = arguments["module"], arguments["query"]
+        if arguments.get("position_bias") is not None or _wants_weights(module, arguments):
             raise ValueError("it is asked for its weights, or adds a bias")
-        if given.get("dropout") and module.training:
+        if arguments.get("dropout") and module.training:
             raise ValueError("it drops out weights")
-        scale = given.get("scaling")
+        scale = arguments.get("scaling")
         if scale is None:
             scale = getattr(module, "head_dim", query.shape[-1]) ** -0.5
-        sinks = given.get("s_aux", getattr(module, "sinks", None))
+        sinks = arguments.get("s_aux", getattr(module, "sinks", None))
         output = call(
             "scaled_dot_product_attention",
             query,
-            given["key"],
-            given["value"],
-            given["attention_mask"],
+            arguments["key"],
+            arguments["value"],
+            arguments["attention_mask"],
             sinks,
             scale=float(scale),
-            softcap=float(given.get("softcap") or 0.0),
+            softcap=float(arguments.get("softcap") or 0.0),
         )
         # The layout of the functions of transformers, on which a view in the caller relies.
         return output.transpose(1, 2).contiguous(), None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.composites.torch_ops import call
+from coreai_onnx.export.compat.patches import arguments_by_name
 from coreai_onnx.export.recognize.blocks import Block
 from coreai_onnx.export.recognize.numeric_probe import SEED, probe
 
@@ -39,10 +40,10 @@ def rotary_block(place: str, function: Callable[..., Any]) -> Block:
     reason = ""
     for widen, halve, interleaved in _conventions():
         replacement = _replacement(function, halve, interleaved)
-        found = probe(function, replacement, [_random_arguments(function, widen)])
-        if not found:
+        fault = probe(function, replacement, [_random_arguments(function, widen)])
+        if not fault:
             return Block(place, name, "rope", replacement)
-        reason = reason or found
+        reason = reason or fault
     return Block(place, name, "rope", replacement, reason=reason)
 
 
@@ -62,15 +63,13 @@ def _replacement(
     signature = inspect.signature(function)
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        unknown = given.keys() - {*_TENSORS, "cos", "sin", "position_ids", "unsqueeze_dim"}
-        if unknown or given.get("position_ids") is not None:
+        arguments = arguments_by_name(signature, args, kwargs)
+        unknown = arguments.keys() - {*_TENSORS, "cos", "sin", "position_ids", "unsqueeze_dim"}
+        if unknown or arguments.get("position_ids") is not None:
             raise ValueError(f"arguments {sorted(unknown) or ['position_ids']} mean something else")
-        axis = given.get("unsqueeze_dim", 1)
-        cos, sin = halve(given["cos"]), halve(given["sin"])
-        tensors = [given[name] for name in _TENSORS if name in given]
+        axis = arguments.get("unsqueeze_dim", 1)
+        cos, sin = halve(arguments["cos"]), halve(arguments["sin"])
+        tensors = [arguments[name] for name in _TENSORS if name in arguments]
         results = tuple(_rotate(x, cos, sin, axis, interleaved) for x in tensors)
         return results if len(results) > 1 else results[0]
 

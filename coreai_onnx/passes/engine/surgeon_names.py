@@ -25,11 +25,3 @@ def stored_values(constant: onnx_graphsurgeon.Constant) -> np.ndarray | LazyValu
     """Return the values as they are stored; reading ``values`` would load the data."""
     values: np.ndarray | LazyValues = constant._values  # noqa: SLF001 - ``values`` loads them
     return values
-
-
-__all__ = [
-    "LazyValues",
-    "convert_from_onnx_attr_type",
-    "convert_to_onnx_attr_type",
-    "stored_values",
-]
