@@ -40,11 +40,15 @@ def require(library: str, attributes: Iterable[tuple[Any, tuple[str, ...]]]) -> 
     Raises:
         LibraryVersionError: If an attribute is missing; the message names the first one.
     """
+    for name in missing(attributes):
+        raise lacks(library, name)
+
+
+def missing(attributes: Iterable[tuple[Any, tuple[str, ...]]]) -> Iterator[str]:
+    """Yield the attributes that objects lack, with the class; see `require`."""
     for example, names in attributes:
-        for name in names:
-            if not hasattr(example, name):
-                owner = example if isinstance(example, type) else type(example)
-                raise lacks(library, f"{owner.__name__}.{name}")
+        owner = example if isinstance(example, type) else type(example)
+        yield from (f"{owner.__name__}.{name}" for name in names if not hasattr(example, name))
 
 
 def lacks(library: str, what: str) -> LibraryVersionError:

@@ -61,8 +61,9 @@ def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
         config: Its configuration.
     """
     # Classes of models have no public method for it; only the Auto classes have.
-    if issubclass(cls, transformers.PreTrainedModel):
-        require("transformers", [(cls, ("_from_config",))])
-        return cls._from_config(config)
-    model: torch.nn.Module = cls.from_config(config)
+    if not issubclass(cls, transformers.PreTrainedModel):
+        model: torch.nn.Module = cls.from_config(config)
+        return model
+    require("transformers", [(cls, ("_from_config",))])
+    model = cls._from_config(config)
     return model

@@ -79,7 +79,7 @@ def capture(
     # there too.
     with _replaced(blocks, externalization):
         externalization.export_bodies(program, BodyExport(decompositions, trusts))
-    return Captured(program, externalization.calls, blocks and blocks.report)
+    return Captured(program, externalization.calls, blocks.report if blocks else None)
 
 
 @contextmanager

@@ -22,8 +22,10 @@ from coreai_onnx.export.compat.patches import patched
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
-_MEMBERS = ("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate")
-_MEMBERS += ("has_post_expert_norm", "is_transposed")
+_MEMBERS = (
+    *("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate"),
+    *("has_post_expert_norm", "is_transposed"),
+)
 """What transformers adds to modules of experts, and the forwards here read."""
 _LOOKS_UP = "get_interface"
 """The method of transformers' registry that returns the forward of an experts module."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.dependencies import missing
 from coreai_onnx.export.versions import lacks
 
 try:
@@ -94,10 +95,8 @@ def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -
     Raises:
         TorchVersionError: If an attribute is missing; the message names the first one.
     """
-    for example, names in attributes:
-        for name in names:
-            if not hasattr(example, name):
-                raise lacks(f"{type(example).__name__}.{name}")
+    for name in missing(attributes):
+        raise lacks(name)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -51,9 +51,7 @@ def test_the_numbers_are_those_of_transformers(kind: str, implementation: str) -
 
 
 def test_a_transformers_without_a_member_of_experts_is_refused() -> None:
-    with pytest.raises(
-        LibraryVersionError, match=r"transformers \d.*lacks .*: Linear\._apply_gate"
-    ):
+    with pytest.raises(LibraryVersionError, match=r"transformers \d.*: Linear\._apply_gate"):
         experts_forward(len)(torch.nn.Linear(2, 2), *routed(3))
 
 

@@ -1,9 +1,10 @@
-"""Recognizes functions that rotate queries and keys by position, in any convention."""
+"""Functions that forwards of transformers look up: rotary embeddings, and eager attention."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,9 +19,19 @@ Tensor = torch.Tensor
 _Halves = Callable[[Tensor], Tensor]
 
 
-def is_rotary(name: str, function: Any) -> bool:
+def function_block(place: str, name: str, function: Any) -> Block | None:
+    """Return the block for a global of a forward; None if it is not one of these functions."""
+    if not isinstance(function, FunctionType):
+        return None
+    if _is_rotary(name, function):
+        return rotary_block(place, function)
+    return attention_block(place, function) if _is_eager_attention(name, function) else None
+
+
+# ---------------------------------------------------------------------- rotary embeddings
+def _is_rotary(name: str, function: Any) -> bool:
     """Whether a function has the name and parameters of one that applies a rotary embedding."""
-    if not name.startswith("apply_rotary") or not callable(function):
+    if not name.startswith("apply_rotary"):
         return False
     try:
         names = list(inspect.signature(function).parameters)
@@ -103,3 +114,62 @@ def _random_arguments(function: Callable[..., Any], widen: _Halves) -> dict[str,
         for i, name in enumerate(n for n in _TENSORS if n in names)
     }
     return {**tensors, "cos": angles.cos(), "sin": angles.sin()}
+
+
+# ---------------------------------------------------------------------- eager attention
+NAME = "eager_attention_forward"
+_PARAMETERS = ["module", "query", "key", "value", "attention_mask"]
+
+
+def _is_eager_attention(name: str, function: Any) -> bool:
+    """Whether a function has the name and parameters of the eager attention of transformers."""
+    # The parameters after these differ from model to model.
+    return name == NAME and list(inspect.signature(function).parameters)[:5] == _PARAMETERS
+
+
+def attention_block(place: str, function: Callable[..., Any]) -> Block:
+    """Return the block for an attention function, with the composite as its replacement.
+
+    Only the first result is compared: the composite does not return the attention weights. A model
+    that returns them keeps its own attention.
+    """
+    replacement = _attention_replacement(function)
+    name = "scaled_dot_product_attention"
+    return Block(place, NAME, name, replacement, compared=lambda result: result[0])
+
+
+def _attention_replacement(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        bound = signature.bind(*args, **kwargs)
+        arguments = {k: v for k, v in bound.arguments.items() if k != "kwargs"}
+        arguments |= bound.arguments.get("kwargs", {})
+        module, query = arguments["module"], arguments["query"]
+        if arguments.get("position_bias") is not None or _wants_weights(module, arguments):
+            raise ValueError("it is asked for its weights, or adds a bias")
+        if arguments.get("dropout") and module.training:
+            raise ValueError("it drops out weights")
+        scale = arguments.get("scaling")
+        if scale is None:
+            scale = getattr(module, "head_dim", query.shape[-1]) ** -0.5
+        sinks = arguments.get("s_aux", getattr(module, "sinks", None))
+        output = call(
+            "scaled_dot_product_attention",
+            query,
+            arguments["key"],
+            arguments["value"],
+            arguments["attention_mask"],
+            sinks,
+            scale=float(scale),
+            softcap=float(arguments.get("softcap") or 0.0),
+        )
+        # The layout of the functions of transformers, on which a view in the caller relies.
+        return output.transpose(1, 2).contiguous(), None
+
+    return replacement
+
+
+def _wants_weights(module: Any, given: dict[str, Any]) -> bool:
+    config = getattr(module, "config", None)
+    return bool(given.get("output_attentions") or getattr(config, "output_attentions", False))
