@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from coreai_onnx.dependencies import imported_from, require
+from coreai_onnx.model.dependencies import imported_from, require
 
 with imported_from("transformers"):
     from transformers.cache_utils import (

@@ -1,4 +1,4 @@
-"""Only ``coreai_onnx/dependencies.py`` has texts of messages by which the package decides.
+"""Only ``coreai_onnx/model/dependencies.py`` has texts of messages by which the package decides.
 
 Followed are the texts of exceptions and log records within a function, and through calls by name
 into other functions of the package.
@@ -14,7 +14,7 @@ import pytest
 
 from tests.rules.tree import sources, text
 
-TABLE = "coreai_onnx.dependencies"
+TABLE = "coreai_onnx.model.dependencies"
 EXCEPTIONS = {
     "coreai_onnx/model/python/builder/checking.py": (
         "is copied into written packages, which have no table; test_dependencies.py provokes both"

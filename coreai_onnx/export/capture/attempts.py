@@ -17,14 +17,6 @@ import torch
 from torch.export import Dim
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
-from coreai_onnx.dependencies import (
-    BOOLEAN_CONDITION,
-    FAKE_CONSTANT,
-    FIXED_BY_EXAMPLE,
-    FIXED_SIZE,
-    FLOAT_GUARD,
-    LOOPS_OF_TORCH,
-)
 from coreai_onnx.errors import ExportError, ExportRetryWarning
 from coreai_onnx.export.capture.explain import outside, suggested_fixes
 from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
@@ -37,6 +29,14 @@ from coreai_onnx.export.compat.torch_names import (
     UserErrorType,
 )
 from coreai_onnx.export.torch_export import TorchExport, dims_in
+from coreai_onnx.model.dependencies import (
+    BOOLEAN_CONDITION,
+    FAKE_CONSTANT,
+    FIXED_BY_EXAMPLE,
+    FIXED_SIZE,
+    FLOAT_GUARD,
+    LOOPS_OF_TORCH,
+)
 
 _Result = TypeVar("_Result")
 _MOST_FIXES = 3

@@ -15,18 +15,6 @@ from typing import Any
 import sympy
 from torch.export import ExportedProgram
 
-from coreai_onnx.dependencies import (
-    FIX,
-    FIXES,
-    FLOAT_GUARD,
-    HINT_OF_ZERO_OR_ONE,
-    INFINITY,
-    INPUT,
-    LOG_OF_ZERO_OR_ONE,
-    MARKED_DYNAMIC,
-    RANGE_CONFLICT,
-    REASON,
-)
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
 from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.compat.torch_names import (
@@ -46,6 +34,18 @@ from coreai_onnx.export.guards import (
     readable,
     shape_env,
     source_name,
+)
+from coreai_onnx.model.dependencies import (
+    FIX,
+    FIXES,
+    FLOAT_GUARD,
+    HINT_OF_ZERO_OR_ONE,
+    INFINITY,
+    INPUT,
+    LOG_OF_ZERO_OR_ONE,
+    MARKED_DYNAMIC,
+    RANGE_CONFLICT,
+    REASON,
 )
 
 _CLASHES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)

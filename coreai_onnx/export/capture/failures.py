@@ -7,13 +7,6 @@ from types import TracebackType
 
 from torch.export import ExportedProgram
 
-from coreai_onnx.dependencies import (
-    DERIVATIVE,
-    FAKE_CONSTANT,
-    OPAQUE_CACHE,
-    OPAQUE_OUTPUT,
-    OPAQUE_TYPE,
-)
 from coreai_onnx.errors import ExportError, InternalError, Where
 from coreai_onnx.export.compat.torch_names import (
     DataDependentOutputException,
@@ -21,6 +14,13 @@ from coreai_onnx.export.compat.torch_names import (
     is_functorch_wrapped,
 )
 from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_path
+from coreai_onnx.model.dependencies import (
+    DERIVATIVE,
+    FAKE_CONSTANT,
+    OPAQUE_CACHE,
+    OPAQUE_OUTPUT,
+    OPAQUE_TYPE,
+)
 
 DATA_ADVICE = (
     "torch.export cannot follow tensor.data: write tensor.detach(), and for an assignment "

@@ -9,7 +9,6 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from coreai_onnx.dependencies import OPERATORS_CONDITION
 from coreai_onnx.export.compat.torch_names import (
     FloorDiv,
     Max,
@@ -20,6 +19,7 @@ from coreai_onnx.export.compat.torch_names import (
     bound_sympy,
 )
 from coreai_onnx.export.guards import is_of_the_model, place_of, python_text, shape_env
+from coreai_onnx.model.dependencies import OPERATORS_CONDITION
 from coreai_onnx.model.metadata import Relation
 
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.composites import torch_ops
-from coreai_onnx.dependencies import require
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.model.dependencies import require
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""

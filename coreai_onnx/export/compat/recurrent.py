@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import _VF  # the functions behind the layers of torch.nn
 
-from coreai_onnx.dependencies import FLAT_WEIGHTS
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.torch_warnings import ignored
+from coreai_onnx.model.dependencies import FLAT_WEIGHTS
 
 NAMESPACE = "coreai_recurrent"
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.dependencies import missing
 from coreai_onnx.export.versions import lacks
+from coreai_onnx.model.dependencies import missing
 
 try:
     from torch import _int_mm as integer_product

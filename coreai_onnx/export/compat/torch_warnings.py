@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coreai_onnx.dependencies import NO_USER_CODE
 from coreai_onnx.export.compat.patches import exchanged
 from coreai_onnx.export.compat.torch_names import export_trace
 from coreai_onnx.export.compat.turns import is_mine, turn
 from coreai_onnx.messages import without_warnings
+from coreai_onnx.model.dependencies import NO_USER_CODE
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.dependencies import imported_from
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import is_complex, promoted_dtype
 from coreai_onnx.lower.walk.registry import Lowering
+from coreai_onnx.model.dependencies import imported_from
 
 
 def lowering(target: OpOverload) -> Lowering | None:

@@ -13,7 +13,7 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 
-from coreai_onnx.dependencies import (
+from coreai_onnx.model.dependencies import (
     ELEMENT_TYPES,
     ERROR_KIND,
     ERROR_LIST,

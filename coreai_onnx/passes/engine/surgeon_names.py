@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon
 
-from coreai_onnx.dependencies import imported_from, require
+from coreai_onnx.model.dependencies import imported_from, require
 
 with imported_from("onnx_graphsurgeon"):
     from onnx_graphsurgeon.ir.tensor import LazyValues

@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.dependencies import UNKNOWN_OP
 from coreai_onnx.errors import SessionError
+from coreai_onnx.model.dependencies import UNKNOWN_OP
 
 
 @runtime_checkable

@@ -15,12 +15,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.errors import LoadError, SessionError, failures_as
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import size_fault
 from coreai_onnx.model.delegated_parts import PROVIDER
+from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from coreai_onnx.dependencies import imported_from, require
+from coreai_onnx.model.dependencies import imported_from, require
 
 require("onnxruntime", [(ort.OrtValue.ortvalue_from_numpy(np.zeros(1)), ("_numpy_obj",))])
 

@@ -19,12 +19,12 @@ from torch._higher_order_ops.utils import reenter_make_fx
 from torch.export import Dim
 from transformers import DynamicCache
 
-from coreai_onnx import dependencies
-from coreai_onnx.dependencies import MessageText, imported_from, require
 from coreai_onnx.errors import LibraryVersionError
 from coreai_onnx.export.compat.dynamo import uncompiled
 from coreai_onnx.export.compat.traces import transforms_restored
 from coreai_onnx.export.guards import shape_env
+from coreai_onnx.model import dependencies
+from coreai_onnx.model.dependencies import MessageText, imported_from, require
 from coreai_onnx.model.python.builder import checking
 
 TEXTS = {name: x for name, x in vars(dependencies).items() if isinstance(x, MessageText)}

@@ -1,7 +1,7 @@
 """What this package needs of other libraries beyond what they document: names, and message texts.
 
 A release of a library may change both. A missing name is an error that names it; the tests provoke
-each message with the installed versions (``tests/test_dependencies.py``).
+each message with the installed versions (``tests/model/test_dependencies.py``).
 """
 
 from __future__ import annotations
