@@ -155,7 +155,11 @@ class ExportError(CoreaiError, RuntimeError):
     """``torch.export`` could not capture the model."""
 
 
-class TorchVersionError(CoreaiError, ImportError):
+class LibraryVersionError(CoreaiError, ImportError):
+    """The installed version of a library lacks something that this package needs."""
+
+
+class TorchVersionError(LibraryVersionError):
     """The installed torch lacks something that this package needs."""
 
 

@@ -16,6 +16,7 @@ from coreai_onnx.bodies.modules.onnx_bodies import OnnxBody, onnx_body
 from coreai_onnx.debugging.reference.torch_values import tensor_of
 from coreai_onnx.delegation.onnx_shapes import check_dtype, input_sizes, results
 from coreai_onnx.errors import DelegationError, InputError
+from coreai_onnx.export.compat.torch_names import version_of
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL, tag_of
 from coreai_onnx.lower.nodes.values import has_torch_dtype, torch_dtype
 from coreai_onnx.model.interface import value_type_text
@@ -136,7 +137,7 @@ class _Callee:
     def _session(self, weights: Sequence[torch.Tensor]) -> Session:
         """Return a session with the present values of the weights."""
         # Comparing values would read all weights in each run; torch counts the changes in place.
-        key = [(w.data_ptr(), w._version) for w in weights]  # noqa: SLF001 - torch has no public name
+        key = [(w.data_ptr(), version_of(w)) for w in weights]
         if self._opened is None or self._opened[0] != key:
             model = self._body.with_weights([_stored(weight) for weight in weights])
             self._opened = key, Session(model, custom_ops=self._custom_ops)

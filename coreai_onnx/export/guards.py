@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,12 @@ import sympy
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import Where
-from coreai_onnx.export.compat.torch_names import FakeTensor, PythonPrinter, ShapeEnv
+from coreai_onnx.export.compat.torch_names import (
+    FakeTensor,
+    PythonPrinter,
+    ShapeEnv,
+    ShapeGuardPythonPrinter,
+)
 from coreai_onnx.export.versions import is_torch, relative_path
 
 _LINE = re.compile(r"^(?P<file>.*):(?P<line>\d+) in ")
@@ -61,8 +66,8 @@ def place_of(sloc: Any) -> Where | None:
     if is_of_the_model(sloc):
         location = sloc.framework_loc
         return _where(location.filename, int(location.lineno))
-    found = _LINE.match(sloc.maybe_user_loc or "")
-    return _where(found["file"], int(found["line"])) if found else None
+    frame = _LINE.match(sloc.maybe_user_loc or "")
+    return _where(frame["file"], int(frame["line"])) if frame else None
 
 
 def is_of_the_model(sloc: Any) -> bool:
@@ -94,8 +99,8 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
     """
     if env is None:
         return []
-    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-    found = []
+    names = dim_names(env)
+    dims = []
     for symbol, sources in env.var_to_sources.items():
         value = env.replace(symbol)
         if not (isinstance(value, sympy.Integer) and sources):
@@ -111,8 +116,24 @@ def fixed_dims(env: ShapeEnv | None, inputs: Sequence[str] = ()) -> list[FixedDi
         by_number = _NUMBERED.match(source)
         if by_number and int(by_number[1]) < len(inputs):
             source = inputs[int(by_number[1])]
-        found.append(FixedDim(readable(source), axis, names.get(text, ""), int(value), where))
-    return found
+        dims.append(FixedDim(readable(source), axis, names.get(text, ""), int(value), where))
+    return dims
+
+
+def dim_names(env: ShapeEnv | None) -> dict[str, str]:
+    """Return the names of the user's dims by the sizes that they are, ``L['x'].size()[0]``."""
+    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    return names
+
+
+def guards_in(message: str, env: ShapeEnv) -> Iterator[Any]:
+    """Yield the guards on sizes of inputs that a message of torch lists."""
+    sources = env.var_to_sources
+    printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
+    for guard in env.guards:
+        is_on_inputs = set(guard.expr.free_symbols) <= sources.keys()
+        if is_on_inputs and str(printer.doprint(guard.expr)) in message:
+            yield guard
 
 
 def source_name(source: object) -> str:

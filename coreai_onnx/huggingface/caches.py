@@ -10,15 +10,15 @@ from typing import Any, get_args
 
 import torch
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import (
+
+from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
+from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.huggingface.transformers_names import (
     DummyLayer,
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
-
-from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
-from coreai_onnx.export.compat.patches import patched
 
 EXAMPLE_PAST = 4
 """Length of the cache in the example inputs of an export."""

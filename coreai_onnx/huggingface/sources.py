@@ -20,6 +20,7 @@ from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
 from coreai_onnx.huggingface.tasks import Task, task_of
+from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
 
 CONFIG, SENTENCES = "config.json", "modules.json"
@@ -105,7 +106,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         quantization = quantization_of(config)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
-                build = functools.partial(_built, made)
+                build = functools.partial(model_of_config, made)
                 found = load_quantized(path, config, quantization, build, dtype)
             return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
@@ -127,7 +128,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     # transformers draws weights from the global generator.
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
-        model = _built(made, config)
+        model = model_of_config(made, config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
 
 
@@ -188,19 +189,11 @@ def _class_of(config: Any, task: Task) -> Any:
         if found is not None and task.endings and name.endswith(task.endings):
             return found
     chosen = getattr(transformers, task.auto_class)
-    if type(config) not in chosen._model_mapping:  # noqa: SLF001 - nothing public tells it
+    if not has_class_for(chosen, config):
         raise ModelSourceError(
             f"transformers has no {config.model_type} model with a head for the task {task.name!r}"
         )
     return chosen
-
-
-def _built(cls: Any, config: Any) -> Any:
-    """Return a model with random weights."""
-    # Classes of models have no public method for it; only the Auto classes have.
-    if issubclass(cls, transformers.PreTrainedModel):
-        return cls._from_config(config)  # what AutoModel.from_config calls
-    return cls.from_config(config)
 
 
 def _config(path: Path) -> Any:

@@ -23,9 +23,9 @@ def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[s
     Raises:
         StagingError: If ``kwargs`` is not a mapping with string keys, or both are mappings.
     """
-    given = _by_name({} if kwargs is None else kwargs)
+    named = _by_name({} if kwargs is None else kwargs)
     if isinstance(args, Mapping):
-        if given:
+        if named:
             raise StagingError(
                 "args is a mapping, whose items are keyword arguments, and kwargs is given too\n"
                 "  if a parameter takes a dict, pass args as a tuple: (mapping,)"
@@ -33,10 +33,10 @@ def as_arguments(args: Any, kwargs: Any = None) -> tuple[tuple[Any, ...], dict[s
         return (), _by_name(args)
     # A tensor is iterable: each of its rows would become an argument.
     if isinstance(args, str | torch.Tensor) or not isinstance(args, Iterable):
-        return (args,), given
+        return (args,), named
     if hasattr(args, "__array__"):
-        return (args,), given
-    return tuple(args), given
+        return (args,), named
+    return tuple(args), named
 
 
 def _by_name(kwargs: Any) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def separated(arguments: Any) -> Any:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    given = tensor.detach()
+    detached = tensor.detach()
     if tensor.is_meta and not isinstance(tensor, FakeTensor):
-        own = torch.zeros_like(given, device="cpu")
+        copied = torch.zeros_like(detached, device="cpu")
     else:
-        own = dense(given).clone()
-    return own.requires_grad_(tensor.requires_grad)
+        copied = dense(detached).clone()
+    return copied.requires_grad_(tensor.requires_grad)
 
 
 @contextmanager
@@ -77,11 +77,11 @@ def dense_buffers(model: torch.nn.Module) -> Iterator[None]:
     replaced: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
     for registry in _registries(model):
         for name, tensor in registry.items():
-            if tensor is not None and (made := dense(tensor)) is not tensor:
-                replaced.append((registry, name, tensor, made))
+            if tensor is not None and (values := dense(tensor)) is not tensor:
+                replaced.append((registry, name, tensor, values))
     try:
-        for registry, name, _, made in replaced:
-            registry[name] = made
+        for registry, name, _, values in replaced:
+            registry[name] = values
         yield
     finally:
         for registry, name, tensor, _ in replaced:

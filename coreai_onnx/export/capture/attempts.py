@@ -8,7 +8,6 @@ branches on the values of tensors; those on whether the values are finite can be
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from torch.export import Dim
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
 from coreai_onnx.errors import ExportError, ExportRetryWarning
-from coreai_onnx.export.capture.explain import fixes_a_float, outside, suggested_fixes
+from coreai_onnx.export.capture.explain import outside, suggested_fixes
 from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
 from coreai_onnx.export.compat.torch_names import (
     ConstraintViolationError,
@@ -30,16 +29,19 @@ from coreai_onnx.export.compat.torch_names import (
     UserErrorType,
 )
 from coreai_onnx.export.torch_export import TorchExport, dims_in
+from coreai_onnx.model.dependencies import (
+    BOOLEAN_CONDITION,
+    FAKE_CONSTANT,
+    FIXED_BY_EXAMPLE,
+    FIXED_SIZE,
+    FLOAT_GUARD,
+    LOOPS_OF_TORCH,
+)
 
 _Result = TypeVar("_Result")
 _MOST_FIXES = 3
 """Maximum number of narrowings: after one dim is narrowed, torch may suggest another."""
 _OVER_SIZES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
-_FAKE_CONSTANT = "found a fake tensor in the exported program constant's list"
-_IS_BOOLEAN = re.compile(r"data-dependent expression Eq\(u\d+, 1\)")
-"""How torch names a condition that is the value of a Boolean tensor."""
-_IS_FIXED = "to be a constant ("
-_FIXED_BY_EXAMPLE = re.compile(r"to be a constant \([01]\)|0/1 specialized due to hint")
 
 
 def with_retries(export: Any, once: Callable[[Any], _Result]) -> _Result:
@@ -81,7 +83,7 @@ def _is_of_a_stale_frame(error: BaseException | None) -> bool:
     After an earlier compilation in the process failed, Dynamo may keep its frame and inline the
     trace of the branches, which it then cannot follow.
     """
-    return isinstance(error, TorchDynamoException) and "torch/_higher_order_ops/" in str(error)
+    return isinstance(error, TorchDynamoException) and LOOPS_OF_TORCH.is_in(error)
 
 
 def _attempt(
@@ -102,16 +104,16 @@ def _attempt(
 def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
     """Yield the exports that may avoid an error."""
     # Only another reading of tensor.data avoids this error, whatever the sizes are.
-    if _FAKE_CONSTANT in str(error):
+    if FAKE_CONSTANT.is_in(error):
         yield replace(export, detached=True)
         return
     if not _is_over_sizes(error.__cause__):
         return
-    if _IS_BOOLEAN.search(str(error.__cause__)):
+    if BOOLEAN_CONDITION.is_in(error.__cause__):
         # The exact way first: AssumesFinite differs from the model where values are not finite.
         yield replace(export, finite=Repairs)
         yield replace(export, finite=AssumesFinite)
-    fixed_by_example = _FIXED_BY_EXAMPLE.search(str(error.__cause__)) is not None
+    fixed_by_example = FIXED_BY_EXAMPLE.is_in(error.__cause__)
     # One option at a time first, as each changes what the program checks.
     yield replace(export, deferred=not fixed_by_example, oblivious=fixed_by_example)
     yield replace(export, deferred=True, oblivious=True)
@@ -130,9 +132,9 @@ def _is_over_sizes(error: BaseException | None) -> bool:
     deferred assertions, torch drops the guard that an integer made of a float is a constant: the
     program would have the number of the example for every size.
     """
-    if fixes_a_float(str(error)):
+    if FLOAT_GUARD.is_in(error):
         return False
-    if _IS_FIXED in _FIXED_BY_EXAMPLE.sub("", str(error)):
+    if FIXED_SIZE.is_in(FIXED_BY_EXAMPLE.pattern.sub("", str(error))):
         return False
     if isinstance(error, UserError):
         return error.error_type in _OVER_SIZES
@@ -185,6 +187,6 @@ def _changes(asked: TorchExport, done: TorchExport) -> Iterator[str]:
 def _text(dim: Any) -> str:
     """Return a dim with its range."""
     bounds = {"min": getattr(dim, "min", None), "max": getattr(dim, "max", None)}
-    given = ", ".join(f"{key}={int(x)}" for key, x in bounds.items() if str(x).isdigit() and x)
+    options = ", ".join(f"{key}={int(x)}" for key, x in bounds.items() if str(x).isdigit() and x)
     name = getattr(dim, "__name__", str(dim))
-    return f"Dim({name!r}, {given})" if given else f"Dim({name!r})"
+    return f"Dim({name!r}, {options})" if options else f"Dim({name!r})"

@@ -1,4 +1,4 @@
-"""Warnings and errors about dims that cannot be dynamic, which name the line of the model."""
+"""Warnings and errors about dims that cannot be dynamic: the line of the model, and what helps."""
 
 from __future__ import annotations
 
@@ -7,41 +7,48 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 from torch.export import ExportedProgram
 
 from coreai_onnx.errors import DynamicShapesError, SpecializationWarning
-from coreai_onnx.export.capture.larger_examples import larger_examples
 from coreai_onnx.export.compat.source_lines import user_lines
 from coreai_onnx.export.compat.torch_names import (
     EXPORT_LOGGER,
     ConstraintViolationError,
     ShapeEnv,
-    ShapeGuardPythonPrinter,
     UserError,
     UserErrorType,
 )
 from coreai_onnx.export.compat.torch_warnings import without_graph_dumps
 from coreai_onnx.export.guards import (
     FixedDim,
+    dim_names,
     fixed_dims,
+    guards_in,
     place_of,
     readable,
     shape_env,
     source_name,
 )
-
-_ZERO_OR_ONE = re.compile(
-    r"^dimension inputs\['(?P<first>\w+)'\](?P<rest>.*?)(\.shape\[(?P<axis>\d+)\])? "
-    r"0/1 specialized;.*hint = (?P<value>[01])"
+from coreai_onnx.model.dependencies import (
+    FIX,
+    FIXES,
+    FLOAT_GUARD,
+    HINT_OF_ZERO_OR_ONE,
+    INFINITY,
+    INPUT,
+    LOG_OF_ZERO_OR_ONE,
+    MARKED_DYNAMIC,
+    RANGE_CONFLICT,
+    REASON,
 )
+
 _CLASHES = (UserErrorType.CONSTRAINT_VIOLATION, UserErrorType.DYNAMIC_DIM)
-_RANGES = "conflicts between user-specified ranges"
-_FIXES = "Suggested fixes:\n"
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -83,7 +90,7 @@ def _is_clash(error: Exception) -> bool:
     """Whether an export failed because of sizes that were requested as dynamic."""
     if isinstance(error, UserError):
         return error.error_type in _CLASHES
-    return isinstance(error, ConstraintViolationError) or _RANGES in str(error)
+    return isinstance(error, ConstraintViolationError) or RANGE_CONFLICT.is_in(error)
 
 
 def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | None = None) -> None:
@@ -97,11 +104,11 @@ def warn_about_fixed_dims(program: ExportedProgram, others: list[FixedDim] | Non
         SpecializationWarning: One warning that lists all of them.
     """
     inputs = [str(name) for name in program.graph_signature.user_inputs]
-    found = [*(others or []), *fixed_dims(shape_env(program), inputs)]
-    if not found:
+    dims = [*(others or []), *fixed_dims(shape_env(program), inputs)]
+    if not dims:
         return
     lines = ["sizes that were to be dynamic are fixed in the converted model:"]
-    lines += [f"  {dim}" for dim in found]
+    lines += [f"  {dim}" for dim in dims]
     advice = "make the model independent of the size there"
     if others:
         advice = "give an example of a larger size"
@@ -129,13 +136,13 @@ def _zero_or_one(explanation: Explanation) -> Iterator[None]:
     thread = threading.get_ident()
 
     def collect(record: logging.LogRecord) -> bool:
-        found = _ZERO_OR_ONE.match(record.getMessage())
-        if found is None or record.thread != thread:
+        size = LOG_OF_ZERO_OR_ONE.pattern.match(record.getMessage())
+        if size is None or record.thread != thread:
             return True
-        axis = int(found["axis"]) if found["axis"] else None
-        source = found["first"] + found["rest"]
+        axis = int(size["axis"]) if size["axis"] else None
+        source = size["first"] + size["rest"]
         why = "because the example has that size"
-        fixed = FixedDim(source, axis, "", int(found["value"]), None, why)
+        fixed = FixedDim(source, axis, "", int(size["value"]), None, why)
         explanation.zero_or_one.append(fixed)
         return False  # SpecializationWarning reports it
 
@@ -162,7 +169,7 @@ def _is_unrolled(guard: Any) -> bool:
 
 def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     """Return torch's reasons, each with the line of the model, and torch's suggested fixes."""
-    text, _, _ = message.partition(_FIXES)
+    text = FIXES.pattern.split(message, maxsplit=1)[0]
     lines = ["dynamic_shapes asks for more than the model allows"]
     # torch makes a new environment for each trace; the latest is the one that failed.
     env = environments[-1] if environments else None
@@ -171,13 +178,13 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
         where = place_of(unrolled.sloc)
         return "\n".join([*lines, _UNROLLED.format(line=where.line if where else "")])
     if env is not None:
-        lines += [f"  {advice}" for advice in larger_examples(text, env)]
-    for reason in dict.fromkeys(re.findall(r"^\s*- (.*)$", text, re.MULTILINE)):
+        lines += [f"  {advice}" for advice in _larger_examples(text, env)]
+    for reason in dict.fromkeys(REASON.pattern.findall(text)):
         lines.append(f"  {_reason(reason, env)}")
         place = _place(reason, env) if env is not None else None
         if place:
             lines.append(f"    by {place}")
-        if fixes_a_float(reason):
+        if FLOAT_GUARD.is_in(reason):
             lines.append(
                 "    write int(n * 0.25) as n // 4: torch follows integers, not int() of a float"
             )
@@ -190,34 +197,27 @@ def _reasons(message: str, environments: list[ShapeEnv]) -> str:
     return "\n".join(lines)
 
 
-def fixes_a_float(message: str) -> bool:
-    """Whether a guard in a message of torch fixes an integer that is made of a float."""
-    return re.search(r"\bmath\.trunc\(.*\) == -?\d", message) is not None
-
-
 def suggested_fixes(message: str) -> list[str]:
     """Return the suggested fixes in a message of torch, one per dim: ``n = Dim('n', min=2)``."""
-    _, _, suggested = message.partition(_FIXES)
-    return re.findall(r"^  (\w.* = .*)$", suggested, re.MULTILINE)
+    suggested = FIXES.pattern.split(message, maxsplit=1)[1:]
+    return FIX.pattern.findall(suggested[0]) if suggested else []
 
 
 def _reason(text: str, env: ShapeEnv | None) -> str:
     """Return one of torch's reasons in terms of the user's model."""
-    fixed = re.match(r"You marked (.*) as dynamic but .* to be a constant \((.*?)\)", text)
-    if fixed:
-        names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-        sizes = ", ".join(readable(size) for size, name in names.items() if name == fixed[1])
-        which = f"{fixed[1]} ({sizes})" if sizes else readable(fixed[1])
-        by = "the example" if fixed[2] in ("0", "1") else "the model"
-        return f"{which} is to be dynamic, but {by} fixes it at {fixed[2]}{_larger(fixed[2])}"
-    hint = re.match(
-        r"Received .* 0/1 specialized due to hint of (\d) for dimension inputs(.*)\.$", text
-    )
-    if hint:
-        size = re.sub(r"^\['(\w+)'\]", r"\1", hint[2])
-        return f"{size} is to be dynamic, but the example fixes it at {hint[1]}{_larger(hint[1])}"
-    text = re.sub(r"\binputs\['(\w+)'\]", r"\1", readable(text))
-    return text.replace("IntInfinity()", "infinity").rstrip(".")
+    if fixed := MARKED_DYNAMIC.pattern.match(text):
+        sizes = ", ".join(
+            readable(size) for size, name in dim_names(env).items() if name == fixed["name"]
+        )
+        which = f"{fixed['name']} ({sizes})" if sizes else readable(fixed["name"])
+        value = fixed["value"]
+        by = "the example" if value in ("0", "1") else "the model"
+        return f"{which} is to be dynamic, but {by} fixes it at {value}{_larger(value)}"
+    if hint := HINT_OF_ZERO_OR_ONE.pattern.match(text):
+        size, value = re.sub(r"^\['(\w+)'\]", r"\1", hint["size"]), hint["value"]
+        return f"{size} is to be dynamic, but the example fixes it at {value}{_larger(value)}"
+    text = INPUT.pattern.sub(r"\1", readable(text))
+    return INFINITY.pattern.sub("infinity", text).rstrip(".")
 
 
 def _larger(value: str) -> str:
@@ -226,18 +226,14 @@ def _larger(value: str) -> str:
 
 def _place(reason: str, env: ShapeEnv) -> str:
     """Return the line of the model behind a reason; empty if torch did not record it."""
-    sources = env.var_to_sources
-    printer = ShapeGuardPythonPrinter(sources, lambda s: s.name, sources)
-    for guard in env.guards:
-        if set(guard.expr.free_symbols) <= sources.keys():
-            printed = str(printer.doprint(guard.expr))
-            if printed in reason and (place := place_of(guard.sloc)):
-                return place.line
-    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
-    for symbol, origins in sources.items():
+    for guard in guards_in(reason, env):
+        if place := place_of(guard.sloc):
+            return place.line
+    names = dim_names(env)
+    for symbol, origins in env.var_to_sources.items():
         texts = [source_name(s) for s in origins]
-        known = {*texts, *(names[t] for t in texts if t in names)}
-        if any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", reason) for t in known):
+        spellings = {*texts, *(names[t] for t in texts if t in names)}
+        if any(re.search(rf"(?<!\w){re.escape(t)}(?!\w)", reason) for t in spellings):
             bounds = env.var_to_range_sloc.get(symbol)
             slocs = [env.replacements_slocs.get(symbol)]
             slocs += [bounds.lower, bounds.upper] if bounds else []
@@ -245,3 +241,77 @@ def _place(reason: str, env: ShapeEnv) -> str:
             if place:
                 return place.line
     return ""
+
+
+# ---------------------------------------------------------------------- larger examples
+# Bounds the search where a dim has no maximum; the search doubles the size in each step.
+_LARGEST = 2**20
+# Bounds the sizes tried on either side of a limit: each substitutes into a sympy expression.
+_SAMPLES = 64
+
+
+def _larger_examples(message: str, env: ShapeEnv) -> list[str]:
+    """Return advice on sizes of the example for the guards that a message of torch lists.
+
+    A model that works in chunks of 256 takes another branch for an example of 12 than for one of
+    300. A guard that holds for every size up to a limit, and for none above it, is such a branch:
+    an example above the limit covers the general case.
+
+    Args:
+        message: torch's message, with guards as text.
+        env: The shape environment of the failed export.
+    """
+    limits: dict[sympy.Symbol, int] = {}
+    for guard in guards_in(message, env):
+        symbols = guard.expr.free_symbols & env.backed_var_to_val.keys()
+        if len(symbols) == len(guard.expr.free_symbols) == 1:
+            (symbol,) = symbols
+            limit = _limit(guard.expr, symbol, env)
+            if limit is not None:
+                limits[symbol] = max(limit, limits.get(symbol, 0))
+    return [_advice(symbol, limit, env) for symbol, limit in limits.items()]
+
+
+def _advice(symbol: sympy.Symbol, limit: int, env: ShapeEnv) -> str:
+    text = source_name(env.var_to_sources[symbol][0])
+    names = dim_names(env)
+    size = f"{names[text]} ({readable(text)})" if text in names else readable(text)
+    return (
+        f"the example has {size} = {env.backed_var_to_val[symbol]}, and the model has a special "
+        f"case for sizes up to {limit}: for larger sizes, give an example of at least {limit + 1}"
+    )
+
+
+def _limit(condition: sympy.Basic, symbol: sympy.Symbol, env: ShapeEnv) -> int | None:
+    """Return the largest size up to which a condition holds, if it holds for none above it."""
+
+    def holds(size: int) -> bool:
+        return bool(condition.subs(symbol, size))
+
+    example, most = int(env.backed_var_to_val[symbol]), env.var_to_range[symbol].upper
+    largest = int(most) if most.is_Integer else _LARGEST
+    limit = _last(holds, example, min(largest, _LARGEST))
+    # From 2 on, since torch assumes that no dynamic size is 0 or 1.
+    if limit is None or not all(map(holds, range(2, min(limit, _SAMPLES)))):
+        return None
+    above = range(limit + 1, min(limit + _SAMPLES, largest + 1))
+    return None if any(map(holds, above)) else limit
+
+
+def _last(holds: Callable[[int], bool], low: int, most: int) -> int | None:
+    """Return the last size before the first one that violates a condition, or None.
+
+    Args:
+        holds: The condition.
+        low: A size for which it holds.
+        most: The largest size.
+    """
+    high = min(2 * low, most)
+    while holds(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -58,11 +58,11 @@ def _aliases(program: ExportedProgram) -> Iterator[tuple[str, str]]:
     # Graph passes and files may leave them out; then nothing shows what was one tensor.
     if program.example_inputs is None:
         return
-    given = pytree.tree_leaves(program.example_inputs)
+    arguments = pytree.tree_leaves(program.example_inputs)
     inputs = _user_inputs(program)
-    if len(given) != len(inputs):
+    if len(arguments) != len(inputs):
         return
-    for (x, first), (y, second) in itertools.combinations(zip(given, inputs, strict=True), 2):
+    for (x, first), (y, second) in itertools.combinations(zip(arguments, inputs, strict=True), 2):
         # If both are read, torch kept them apart; if neither is, nothing is lost.
         if x is y and isinstance(x, torch.Tensor) and bool(first.users) != bool(second.users):
             used, unused = (first, second) if first.users else (second, first)
@@ -102,10 +102,10 @@ def refuse_arguments(
     """
     if not args and not kwargs:
         return
-    given, inputs = pytree.tree_leaves((args, dict(kwargs))), _user_inputs(program)
-    misfits = [f"{len(given)} arguments for {len(inputs)} inputs"]
-    if len(given) == len(inputs):
-        pairs = zip(given, inputs, strict=True)
+    arguments, inputs = pytree.tree_leaves((args, dict(kwargs))), _user_inputs(program)
+    misfits = [f"{len(arguments)} arguments for {len(inputs)} inputs"]
+    if len(arguments) == len(inputs):
+        pairs = zip(arguments, inputs, strict=True)
         misfits = [text for x, node in pairs if (text := _misfit(x, node))]
     if misfits:
         raise StagingError(
@@ -118,12 +118,12 @@ def _misfit(value: Any, node: torch.fx.Node) -> str:
     expected = node.meta.get("val")
     if not isinstance(expected, torch.Tensor):
         return ""
-    wanted = f"{node.name} is {expected.dtype} {list(expected.shape)}"
+    expectation = f"{node.name} is {expected.dtype} {list(expected.shape)}"
     if not isinstance(value, torch.Tensor):
-        return f"{wanted}, not a {type(value).__name__}"
+        return f"{expectation}, not a {type(value).__name__}"
     same_rank = len(value.shape) == len(expected.shape)
     sizes = zip(value.shape, expected.shape, strict=False)
     fits = all(isinstance(size, torch.SymInt) or size == own for own, size in sizes)
     if value.dtype != expected.dtype or not same_rank or not fits:
-        return f"{wanted}, not {value.dtype} {list(value.shape)}"
+        return f"{expectation}, not {value.dtype} {list(value.shape)}"
     return ""

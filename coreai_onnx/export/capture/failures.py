@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from types import TracebackType
 
@@ -16,29 +15,25 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.functionalize.buffers import WRITES_INSIDE, is_write_inside
 from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_path
+from coreai_onnx.model.dependencies import (
+    DERIVATIVE,
+    FAKE_CONSTANT,
+    OPAQUE_CACHE,
+    OPAQUE_OUTPUT,
+    OPAQUE_TYPE,
+)
 
 DATA_ADVICE = (
     "torch.export cannot follow tensor.data: write tensor.detach(), and for an assignment "
     "tensor.detach().copy_(values)"
 )
 _ADVICE = {
-    "transformers.cache_utils.DynamicCache": (
+    OPAQUE_CACHE: (
         "torch.export takes a DynamicCache once transformers.integrations.executorch."
         "register_dynamic_cache_export_support() was called"
     ),
-    "Cannot access data pointer of Tensor that doesn't have storage": (
-        "where forward computes derivatives by torch.func, trace the model first: "
-        "make_fx(model)(*args)"
-    ),
-    "found a fake tensor in the exported program constant's list": DATA_ADVICE,
+    FAKE_CONSTANT: DATA_ADVICE,
 }
-"""Advice by a part of torch's message."""
-_UNSUPPORTED = re.compile(
-    r"(one of the (?P<side>input|output)s with type|unsupported object of type|Found) "
-    r"`?<(class|enum) '(?P<type>[^']*)'>( in (?P<place>input|output), which is not a known type)?"
-)
-_UNKNOWN_OUTPUT = re.compile(r"^'(?P<type>\w+)' object has no attribute 'meta'$")
-"""How torch fails on an output of a type that the export's pytree keeps whole, such as an enum."""
 DERIVATIVES = (
     "Your model failed to export: torch.export does not trace torch.func's derivatives "
     "(grad, vjp, jacrev, jacfwd, hessian)\n"
@@ -63,7 +58,7 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
         return ExportError(_on_data(error))
     frames = traceback.extract_tb(error.__traceback__)
     # torch.func raises errors of many types, which only share the file that raises them.
-    if any("eager_transforms.py" in text for text in (str(error), *(f.filename for f in frames))):
+    if any(map(DERIVATIVE.is_in, (error, *(f.filename for f in frames)))):
         return ExportError(DERIVATIVES)
     if is_write_inside(error):
         return ExportError("\n  ".join(WRITES_INSIDE))
@@ -79,14 +74,12 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
             f"  at {relative_path(place.filename)}:{place.lineno}   {place.line}\n"
             "  this is a defect of coreai_onnx: please report it with the model and the traceback"
         )
-    unsupported = _UNSUPPORTED.search(str(error))
-    if unsupported:
-        side = unsupported["side"] or unsupported["place"]
+    if unsupported := OPAQUE_TYPE.pattern.search(str(error)):
+        side = unsupported["side"] or unsupported["place"] or unsupported["argument"]
         return ExportError(_on_type(unsupported["type"], of=side))
-    unknown = _UNKNOWN_OUTPUT.match(str(error))
-    if unknown:
+    if unknown := OPAQUE_OUTPUT.pattern.match(str(error)):
         return ExportError(_on_type(unknown["type"], of="output"))
-    advice = next((text for part, text in _ADVICE.items() if part in str(error)), "")
+    advice = next((advice for text, advice in _ADVICE.items() if text.is_in(error)), "")
     return ExportError(
         f"Your model failed to export: {error}" + (f"\n  {advice}" if advice else "")
     )

@@ -50,10 +50,10 @@ def _paths(
     try:
         # The constructor of an output class may compute with its tensors, which are fake.
         with next(modes, nullcontext()):
-            found = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
+            entries = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, tree))[0]
     except Exception:  # noqa: BLE001 - containers of other libraries may raise anything
         return [""] * len(specs)
-    return [_path_name(path) for path, _ in found]
+    return [_path_name(path) for path, _ in entries]
 
 
 def _is_number(x: object) -> bool:

@@ -19,13 +19,12 @@ from coreai_onnx.export.compat.torch_names import (
     bound_sympy,
 )
 from coreai_onnx.export.guards import is_of_the_model, place_of, python_text, shape_env
+from coreai_onnx.model.dependencies import OPERATORS_CONDITION
 from coreai_onnx.model.metadata import Relation
 
 _COMPARISONS = (sympy.Eq, sympy.Ne, sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 _ARITHMETIC = (sympy.Add, sympy.Mul, Max, Min, sympy.Symbol)
-# Begins the message of an assertion that torch made of a condition which an operator tests.
-_BRANCH = "evaluate_expr"
 # A lower bound up to this only excludes the sizes 0 and 1.
 _SMALL = 2
 
@@ -46,20 +45,20 @@ def relations(
     env = shape_env(program)
     if env is None:
         return []
-    known = {symbol for symbols in _input_sizes(program) for symbol in symbols}
-    found: dict[str, Relation] = {}
+    symbols_of_inputs = {symbol for symbols in _input_sizes(program) for symbol in symbols}
+    by_text: dict[str, Relation] = {}
     for condition in _conditions(env):
         # torch may have found two sizes equal after it added the guard.
         expression = env.replace(condition.expression)
-        if not (expression.free_symbols and expression.free_symbols <= known):
+        if not (expression.free_symbols and expression.free_symbols <= symbols_of_inputs):
             continue
         if not _is_plain(expression) or _follows_from_bounds(expression, env):
             continue
         if condition.by_torch and _is_habit(expression, deferred=condition.deferred):
             continue
         text = python_text(expression.xreplace(dict(names)))
-        found.setdefault(text, Relation(text, condition.source))
-    return list(found.values())
+        by_text.setdefault(text, Relation(text, condition.source))
+    return list(by_text.values())
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def _conditions(env: ShapeEnv) -> Iterator[_Condition]:
         place, by_model = place_of(guard.sloc), is_of_the_model(guard.sloc)
         yield _Condition(guard.expr, place.source if place else "", not by_model)
     for check in (c for checks in env.deferred_runtime_asserts.values() for c in checks):
-        yield _Condition(check.expr, "", check.msg.startswith(_BRANCH), deferred=True)
+        yield _Condition(check.expr, "", OPERATORS_CONDITION.is_in(check.msg), deferred=True)
 
 
 def _input_sizes(program: ExportedProgram) -> Iterator[set[sympy.Symbol]]:
@@ -103,11 +102,11 @@ def _is_plain(expression: sympy.Basic) -> bool:
     """Whether a condition compares integer expressions with at most one division."""
     parts = list(sympy.preorder_traversal(expression))
     divisions = sum(isinstance(x, _DIVISIONS) for x in parts)
-    known = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
+    allowed = (*_COMPARISONS, *_ARITHMETIC, *_DIVISIONS, sympy.Integer)
     return (
         isinstance(expression, _COMPARISONS)
         and divisions <= 1
-        and all(isinstance(x, known) for x in parts)
+        and all(isinstance(x, allowed) for x in parts)
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,16 @@ from torch.export import ExportedProgram
 from coreai_onnx.errors import CoreaiError, StagingError
 from coreai_onnx.export.capture.arguments import dense_buffers
 from coreai_onnx.export.capture.attempts import with_retries
-from coreai_onnx.export.capture.explain import explained
+from coreai_onnx.export.capture.explain import Explanation, explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
 from coreai_onnx.export.compat.attribute_access import table_of_the_user
-from coreai_onnx.export.compat.data_writes import data_writes_refused
-from coreai_onnx.export.compat.transforms import transforms_restored
+from coreai_onnx.export.compat.traces import data_writes_refused, transforms_restored
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
 from coreai_onnx.export.externalize.modules import Externalization
 from coreai_onnx.export.externalize.specs import as_specs
-from coreai_onnx.export.functionalize.attributes import attributes_kept
+from coreai_onnx.export.functionalize.attributes import Attributes, attributes_kept
 from coreai_onnx.export.functionalize.buffers import assignments_kept
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of
@@ -65,38 +65,28 @@ def capture(
     """
     automatic, targets = wants(externalize_modules)
     specs = as_specs(targets)
-    if automatic:
-        return _with_known_blocks(model, export_fn, specs)
-    externalization = Externalization(model, specs)
-    # Bodies are exported while the model is patched, so that nested modules are single ops there
-    # too.
-    with externalization.patched():
-        with table_of_the_user() as decompositions:
-            program = _export(model, export_fn, trust)
-        externalization.export_bodies(program, BodyExport(decompositions))
-    return Captured(program, externalization.calls)
-
-
-def _with_known_blocks(model: torch.nn.Module, export_fn: ExportFunction, specs: Any) -> Captured:
-    """Export with known blocks as composites, and again without the blocks that are refused."""
-    found = Automatic(model, [spec.target_class for spec in specs])
+    blocks = Automatic(model, [spec.target_class for spec in specs]) if automatic else None
+    trusts = trust if blocks is None else blocks.trusts
     # Ends, because each round refuses at least one more block.
     while True:
         # A new one for each attempt, without the calls of the program that was discarded.
         externalization = Externalization(model, specs)
-        with found.patched(), externalization.patched(), table_of_the_user() as decompositions:
-            program = _export(model, export_fn, found.trusts)
-        if not found.refuses(program):
+        with _replaced(blocks, externalization), table_of_the_user() as decompositions:
+            program = with_retries(export_fn, lambda export: _attempt(model, export, trusts))
+        if blocks is None or not blocks.refuses(program):
             break
-    with found.patched(), externalization.patched():
-        externalization.export_bodies(program, BodyExport(decompositions, found.trusts))
-    return Captured(program, externalization.calls, found.report)
+    # Bodies are exported while the model is patched as well, so that nested modules are single ops
+    # there too.
+    with _replaced(blocks, externalization):
+        externalization.export_bodies(program, BodyExport(decompositions, trusts))
+    return Captured(program, externalization.calls, blocks.report if blocks else None)
 
 
-def _export(
-    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
-) -> ExportedProgram:
-    return with_retries(export_fn, lambda export: _attempt(model, export, trusts))
+@contextmanager
+def _replaced(blocks: Automatic | None, externalization: Externalization) -> Iterator[None]:
+    """While active, recognized blocks are composites, and externalized modules are single ops."""
+    with blocks.patched() if blocks else nullcontext(), externalization.patched():
+        yield
 
 
 def _attempt(
@@ -104,17 +94,7 @@ def _attempt(
 ) -> ExportedProgram:
     exported: ExportedProgram | None = None
     try:
-        with (
-            torch.no_grad(),
-            transforms_restored(),
-            data_writes_refused(),
-            known_loops(model, trusts),
-            attributes_kept(model) as attributes,
-            assignments_kept(model),
-            dense_buffers(model),
-            explained() as explanation,
-            size_oblivious(when=isinstance(export_fn, TorchExport) and export_fn.oblivious),
-        ):
+        with _traceable(model, export_fn, trusts) as (attributes, explanation):
             exported = export_fn(model)
             check_program(exported)
             program = functional(exported, attributes.names)
@@ -125,6 +105,30 @@ def _attempt(
         raise export_error(error, after_export=exported is not None) from error
     explanation.warn(exported)
     return program
+
+
+@contextmanager
+def _traceable(
+    model: torch.nn.Module, export_fn: ExportFunction, trusts: Callable[[str], bool]
+) -> Iterator[tuple[Attributes, Explanation]]:
+    """While active, torch traces of a model what it would unroll, drop or refuse otherwise.
+
+    Yields:
+        The plain attributes of the model, and what torch reports about its sizes.
+    """
+    with (
+        torch.no_grad(),
+        transforms_restored(),
+        data_writes_refused(),
+        known_loops(model, trusts),
+        attributes_kept(model) as attributes,
+        assignments_kept(model),
+        dense_buffers(model),
+        explained() as explanation,
+        # `functional` retraces some programs, with the same view of the sizes 0 and 1.
+        size_oblivious(when=isinstance(export_fn, TorchExport) and export_fn.oblivious),
+    ):
+        yield attributes, explanation
 
 
 def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.jit import ScriptModule, TracedModule  # type: ignore[attr-defined]
 
 from coreai_onnx.errors import StagingError
+from coreai_onnx.export.compat.dynamo import uncompiled
 from coreai_onnx.export.compat.torch_names import FakeTensor
 
 _SHOWN = 3
@@ -85,16 +86,14 @@ def _as_module(subject: Any) -> torch.nn.Module:
             "an ExportedProgram is exported already\n"
             "  give it to convert() or to TorchConverter.add_exported_program()"
         )
-    original = getattr(subject, "_orig_mod", None)  # set by torch.compile
-    if isinstance(original, torch.nn.Module):
-        return original
+    subject = uncompiled(subject)
     # Its class has no forward in Python, whose signature torch.export reads.
     if isinstance(subject, TracedModule):
         return FunctionModule(subject)
     if isinstance(subject, torch.nn.Module):
         return subject
     if callable(subject):
-        return FunctionModule(_uncompiled(subject))
+        return FunctionModule(subject)
     raise StagingError(f"a {type(subject).__name__} cannot be converted\n  {_advice(subject)}")
 
 
@@ -104,12 +103,6 @@ def _advice(subject: Any) -> str:
     if isinstance(subject, Mapping):
         return f"load weights into a module first (load_state_dict), then {_TAKES}"
     return _TAKES
-
-
-def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that was passed to ``torch.compile``, or the function itself."""
-    original = getattr(function, "_torchdynamo_orig_callable", None)
-    return function if original is None else original
 
 
 def _is_scripted(module: torch.nn.Module) -> bool:

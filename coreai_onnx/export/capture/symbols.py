@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from coreai_onnx.export.compat.torch_names import ShapeEnv
-from coreai_onnx.export.guards import shape_env, source_name
+from coreai_onnx.export.guards import dim_names, shape_env, source_name
 
 _UNBOUNDED = 2**31 - 1
 _NEITHER_ZERO_NOR_ONE = 2
@@ -36,15 +36,17 @@ def symbol_names(program: ExportedProgram) -> dict[sympy.Symbol, sympy.Symbol]:
 
 def _given_names(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Symbol]:
     """Return the symbols that belong to a ``Dim`` of the user."""
-    given: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    names_of_dims = dim_names(env)
     renamed: dict[sympy.Symbol, sympy.Symbol] = {}
     taken: set[str] = set()
     for original, sources in env.var_to_sources.items():
         # torch represents sizes that are equal by one of their symbols.
         symbol = env.replace(original)
-        found = map(source_name, sources)
+        source_names = map(source_name, sources)
         # for a Dim that is not itself the size of an input, the source is its name
-        names = [given.get(name, name if name.isidentifier() else "") for name in found]
+        names = [
+            names_of_dims.get(name, name if name.isidentifier() else "") for name in source_names
+        ]
         name = next((n for n in names if n.isidentifier() and n not in taken), None)
         if name is not None and isinstance(symbol, sympy.Symbol) and symbol not in renamed:
             taken.add(name)
@@ -56,15 +58,15 @@ def _axes(program: ExportedProgram) -> list[tuple[sympy.Symbol, str]]:
     """Return the symbols that are the size of an input's axis, named by the input and the axis."""
     specs = program.graph_signature.input_specs
     placeholders = (n for n in program.graph.nodes if n.op == "placeholder")
-    found: list[tuple[sympy.Symbol, str]] = []
+    axes: list[tuple[sympy.Symbol, str]] = []
     for spec, node in zip(specs, placeholders, strict=True):
         value = node.meta.get("val")
         if spec.kind != InputKind.USER_INPUT or not isinstance(value, torch.Tensor):
             continue
         for axis, size in enumerate(value.shape):
             if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                found.append((size.node.expr, f"{node.name}_dim_{axis}"))
-    return found
+                axes.append((size.node.expr, f"{node.name}_dim_{axis}"))
+    return axes
 
 
 def range_constraints(
@@ -76,12 +78,12 @@ def range_constraints(
     assumption is not a bound here.
     """
     env = shape_env(program)
-    given = _given_names(env) if env is not None else {}
+    named = _given_names(env) if env is not None else {}
     result: dict[str, dict[str, int]] = {}
     for expression, bounds in program.range_constraints.items():
         name = str(expression.xreplace(dict(names)))
         entry = {}
-        if _finite(bounds.lower) and int(bounds.lower) > _assumed_least(expression, given.keys()):
+        if _finite(bounds.lower) and int(bounds.lower) > _assumed_least(expression, named.keys()):
             entry["min"] = int(bounds.lower)
         if _finite(bounds.upper):
             entry["max"] = int(bounds.upper)

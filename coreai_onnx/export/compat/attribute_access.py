@@ -80,21 +80,21 @@ def table_of_the_user() -> Iterator[Table]:
     Yields:
         A table that is filled while the block runs.
     """
-    found: Table = {}
+    rules: Table = {}
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def run_decompositions(
             self: ExportedProgram, decomp_table: Table | None = None, *args: Any, **kwargs: Any
         ) -> ExportedProgram:
-            given = {} if decomp_table is None else dict(decomp_table.items())
-            found.update({op: rule for op, rule in given.items() if not _is_torchs(rule)})
-            made: ExportedProgram = original(self, decomp_table, *args, **kwargs)
-            return made
+            table = {} if decomp_table is None else dict(decomp_table.items())
+            rules.update({op: rule for op, rule in table.items() if not _is_torchs(rule)})
+            program: ExportedProgram = original(self, decomp_table, *args, **kwargs)
+            return program
 
         return run_decompositions
 
     with patched(ExportedProgram, "run_decompositions", wrap):
-        yield found
+        yield rules
 
 
 def _is_torchs(rule: Any) -> bool:

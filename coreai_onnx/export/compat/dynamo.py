@@ -1,4 +1,4 @@
-"""Functions that Dynamo calls while it traces, instead of tracing them."""
+"""What Dynamo does with functions: calls that it does not trace, and what it compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_rows
 
 from coreai_onnx.export.compat.patches import patched
-from coreai_onnx.export.compat.torch_names import assume_constant_result, nonstrict_trace
+from coreai_onnx.export.compat.torch_names import (
+    OptimizedModule,
+    assume_constant_result,
+    nonstrict_trace,
+    require,
+)
+
+
+def uncompiled(subject: Any) -> Any:
+    """Return the module or function that was passed to ``torch.compile``; others unchanged."""
+    if isinstance(subject, OptimizedModule):
+        require(((subject, ("_orig_mod",)),))
+        return subject._orig_mod  # noqa: SLF001 - torch has no public name for it
+    return getattr(subject, "_torchdynamo_orig_callable", None) or subject
 
 
 def called_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:

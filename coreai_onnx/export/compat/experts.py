@@ -17,10 +17,16 @@ import torch
 
 from coreai_onnx.composites import torch_ops
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.model.dependencies import require
 
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
+_MEMBERS = (
+    *("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate"),
+    *("has_post_expert_norm", "is_transposed"),
+)
+"""What transformers adds to modules of experts, and the forwards here read."""
 _LOOKS_UP = "get_interface"
 """The method of transformers' registry that returns the forward of an experts module."""
 
@@ -40,9 +46,9 @@ def experts_as_gather_mm() -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(exchanged_experts(_gathered))
         for home, name, wrap in _FURTHER:
-            found = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
-            if found is not None:
-                patches.enter_context(patched(found, "forward", wrap))
+            experts_class = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
+            if experts_class is not None:
+                patches.enter_context(patched(experts_class, "forward", wrap))
         yield
 
 
@@ -92,6 +98,7 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
         top_k_index: torch.Tensor,
         top_k_weights: torch.Tensor,
     ) -> torch.Tensor:
+        require("transformers", [(self, _MEMBERS)])
         # Each device holds only some of the matrices, which gather_mm would need in one tensor.
         if self._is_expert_parallel:
             spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)

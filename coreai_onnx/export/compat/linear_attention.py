@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.composites import torch_ops
-from coreai_onnx.export.compat.patches import patched_in_forwards
+from coreai_onnx.export.compat.patches import arguments_by_name, patched_in_forwards
 
 LOOPING = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 """Names of the functions of transformers that :func:`gated_delta_layers_as_ops` replaces."""
@@ -87,26 +87,18 @@ def gated_delta_rule(
 def replacement_of(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the composite with the signature of the function of transformers."""
     signature = inspect.signature(original)
+    tensors = ("query", "key", "value", "g", "beta", "initial_state")
 
-    def replacement(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        arguments = arguments_by_name(signature, args, kwargs)
         # Packed sequences, and decays per channel, are not part of the composite.
-        if kwargs.get("cu_seqlens") is not None or given["g"].dim() > given["beta"].dim():
-            found: tuple[torch.Tensor, torch.Tensor | None] = original(*args, **kwargs)
-            return found
-        query, key, value, g, beta = (given[n] for n in ("query", "key", "value", "g", "beta"))
+        if kwargs.get("cu_seqlens") is not None or arguments["g"].dim() > arguments["beta"].dim():
+            return original(*args, **kwargs)
+        normalizes = arguments["use_qk_l2norm_in_kernel"]
         outputs, last = gated_delta_rule(
-            query,
-            key,
-            value,
-            g,
-            beta,
-            given["initial_state"],
-            use_qk_l2norm_in_kernel=given["use_qk_l2norm_in_kernel"],
+            *(arguments[name] for name in tensors), use_qk_l2norm_in_kernel=normalizes
         )
-        return outputs, last if given["output_final_state"] else None
+        return outputs, last if arguments["output_final_state"] else None
 
     vars(replacement)["__signature__"] = signature  # for a replacement of the replacement
     return replacement

@@ -61,8 +61,8 @@ def _larger(first: Any, second: Any) -> Any:
 
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     def new(cls: type, *args: Any, **assumptions: Any) -> Any:
-        found = _known(cls, args)
-        return original(cls, *args, **assumptions) if found is None else found
+        simplified = _known(cls, args)
+        return original(cls, *args, **assumptions) if simplified is None else simplified
 
     return new
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -81,11 +81,20 @@ def patched_in_forwards(model: torch.nn.Module, wraps: Mapping[str, Wrap]) -> It
         yield
 
 
+def arguments_by_name(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by their names; those left out have their defaults."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
 def globals_of_forward(module_class: type) -> dict[str, Any]:
     """Return the globals of the forward of a class of modules."""
     forward: Any = inspect.unwrap(getattr(module_class, "forward", module_class))
-    found: dict[str, Any] = getattr(forward, "__globals__", {})
-    return found
+    names: dict[str, Any] = getattr(forward, "__globals__", {})
+    return names
 
 
 @contextmanager
@@ -129,8 +138,8 @@ class _Patch:
 
     def _original(self) -> Callable[..., Any]:
         if self._found is not _MISSING:
-            found: Callable[..., Any] = self._found
-            return found
+            own: Callable[..., Any] = self._found
+            return own
         if isinstance(self._owner, type):
             return _inherited(self._owner, self._name)
         inherited: Callable[..., Any] = getattr(self._owner, self._name)
@@ -139,10 +148,10 @@ class _Patch:
 
 def _patch_at(owner: Any, name: str) -> _Patch:
     """Return the patch that is installed, or a new one."""
-    found = _own(owner, name)
-    patch = getattr(found, "__dict__", {}).get(_MARK)
+    function = _own(owner, name)
+    patch = getattr(function, "__dict__", {}).get(_MARK)
     # functools.wraps copies the mark to other libraries' wrappers of our function
-    if isinstance(patch, _Patch) and patch.stand_in is found:
+    if isinstance(patch, _Patch) and patch.stand_in is function:
         return patch
     return _Patch(owner, name)
 

@@ -17,6 +17,7 @@ from torch import _VF  # the functions behind the layers of torch.nn
 
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.torch_warnings import ignored
+from coreai_onnx.model.dependencies import FLAT_WEIGHTS
 
 NAMESPACE = "coreai_recurrent"
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -46,7 +47,7 @@ def recurrent_layers_as_ops() -> Iterator[None]:
         for name in _ORIGINAL:
             patches.enter_context(patched(_VF, name, functools.partial(_replacement, name)))
         # the layers rebuild their list of weights when export replaces these by fake tensors
-        patches.enter_context(ignored("The tensor attributes? .*_flat_weights"))
+        patches.enter_context(ignored(FLAT_WEIGHTS.pattern.pattern))
         yield
 
 

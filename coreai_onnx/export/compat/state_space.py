@@ -23,7 +23,12 @@ import torch
 from torch._higher_order_ops import scan as scan_tokens
 from torch.nn import functional as F
 
-from coreai_onnx.export.compat.patches import globals_of_forward, patched, patched_in_forwards
+from coreai_onnx.export.compat.patches import (
+    arguments_by_name,
+    globals_of_forward,
+    patched,
+    patched_in_forwards,
+)
 
 NAMESPACE = "coreai_state_space"
 CHUNKED = "mamba2_chunk_scan"
@@ -127,37 +132,35 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        if any(given["kwargs"].get(name) is not None for name in _PACKED):
+        arguments = arguments_by_name(signature, args, kwargs)
+        if any(arguments["kwargs"].get(name) is not None for name in _PACKED):
             return original(*args, **kwargs)
         # The op has float32 states only, whatever the dtype of the model is.
-        x, step = given["hidden_states"].float(), _step(given).float()
-        before = given["initial_states"]
+        x, step = arguments["hidden_states"].float(), _step(arguments).float()
+        before = arguments["initial_states"]
         outputs, last = scan(
             x * step[..., None],
-            step * given["A"].float(),
-            given["B"].float(),
-            given["C"].float(),
+            step * arguments["A"].float(),
+            arguments["B"].float(),
+            arguments["C"].float(),
             None if before is None else before.float(),
-            given["chunk_size"],
+            arguments["chunk_size"],
         )
-        if given["D"] is not None:
-            outputs = outputs + given["D"][:, None] * x
-        return (outputs, last) if given["return_final_states"] else outputs
+        if arguments["D"] is not None:
+            outputs = outputs + arguments["D"][:, None] * x
+        return (outputs, last) if arguments["return_final_states"] else outputs
 
     return replacement
 
 
-def _step(given: Mapping[str, Any]) -> torch.Tensor:
+def _step(arguments: Mapping[str, Any]) -> torch.Tensor:
     """Return the length of each step, ``[batch, seq, heads]``."""
-    step: torch.Tensor = given["dt"]
-    if given["dt_bias"] is not None:
-        step = step + given["dt_bias"].to(step.dtype)
-    if given["dt_softplus"]:
+    step: torch.Tensor = arguments["dt"]
+    if arguments["dt_bias"] is not None:
+        step = step + arguments["dt_bias"].to(step.dtype)
+    if arguments["dt_softplus"]:
         step = F.softplus(step)
-    return step.clamp(*given["dt_limit"])
+    return step.clamp(*arguments["dt_limit"])
 
 
 def _is_of_transformers(function: Any) -> bool:
@@ -196,12 +199,10 @@ def _selective_scan(
     signature = inspect.signature(original)
 
     def replacement(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        x, step, rate, bias = (given[n] for n in ("hidden_states", "dt", "A", "delta_bias"))
+        arguments = arguments_by_name(signature, args, kwargs)
+        x, step, rate, bias = (arguments[n] for n in ("hidden_states", "dt", "A", "delta_bias"))
         step = step if bias is None else step + bias.to(step.dtype)[..., None]
-        step = F.softplus(step) if given["delta_softplus"] else step
+        step = F.softplus(step) if arguments["delta_softplus"] else step
         state = x.new_zeros(x.shape[0], *rate.shape) if initial is None else initial
 
         def update(state: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,14 +211,16 @@ def _selective_scan(
             state = torch.exp(step[..., None] * rate) * state + added
             return state, torch.matmul(state, query[..., None]).squeeze(-1)
 
-        tokens = tuple(y.float().permute(2, 0, 1) for y in (x, step, given["B"], given["C"]))
+        tokens = tuple(
+            y.float().permute(2, 0, 1) for y in (x, step, arguments["B"], arguments["C"])
+        )
         last, outputs = scan_tokens(update, state.float(), tokens)
         outputs = outputs.permute(1, 2, 0)
-        if given["D"] is not None:
-            outputs = outputs + given["D"][:, None] * x
-        if given["z"] is not None:
-            outputs = outputs * F.silu(given["z"])
-        return (outputs, last.to(state.dtype)) if given["return_last_state"] else outputs
+        if arguments["D"] is not None:
+            outputs = outputs + arguments["D"][:, None] * x
+        if arguments["z"] is not None:
+            outputs = outputs * F.silu(arguments["z"])
+        return (outputs, last.to(state.dtype)) if arguments["return_last_state"] else outputs
 
     return replacement
 
@@ -263,9 +266,8 @@ def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def attention(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        time_decay, time_first, key, value, state, return_state = bound.arguments.values()
+        arguments = arguments_by_name(signature, args, kwargs)
+        time_decay, time_first, key, value, state, return_state = arguments.values()
         decay = -torch.exp(time_decay)
 
         def update(before: Any, token: Any) -> tuple[Any, torch.Tensor]:
@@ -284,7 +286,7 @@ def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
         # A scan of torch refuses carried values that share memory or change their strides.
         first = tuple(x.clone(memory_format=torch.contiguous_format) for x in first)
         last, outputs = scan_tokens(update, first, (k, value.float().transpose(0, 1)))
-        found = list(last) if return_state or state is not None else None
-        return outputs.transpose(0, 1).to(key.dtype), found
+        states = list(last) if return_state or state is not None else None
+        return outputs.transpose(0, 1).to(key.dtype), states
 
     return attention

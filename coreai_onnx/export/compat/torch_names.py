@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.export.versions import lacks
+from coreai_onnx.model.dependencies import missing
 
 try:
     from torch import _int_mm as integer_product
@@ -25,7 +26,7 @@ try:
     )
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
-    from torch._dynamo import assume_constant_result, nonstrict_trace
+    from torch._dynamo import OptimizedModule, assume_constant_result, nonstrict_trace
     from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
@@ -80,7 +81,7 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (ShapeEnv(), _ENVIRONMENT),  # instances: __init__ sets most of these
     (torch.nn.Module(), _REGISTRIES),
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
-    (torch.UntypedStorage(), ("_cdata",)),
+    (torch.zeros(0), ("_version",)),
 )
 """Attributes of torch objects that are read: an example object, and the attribute names."""
 
@@ -94,66 +95,15 @@ def require(attributes: tuple[tuple[Any, tuple[str, ...]], ...] = _ATTRIBUTES) -
     Raises:
         TorchVersionError: If an attribute is missing; the message names the first one.
     """
-    for example, names in attributes:
-        for name in names:
-            if not hasattr(example, name):
-                raise lacks(f"{type(example).__name__}.{name}")
+    for name in missing(attributes):
+        raise lacks(name)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return the number of times that a tensor's memory was changed in place."""
+    version: int = tensor._version  # noqa: SLF001 - torch has no public name for it
+    return version
 
 
 # At import: a missing attribute would otherwise fail in the middle of a conversion.
 require()
-
-__all__ = [
-    "EXPORT_LOGGER",
-    "VMAP_MARKS",
-    "ConstantSource",
-    "ConstraintViolationError",
-    "DataDependentOutputException",
-    "DimDynamic",
-    "FakeTensor",
-    "FakeTensorMode",
-    "FloorDiv",
-    "GuardOnDataDependentSymNode",
-    "HigherOrderOperator",
-    "Max",
-    "Min",
-    "MinMaxBase",
-    "Mod",
-    "OpOverload",
-    "OpOverloadPacket",
-    "PythonMod",
-    "PythonPrinter",
-    "PythonReferenceAnalysis",
-    "ShapeEnv",
-    "ShapeGuardPythonPrinter",
-    "SpecViolationError",
-    "TorchDispatchMode",
-    "TorchDynamoException",
-    "UserError",
-    "UserErrorType",
-    "all_decompositions",
-    "assume_constant_result",
-    "bound_sympy",
-    "core_aten_decompositions",
-    "detect_fake_mode",
-    "disable_current_modes",
-    "enter_dual_level",
-    "exit_dual_level",
-    "export_trace",
-    "free_unbacked_symbols",
-    "integer_product",
-    "is_functorch_wrapped",
-    "is_traceable_wrapper_subclass",
-    "make_fx",
-    "math_attention",
-    "mkldnn_layout",
-    "nonstrict_trace",
-    "pytree",
-    "require",
-    "resolve_packet",
-    "symbolic_shapes_config",
-    "sympy_interp",
-    "transform_depth",
-    "undo_transforms_to",
-    "uninteresting_files",
-]

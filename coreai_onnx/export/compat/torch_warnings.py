@@ -16,6 +16,7 @@ from coreai_onnx.export.compat.patches import exchanged
 from coreai_onnx.export.compat.torch_names import export_trace
 from coreai_onnx.export.compat.turns import is_mine, turn
 from coreai_onnx.messages import without_warnings
+from coreai_onnx.model.dependencies import NO_USER_CODE
 
 
 @contextmanager
@@ -34,9 +35,6 @@ def ignored(message: str) -> Iterator[None]:
         # filterwarnings moves an equal filter to the front; that one is another's and stays.
         if added not in before and added in warnings.filters:
             warnings.filters.remove(added)  # type: ignore[attr-defined]
-
-
-_NO_USER_CODE = "Unable to find user code"
 
 
 @contextmanager
@@ -58,7 +56,7 @@ def _print(*values: Any, file: Any = None, **options: Any) -> None:
 
 
 def _is_kept(record: logging.LogRecord) -> bool:
-    return _NO_USER_CODE not in str(record.msg) or not is_mine()
+    return not NO_USER_CODE.is_in(record.msg) or not is_mine()
 
 
 _MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")

@@ -119,8 +119,8 @@ class Hooks:
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Record the hooks."""
-        own = (vars(module) for module in model.modules())
-        found = (x for items in own for name, x in items.items() if name in _HOOKS)
+        registries = (vars(module) for module in model.modules())
+        found = (x for items in registries for name, x in items.items() if name in _HOOKS)
         self._before = [(hooks, set(hooks)) for hooks in found]
 
     def added(self) -> bool:

@@ -63,10 +63,10 @@ class TrainingNorm:
         )
 
     def _call(self, target: Any, *args: Any) -> fx.Node:
-        made = self._graph.call_function(target, args)
-        made.meta = {**self._node.meta, UPDATES_STATISTICS: True}
-        with_value(made, self._node.meta["val"].fake_mode)
-        return made
+        call = self._graph.call_function(target, args)
+        call.meta = {**self._node.meta, UPDATES_STATISTICS: True}
+        with_value(call, self._node.meta["val"].fake_mode)
+        return call
 
 
 def with_value(node: fx.Node, mode: Any) -> fx.Node:

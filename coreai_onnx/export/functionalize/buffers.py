@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
@@ -157,7 +158,7 @@ class Substituted:
         Raises:
             ExternalizationError: If a buffer was replaced by a tensor of another shape or dtype.
         """
-        found: dict[str, torch.Tensor] = {}
+        values: dict[str, torch.Tensor] = {}
         for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
             now = self._after[i]
             # Written in place or assigned: either makes a new value.
@@ -172,8 +173,8 @@ class Substituted:
                     advice="a state has one shape and dtype; leave the module out of "
                     "externalize_modules",
                 )
-            found[path] = now
-        return found
+            values[path] = now
+        return values
 
     def values(self, paths: Sequence[str]) -> list[torch.Tensor]:
         """Return the present values of the buffers at the given paths."""
@@ -223,7 +224,7 @@ class _Writes(TorchDispatchMode):
 
 def _address(tensor: torch.Tensor) -> int:
     """Return a key that views of one storage share; fake tensors have no data pointer."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public name for it
+    return int(StorageWeakRef(tensor.untyped_storage()).cdata)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -233,8 +234,8 @@ def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    given = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+    arguments = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | dict(kwargs)
     declared = {a.name: a.alias_info for a in schema.arguments}
     return [
-        x for name, x in given.items() if (info := declared[name]) is not None and info.is_write
+        x for name, x in arguments.items() if (info := declared[name]) is not None and info.is_write
     ]

@@ -45,10 +45,10 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     program = _with_settled_overloads(unwrapped(program))
     if not _needs_work(program):
         return program
-    made: ExportedProgram | None = without_in_place(program, names or {})
+    rewritten: ExportedProgram | None = without_in_place(program, names or {})
     # What remains, such as the marks of vmap, only a retrace by torch resolves.
-    if made is not None and not _needs_work(made):
-        return made
+    if rewritten is not None and not _needs_work(rewritten):
+        return rewritten
     mutations = [node for node in program.graph.nodes if mutates(node)]
     changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them
@@ -72,17 +72,17 @@ def _with_settled_overloads(program: ExportedProgram) -> ExportedProgram:
     """
     if not any(_calls_packet(node) for node in nodes_of(program.graph_module)):
         return program
-    made = copy_of(program.graph_module)
-    for node in nodes_of(made):
+    module = copy_of(program.graph_module)
+    for node in nodes_of(module):
         if _calls_packet(node):
             node.target = _chosen(node)
-    return with_graph(program, made)
+    return with_graph(program, module)
 
 
 def _chosen(node: fx.Node) -> Any:
     """Return the overload that the arguments of a call of a packet select."""
-    given: Any = (node.args, node.kwargs)
-    args, kwargs = fx.map_arg(given, lambda n: n.meta["val"])
+    arguments: Any = (node.args, node.kwargs)
+    args, kwargs = fx.map_arg(arguments, lambda n: n.meta["val"])
     name = str(node.target).replace(".", "::", 1)
     return getattr(node.target, resolve_packet(name, *args, **kwargs) or "default")
 
@@ -112,8 +112,8 @@ def unwrapped(program: ExportedProgram) -> ExportedProgram:
     if not _has_subclasses(program):
         return program
     with torch.no_grad(), _without_gradients(program.state_dict.values()):
-        made: ExportedProgram = program.run_decompositions({})
-    return made
+        plain: ExportedProgram = program.run_decompositions({})
+    return plain
 
 
 def _has_subclasses(program: ExportedProgram) -> bool:

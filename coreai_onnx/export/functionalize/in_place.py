@@ -112,11 +112,11 @@ def mutates(node: fx.Node) -> bool:
 def _rebuilt(module: fx.GraphModule, constants: LiftedConstants | None) -> fx.GraphModule:
     """Return a module with its graph, and the graphs its nodes call, without in-place ops."""
     graph = _Rebuild(module.graph, constants).run()
-    made = fx.GraphModule(module, graph)
+    rebuilt = fx.GraphModule(module, graph)
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule) and any(map(mutates, child.graph.nodes)):
-            setattr(made, name, _rebuilt(child, None))
-    return made
+            setattr(rebuilt, name, _rebuilt(child, None))
+    return rebuilt
 
 
 class _Rebuild:
@@ -171,10 +171,12 @@ class _Rebuild:
         found_values = values_sharing_memory(self.given, self._constants)
         first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
         for node in self.given.nodes:
-            own = _memory(node, found_values.get(node, node.meta.get("val")))
+            storages = _memory(node, found_values.get(node, node.meta.get("val")))
             if _returns_its_argument(node) or _writes_back(node):
-                same.update(zip(own, self._groups[node.args[0]], strict=True))
-            groups = self._groups[node] = tuple(dict.fromkeys(same.get(key, key) for key in own))
+                same.update(zip(storages, self._groups[node.args[0]], strict=True))
+            groups = self._groups[node] = tuple(
+                dict.fromkeys(same.get(key, key) for key in storages)
+            )
             for key in groups:
                 self._members.setdefault(key, []).append(node)
             sources = node.all_input_nodes if node.op == "call_function" else []
@@ -256,9 +258,9 @@ class _Rebuild:
 
     def _call(self, target: Any, args: Any, kwargs: Any, like: fx.Node) -> fx.Node:
         name = target._schema.name.partition("::")[2].strip("_")
-        made = self.graph.create_node("call_function", target, args, kwargs, name)
-        made.meta = dict(like.meta)
-        return made
+        call = self.graph.create_node("call_function", target, args, kwargs, name)
+        call.meta = dict(like.meta)
+        return call
 
     def _in_its_dtype(self, new: fx.Node, node: fx.Node, changed: fx.Node) -> fx.Node:
         """Return the result of the out-of-place op, cast to the dtype of the mutated tensor."""
@@ -321,9 +323,9 @@ class _Rebuild:
             raise _CannotError(node)
         result: Any = fx.map_arg(node.args[0], self._use)
         new = tuple(self._use(p) for p in changed)
-        made = self.graph.output((*new, *result) if self.outer else result)
-        made.meta = dict(node.meta)
-        made.meta["changed"] = [p.name for p in changed]
+        output = self.graph.output((*new, *result) if self.outer else result)
+        output.meta = dict(node.meta)
+        output.meta["changed"] = [p.name for p in changed]
 
     def _is_changed(self, node: fx.Node) -> bool:
         """Whether an input has a new value; a constant that is only overwritten has none."""
@@ -331,8 +333,10 @@ class _Rebuild:
             return False
         if node.name not in self._constants.tensors:
             return True
-        given = self._inputs[node]
-        return any(x.target is not aten.copy.default or given in x.args[1:] for x in given.users)
+        argument = self._inputs[node]
+        return any(
+            x.target is not aten.copy.default or argument in x.args[1:] for x in argument.users
+        )
 
 
 _LOST = -1  # never equal to a version
@@ -366,12 +370,12 @@ def _signature(
     program: ExportedProgram, root: fx.GraphModule, constants: LiftedConstants
 ) -> ExportGraphSignature:
     """Return the signature of the rebuilt program: the inputs' new values come first."""
-    given = program.graph_signature
+    signature = program.graph_signature
     output = root.graph.output_node()
     changed: list[str] = output.meta.pop("changed")
     results: Any = output.args[0]
     specs: list[OutputSpec] = []
-    inputs = [s for s in given.input_specs if s.arg.name not in constants.twins]
+    inputs = [s for s in signature.input_specs if s.arg.name not in constants.twins]
     inputs = [_as_buffer(s, constants.names) if s.arg.name in changed else s for s in inputs]
     by_name = {s.arg.name: s for s in inputs}
     for name, node in zip(changed, results, strict=False):
@@ -379,7 +383,7 @@ def _signature(
         kind = _MUTATIONS[source.kind]
         target = name if kind is OutputKind.USER_INPUT_MUTATION else source.target
         specs.append(OutputSpec(kind, TensorArgument(name=node.name), target))
-    for spec, node in zip(given.output_specs, results[len(changed) :], strict=True):
+    for spec, node in zip(signature.output_specs, results[len(changed) :], strict=True):
         named = isinstance(node, fx.Node) and hasattr(spec.arg, "name")
         arg = dataclasses.replace(spec.arg, name=node.name) if named else spec.arg
         specs.append(dataclasses.replace(spec, arg=arg))

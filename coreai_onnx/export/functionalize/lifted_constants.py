@@ -99,28 +99,28 @@ def values_sharing_memory(graph: fx.Graph, constants: LiftedConstants) -> dict[f
     an op takes it. The ops that take a constant are therefore run again.
     """
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    found: dict[fx.Node, Any] = {}
+    values: dict[fx.Node, Any] = {}
     for name in constants.tensors:
         node = placeholders[name]
         first = placeholders.get(constants.twins.get(name, constants.overlaps.get(name, "")))
-        found[node] = _unlike_any(node) if first is None else found.get(first, _value(first))
-    for node in graph.nodes if found else ():
-        sources = [x for a in node.all_input_nodes for x in _tensors(found.get(a))]
+        values[node] = _unlike_any(node) if first is None else values.get(first, _value(first))
+    for node in graph.nodes if values else ():
+        sources = [x for a in node.all_input_nodes for x in _tensors(values.get(a))]
         if sources and node.op == "call_function":
-            value = _again(node, found)
+            value = _again(node, values)
             if any(_shares(x, y) for x in _tensors(value) for y in sources):
-                found[node] = value
-    return found
+                values[node] = value
+    return values
 
 
 def mutated_constants(
     mutations: Iterable[fx.Node], graph: fx.Graph, constants: LiftedConstants
 ) -> list[str]:
     """Return the names of the constants that in-place ops mutate."""
-    found = values_sharing_memory(graph, constants)
+    values = values_sharing_memory(graph, constants)
     changed = [node.all_input_nodes[0] for node in mutations if node.all_input_nodes]
-    written = [x for node in changed for x in _tensors(found.get(node))]
-    held = {node.name: x for node, value in found.items() for x in _tensors(value)}
+    written = [x for node in changed for x in _tensors(values.get(node))]
+    held = {node.name: x for node, value in values.items() for x in _tensors(value)}
     names = (name for name in constants.tensors if any(_shares(held[name], x) for x in written))
     return [constants.names[name] for name in names]
 
@@ -144,8 +144,8 @@ def _unlike_any(node: fx.Node) -> torch.Tensor:
 
 def _again(node: fx.Node, found: Mapping[fx.Node, Any]) -> Any:
     """Run a node on fake values; return None if it is not an op."""
-    given: Any = (node.args, node.kwargs)
-    args, kwargs = fx.map_arg(given, lambda n: found.get(n, _value(n)))
+    arguments: Any = (node.args, node.kwargs)
+    args, kwargs = fx.map_arg(arguments, lambda n: found.get(n, _value(n)))
     if node.target is operator.getitem:
         return args[0][args[1]]
     if not isinstance(node.target, OpOverload):

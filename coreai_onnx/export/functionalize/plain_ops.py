@@ -31,25 +31,25 @@ def plain_form(target: Any) -> OpOverload | None:
     if changed is None or not (changed.is_out or name.endswith("_")):
         return None
     if changed.is_out:
-        plain, wanted = name, ""
+        plain, same_overload = name, ""
     else:
         # __iand__ is the in-place form of __and__, and add_ that of add.
         same_name = f"__{name[3:]}" if name.startswith("__i") else name[:-1]
-        plain, wanted = _NAMES.get(name, (same_name, overload or "default"))
+        plain, same_overload = _NAMES.get(name, (same_name, overload or "default"))
     packet = getattr(aten, plain, None)
     if packet is None:
         return None
-    overloads = sorted(packet.overloads(), key=lambda other: other != wanted)
-    found = (getattr(packet, other) for other in overloads)
-    return next((op for op in found if _takes_the_same(op, target)), None)
+    overloads = sorted(packet.overloads(), key=lambda other: other != same_overload)
+    candidates = (getattr(packet, other) for other in overloads)
+    return next((op for op in candidates if _takes_the_same(op, target)), None)
 
 
 def changed_tensor(node: fx.Node) -> fx.Node | None:
     """Return the tensor that a call writes to; None if there are several."""
-    found = _written_argument(node.target)  # type: ignore[arg-type]  # an op
-    if found is None:
+    argument = _written_argument(node.target)  # type: ignore[arg-type]  # an op
+    if argument is None:
         return None
-    changed = node.kwargs.get(found.name) if found.is_out else next(iter(node.args), None)
+    changed = node.kwargs.get(argument.name) if argument.is_out else next(iter(node.args), None)
     return changed if isinstance(changed, fx.Node) else None
 
 
@@ -88,10 +88,10 @@ def plain_arguments(
     first, second = _parameters(plain), _parameters(in_place)
     if first[1:] == second[1:]:
         return tuple(args), dict(kwargs)
-    given = {name: default for name, _, default in second}
-    given |= {**dict(zip(given, args, strict=False)), **kwargs}
-    changed = given.pop(_written_argument(in_place).name)
-    named = {name: given.get(name, changed) for name, *_ in first}
+    values = {name: default for name, _, default in second}
+    values |= {**dict(zip(values, args, strict=False)), **kwargs}
+    changed = values.pop(_written_argument(in_place).name)
+    named = {name: values.get(name, changed) for name, *_ in first}
     positional = [a.name for a in plain._schema.arguments if not a.kwarg_only]
     return tuple(named.pop(name) for name in positional), named
 

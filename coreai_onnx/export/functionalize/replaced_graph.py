@@ -41,11 +41,11 @@ def copy_of(module: fx.GraphModule) -> fx.GraphModule:
         # The copy renames nodes called like a builtin (input), to which the signature refers by
         # name.
         node.name = given.name
-    made = fx.GraphModule(module, graph)
+    copied = fx.GraphModule(module, graph)
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule):
-            setattr(made, name, copy_of(child))
-    return made
+            setattr(copied, name, copy_of(child))
+    return copied
 
 
 def isolated(program: ExportedProgram) -> ExportedProgram:

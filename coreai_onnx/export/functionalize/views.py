@@ -34,18 +34,22 @@ class Write:
     ) -> None:
         """Bind the arguments of the view by their names."""
         self.graph, self.view, self.tensor, self.new = graph, view, tensor, new
-        schema = getattr(view.target, "_schema", None)
-        names = [a.name for a in schema.arguments] if schema else []
-        given = dict(zip(names, view.args, strict=False)) | dict(view.kwargs)
-        self.given = {k: fx.map_arg(v, of) for k, v in given.items()}
+        self.given = {k: fx.map_arg(v, of) for k, v in _arguments(view).items()}
 
     def call(self, target: Any, *args: Any) -> fx.Node:
         """Append a call whose result has the dtype and shape of the tensor."""
         name = target._schema.name.partition("::")[2]
-        made = self.graph.create_node("call_function", target, args, {}, name)
-        made.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
-        made.meta["val"] = self.tensor.meta["val"]
-        return made
+        call = self.graph.create_node("call_function", target, args, {}, name)
+        call.meta = {k: v for k, v in self.view.meta.items() if k != "val"}
+        call.meta["val"] = self.tensor.meta["val"]
+        return call
+
+
+def _arguments(call: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call by their names; none if it is not a call of an op."""
+    schema = getattr(call.target, "_schema", None)
+    names = [a.name for a in schema.arguments] if schema else []
+    return dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
 
 
 def undone(write: Write) -> fx.Node | None:
@@ -88,16 +92,12 @@ def _sizes(graph: fx.Graph, tensor: fx.Node) -> list[Any]:
     return sizes
 
 
-def _slice(write: Write) -> fx.Node:
-    given = write.given
-    bounds = [given.get("start"), given.get("end"), given.get("step", 1)]
-    target = aten.slice_scatter.default
-    return write.call(target, write.tensor, write.new, given.get("dim", 0), *bounds)
-
-
-def _select(write: Write) -> fx.Node:
-    place = (write.given["dim"], write.given["index"])
-    return write.call(aten.select_scatter.default, write.tensor, write.new, *place)
+def _scatter(write: Write) -> fx.Node:
+    """Invert a slice, selection or diagonal: the op that writes into one has its parameters."""
+    schema = write.view.target._schema  # type: ignore[union-attr]  # an op, as its rule says
+    target = getattr(aten, f"{schema.name.partition('::')[2]}_scatter").default
+    place = [write.given.get(a.name, a.default_value) for a in schema.arguments[1:]]
+    return write.call(target, write.tensor, write.new, *place)
 
 
 def _narrow(write: Write) -> fx.Node | None:
@@ -107,12 +107,6 @@ def _narrow(write: Write) -> fx.Node | None:
         return None
     place = (write.given["dim"], start, start + length)
     return write.call(aten.slice_scatter.default, write.tensor, write.new, *place)
-
-
-def _diagonal(write: Write) -> fx.Node:
-    given = write.given
-    place = (given.get("offset", 0), given.get("dim1", 0), given.get("dim2", 1))
-    return write.call(aten.diagonal_scatter.default, write.tensor, write.new, *place)
 
 
 def _transpose(write: Write) -> fx.Node:
@@ -133,10 +127,10 @@ def _permute(write: Write) -> fx.Node:
 
 def _einsum(write: Write) -> fx.Node | None:
     """Invert an einsum of one operand that only permutes, which is a view."""
-    given, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
-    if sorted(given) != sorted(result) or len(set(given)) != len(given) or "." in given:
+    axes, _, result = str(write.view.args[0]).replace(" ", "").partition("->")
+    if sorted(axes) != sorted(result) or len(set(axes)) != len(axes) or "." in axes:
         return None
-    order = [result.index(letter) for letter in given]
+    order = [result.index(letter) for letter in axes]
     return write.call(aten.permute.default, write.new, order)
 
 
@@ -147,10 +141,7 @@ def _piece(write: Write) -> fx.Node | None:
     name, pieces = str(source.target).partition(".")[2].partition(".")[0], source.meta["val"]
     if name not in ("unbind", "split", "split_with_sizes", "chunk", "unsafe_chunk"):
         return None
-    schema = source.target._schema  # type: ignore[union-attr]  # an op, as its name says
-    names = [a.name for a in schema.arguments]
-    given = dict(zip(names, source.args, strict=False)) | dict(source.kwargs)
-    dim: Any = given.get("dim", 0)
+    dim: Any = _arguments(source).get("dim", 0)
     if name == "unbind":
         return write.call(aten.select_scatter.default, write.tensor, write.new, dim, index)
     lengths: Sequence[Any] = [piece.shape[dim] for piece in pieces[: index + 1]]  # type: ignore[operator]  # an integer
@@ -162,10 +153,10 @@ def _piece(write: Write) -> fx.Node | None:
 
 
 _INVERSES: dict[str, Inverse] = {
-    "aten.slice.Tensor": _slice,
-    "aten.select.int": _select,
+    "aten.slice.Tensor": _scatter,
+    "aten.select.int": _scatter,
     "aten.narrow.default": _narrow,
-    "aten.diagonal.default": _diagonal,
+    "aten.diagonal.default": _scatter,
     "aten.transpose.int": _transpose,
     "aten.swapaxes.default": _transpose,
     "aten.swapdims.default": _transpose,

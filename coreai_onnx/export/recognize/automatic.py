@@ -18,11 +18,10 @@ from torch.export import ExportedProgram
 from coreai_onnx.export.compat import experts, linear_attention
 from coreai_onnx.export.compat.patches import exchanged, patched
 from coreai_onnx.export.externalize.equivalence import EQUIVALENCE_KEY, equivalence_key
-from coreai_onnx.export.recognize import eager_attention
 from coreai_onnx.export.recognize.blocks import Block, Recognition
+from coreai_onnx.export.recognize.functions import function_block
 from coreai_onnx.export.recognize.norms import norm_block
 from coreai_onnx.export.recognize.numeric_probe import RAISES, first_line
-from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
 
 
 @dataclass(eq=False)
@@ -62,7 +61,7 @@ class Automatic:
                 self._keep(norm_block(path, module), vars(module), "forward", module.forward)
         for home in _homes(self.model):
             for name, function in list(home.items()):
-                block = _function_block(f"{home['__name__']}.{name}", name, function)
+                block = function_block(f"{home['__name__']}.{name}", name, function)
                 self._keep(block, home, name, function)
 
     def _keep(
@@ -116,23 +115,13 @@ class Automatic:
 
 def _homes(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Return the globals of every forward in a model, except torch's own."""
-    found: dict[int, dict[str, Any]] = {}
+    homes: dict[int, dict[str, Any]] = {}
     for module in model.modules():
         forward: Any = inspect.unwrap(getattr(type(module), "forward", module))
         home = getattr(forward, "__globals__", {})
         if str(home.get("__name__", "torch")).partition(".")[0] != "torch":
-            found[id(home)] = home
-    return list(found.values())
-
-
-def _function_block(place: str, name: str, function: Any) -> Block | None:
-    if not isinstance(function, FunctionType):
-        return None
-    if is_rotary(name, function):
-        return rotary_block(place, function)
-    if eager_attention.is_eager_attention(name, function):
-        return eager_attention.attention_block(place, function)
-    return None
+            homes[id(home)] = home
+    return list(homes.values())
 
 
 # ---------------------------------------------------------------------- replacements

@@ -44,14 +44,14 @@ class Block:
         self.calls += 1
         try:
             with torch.no_grad():
-                given = self.replacement(*args, **kwargs)
+                result = self.replacement(*args, **kwargs)
         except RAISES as error:
             self.refuse(f"the replacement does not take its arguments ({first_line(error)})")
             return
-        found, distance = difference(self.compared(given), self.compared(wanted))
+        fault, distance = difference(self.compared(result), self.compared(wanted))
         self.worst = max(self.worst, distance)
-        if found:
-            self.refuse(found)
+        if fault:
+            self.refuse(fault)
 
     def refuse(self, reason: str) -> None:
         """Refuse the block; the first reason is kept."""

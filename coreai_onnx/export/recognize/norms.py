@@ -52,10 +52,10 @@ def norm_block(place: str, module: torch.nn.Module) -> Block | None:
     reason, kind = "", type(module).__name__
     for index, (composite, form) in enumerate(_forms(seen)):
         original = _with_weights(module, type(module).forward)
-        found = probe(original, _with_weights(module, form), _random_cases(module, seen))
-        if not found:
+        fault = probe(original, _with_weights(module, form), _random_cases(module, seen))
+        if not fault:
             return Block(place, kind, composite, _bound(module, form), meaning=(seen, index))
-        reason = reason or found
+        reason = reason or fault
     return Block(place, kind, "rms_norm", _bound(module, form), reason=reason)
 
 
@@ -63,14 +63,14 @@ def _looks_like_a_norm(module: torch.nn.Module) -> _Norm | None:
     # A buffer may hold running statistics, as in batch norms, whose results depend on it.
     if any(True for _ in module.children()) or any(True for _ in module.buffers(recurse=False)):
         return None
-    own = dict(module.named_parameters(recurse=False))
-    if len(own) > 2 or any(p.ndim != 1 or not p.is_floating_point() for p in own.values()):
+    weights = dict(module.named_parameters(recurse=False))
+    if len(weights) > 2 or any(p.ndim != 1 or not p.is_floating_point() for p in weights.values()):
         return None
-    if len({p.shape for p in own.values()}) > 1:
+    if len({p.shape for p in weights.values()}) > 1:
         return None
     eps = next((vars(module)[n] for n in _EPS if isinstance(vars(module).get(n), float)), None)
-    bias = next((n for n in own if n in ("bias", "beta")), "")
-    weight = next((n for n in own if n != bias), "")
+    bias = next((n for n in weights if n in ("bias", "beta")), "")
+    weight = next((n for n in weights if n != bias), "")
     if eps is None or (bias and not weight) or not hasattr(type(module), "forward"):
         return None
     parameters = [
@@ -174,8 +174,8 @@ def _bound(module: torch.nn.Module, form: _Form) -> Callable[..., Any]:
 def _random_cases(module: torch.nn.Module, norm: _Norm) -> Iterator[dict[str, Any]]:
     """Yield random inputs and weights of a norm."""
     generator = torch.Generator().manual_seed(SEED)
-    own = dict(module.named_parameters(recurse=False))
-    like = next(iter(own.values()), None)
+    parameters = dict(module.named_parameters(recurse=False))
+    like = next(iter(parameters.values()), None)
     width = 16 if like is None else like.shape[0]
     dtype = torch.float32 if like is None else like.dtype
     # Inputs of several ranks reveal a norm over other axes than the last.
@@ -183,7 +183,7 @@ def _random_cases(module: torch.nn.Module, norm: _Norm) -> Iterator[dict[str, An
         size = max(magnitude, 1.0)
         weights = {
             name: (torch.randn(p.shape, generator=generator) * size).to(p.dtype)
-            for name, p in own.items()
+            for name, p in parameters.items()
         }
         inputs = [
             (torch.randn((*lead, width), generator=generator) * magnitude).to(dtype)

@@ -36,12 +36,12 @@ def probe(
     for arguments in cases:
         try:
             with torch.no_grad():
-                wanted, given = original(**arguments), replacement(**arguments)
+                expected, result = original(**arguments), replacement(**arguments)
         except RAISES as error:
             return f"it fails on random inputs ({first_line(error)})"
-        found, _ = difference(given, wanted)
-        if found:
-            return f"{found} on random inputs"
+        fault, _ = difference(result, expected)
+        if fault:
+            return f"{fault} on random inputs"
     return ""
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers.initialization import no_init_weights
-from transformers.pytorch_utils import Conv1D
+from transformers import Conv1D
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import (
@@ -33,6 +32,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedLinear,
 )
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.huggingface.transformers_names import no_init_weights
 
 Settings = Mapping[str, Any]
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
+from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.huggingface.transformers_names import (
     Concatenate,
     MergeModulelist,
     WeightConverter,
     WeightRenaming,
     apply_renamings,
+    get_model_conversion_mapping,
     rename_source_key,
 )
-
-from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 
 _WEIGHT = ".weight"
 _STORED = re.compile(r"(.+?)\.(?:weight|qweight|W_q)(?:[._].*)?$")

@@ -15,6 +15,7 @@ from coreai_onnx.export.compat.torch_names import OpOverload, pytree
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import is_complex, promoted_dtype
 from coreai_onnx.lower.walk.registry import Lowering
+from coreai_onnx.model.dependencies import imported_from
 
 
 def lowering(target: OpOverload) -> Lowering | None:
@@ -39,7 +40,8 @@ def lowering(target: OpOverload) -> Lowering | None:
 @functools.cache
 def _functions() -> dict[str, tuple[Any, Any]]:
     """Return torchlib's functions for real and for complex tensors, by the name of the torch op."""
-    from onnxscript.function_libs.torch_lib import ops, registration
+    with imported_from("onnxscript"):
+        from onnxscript.function_libs.torch_lib import ops, registration
 
     assert ops  # importing it fills the registry
     table: dict[str, tuple[Any, Any]] = {}

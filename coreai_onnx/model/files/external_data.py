@@ -30,6 +30,7 @@ _STRING_FIELD, _MESSAGE_FIELD = 9, 11
 """Numbers of field types in protobuf's descriptors."""
 _VALUE_FIELDS = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 """Fields that protobuf would default if absent: a tensor without a type, an empty graph."""
+_DTYPES = frozenset(ir.DataType)
 _NUMBER_DIGITS = 19
 """Number of digits of the largest 64-bit integer."""
 
@@ -188,7 +189,7 @@ def _not_text(value: Any) -> bytes | None:
 
 def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
     """Return what is wrong with a tensor."""
-    if tensor.data_type not in ir.DataType._value2member_map_ or not tensor.data_type:
+    if tensor.data_type not in _DTYPES or not tensor.data_type:
         return f"has the unknown data type {tensor.data_type}"
     if min(tensor.dims, default=0) < 0:
         return f"has the shape {list(tensor.dims)}"

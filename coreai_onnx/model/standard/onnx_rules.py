@@ -13,15 +13,17 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 
+from coreai_onnx.model.dependencies import (
+    ELEMENT_TYPES,
+    ERROR_KIND,
+    ERROR_LIST,
+    NODE_OF_FAULT,
+    NODE_PREFIX,
+    UNKNOWN_TYPE,
+)
+
 _GENERATED = "unk__"
 """Prefix of the names that ONNX's inference gives to unknown sizes."""
-_FAULT = re.compile(r"\(op_type:[^)]*?node name: (\d+)\): ")
-_KIND = re.compile(r"^\[\w+Error\] ")
-_UNKNOWN = re.compile(r"\bnull\b|[Tt]ype info")
-"""Faults with this text are caused by an unknown type and are not contradictions."""
-_SELF = re.compile(r"^Node ?\(\d+\)('s| with) ")
-_DTYPES = re.compile(r"Inferred elem type differs from existing elem type: \((\d+)\) vs \((\d+)\)")
-_LIST = re.compile(r"(\[ShapeInferenceError\] )?Inference error\(s\): ")
 
 Opsets = Mapping[str, int]
 
@@ -80,8 +82,9 @@ def _faults_one_by_one(
         try:
             onnx.checker.C.check_node(node.SerializeToString(), context, scope)
         except onnx.checker.ValidationError as error:
-            what = str(error).partition("\n\n==> Context")[0].strip().rstrip(".")
-            what = _SELF.sub("", what).replace(f"'{node.name} : ", "'")
+            what = NODE_PREFIX.pattern.sub("", str(error).strip().rstrip(".")).replace(
+                f"'{node.name} : ", "'"
+            )
             yield NodeFault(int(node.name), what, int(node.name))
 
 
@@ -142,11 +145,11 @@ def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 def _parsed(text: str) -> list[NodeFault]:
     """Parse the faults in the text of an inference error, one for each node of the graph itself."""
     faults: dict[int, NodeFault] = {}
-    for line in _LIST.sub("", text).splitlines():
-        places = list(_FAULT.finditer(line))
-        if places and not _UNKNOWN.search(line):
-            what = _KIND.sub("", line[places[-1].end() :]).strip().rstrip(".")
-            what = _DTYPES.sub(_named_dtypes, what)
+    for line in ERROR_LIST.pattern.sub("", text).splitlines():
+        places = list(NODE_OF_FAULT.pattern.finditer(line))
+        if places and not UNKNOWN_TYPE.is_in(line):
+            what = ERROR_KIND.pattern.sub("", line[places[-1].end() :]).strip().rstrip(".")
+            what = ELEMENT_TYPES.pattern.sub(_named_dtypes, what)
             outer = int(places[0][1])
             faults.setdefault(outer, NodeFault(int(places[-1][1]), what, outer))
     return list(faults.values())

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from onnx_graphsurgeon.ir.tensor import LazyValues
 
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.surgeon_names import LazyValues, stored_values
 
 Compute = Callable[..., np.ndarray]
 _CHUNK = 1 << 20
@@ -37,12 +37,6 @@ def _source_weight(constant: gs.AnyConstant) -> gs.Weight | None:
     # A pass may also ask for a constant of graph-surgeon's own class, which has no weight.
     weight = constant.weight if isinstance(constant, gs.Constant) else None
     return weight if weight is not None and weight.holds(stored_values(constant)) else None
-
-
-def stored_values(constant: gs.AnyConstant) -> np.ndarray | LazyValues:
-    """Return the values as they are stored; reading ``values`` would load the data."""
-    values: np.ndarray | LazyValues = constant._values  # noqa: SLF001 - ``values`` loads them
-    return values
 
 
 def tensor_from_constant(constant: gs.AnyConstant) -> ir.TensorProtocol:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import holds_source, tensor_from_constant
 from coreai_onnx.passes.engine.graphs import adopt_objects, reads_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import CONTAINERS, LISTS, type_of_value
+from coreai_onnx.passes.engine.surgeon_names import convert_to_onnx_attr_type
 
 
 class Exporter:

@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon
 import onnx_ir as ir
-from onnx_graphsurgeon.ir.tensor import LazyValues
+
+from coreai_onnx.passes.engine.surgeon_names import LazyValues
 
 Kind = Literal["main", "function", "subgraph"]
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:  # graph-surgeon has no annotations: these are the members tha
 
     class _AnyConstant(_Tensor):
         values: np.ndarray
-        _values: np.ndarray | LazyValues
         dtype = property(lambda self: self.values.dtype)
         shape = property(lambda self: self.values.shape)
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_graphsurgeon.util.misc import convert_from_onnx_attr_type
 
 from coreai_onnx.errors import PassError
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import constant_from_tensor
+from coreai_onnx.passes.engine.surgeon_names import convert_from_onnx_attr_type
 
 CONTAINERS: dict[str, Any] = {
     "tensor_type": ir.TensorType,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -12,8 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
-
-_UNKNOWN_OP = re.compile(r"([\w.]+):([\w.]+)\(-?\d+\) is not a registered function/op")
+from coreai_onnx.model.dependencies import UNKNOWN_OP
 
 
 @runtime_checkable
@@ -81,10 +79,11 @@ def check_kernels(custom_ops: Sequence[CustomOps], model: ir.Model) -> None:
 
 def advice_for_unknown_op(message: str) -> str:
     """Return what to do if onnxruntime's message says that an op is unknown; empty otherwise."""
-    found = _UNKNOWN_OP.search(message)
+    found = UNKNOWN_OP.pattern.search(message)
     if found is None:
         return ""
     return (
-        f"\n  the model calls {found[1]}::{found[2]}, which a custom op library implements: open "
-        'it with session(custom_ops=["lib….so"]), on the command line with --library'
+        f"\n  the model calls {found['domain']}::{found['op']}, which a custom op library "
+        'implements: open it with session(custom_ops=["lib….so"]), on the command line with '
+        "--library"
     )

@@ -20,6 +20,7 @@ from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import size_fault
 from coreai_onnx.model.delegated_parts import PROVIDER
+from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
@@ -59,7 +60,6 @@ class HasModel(Protocol):
 Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """The source of a session: a file, its bytes, a model in memory, or a converted program."""
 
-_OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+ [^\n]*?\) (?=[A-Z])")
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
 level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
@@ -270,13 +270,13 @@ def _signature(session: ort.InferenceSession, source: Source) -> Signature:
 
 def _plain(error: Exception) -> str:
     """Return onnxruntime's message without the location in its own sources."""
-    return _OWN_SOURCE.sub("", str(error)).strip()
+    return SOURCE_LOCATION.pattern.sub("", str(error)).strip()
 
 
 def _advice(message: str, *, kernels: bool) -> str:
     if advice := advice_for_unknown_op(message):
         return advice
-    if "IR version" in message or "opset" in message.lower():
+    if NEWER_MODEL.is_in(message):
         return (
             "\n  update onnxruntime, or convert the model with minimum_onnxruntime="
             f'"{ort.__version__}"'

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime as ort
@@ -22,6 +21,7 @@ from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.opening import Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.tensors.onnxruntime_names import operator_usage_tools
 
 _Operators = dict[str, dict[int, set[str]]]
 """Operators by domain and opset."""
@@ -53,9 +53,11 @@ def required_operators(
     """
     if not models:
         raise SessionError("there are no models to list the operators of")
-    tools = _tools()
+    # The import of the tools configures logging, and must not.
+    with _handled_logging():
+        usage_manager, processor = operator_usage_tools()
     operators: _Operators = {}
-    usage = tools.OperatorTypeUsageManager() if types else None
+    usage = usage_manager() if types else None
     with tempfile.TemporaryDirectory(prefix="coreai_onnx_") as folder:
         path = Path(folder) / "model.ort"
         # A runtime may get the file of the user, or one that onnxruntime has optimized, whose fused
@@ -70,7 +72,7 @@ def required_operators(
                 _ = program[name]  # writes the file
                 what = f"cannot list the operators of {_name(model)}"
                 with failures_as(SessionError, what), _unclosed_files():
-                    tools.OrtFormatModelProcessor(str(path), operators, usage).process()
+                    processor(str(path), operators, usage).process()
     return "\n".join([*_head(models), *_lines(operators, usage), ""])
 
 
@@ -98,19 +100,6 @@ def _lines(operators: _Operators, usage: Any) -> Iterator[str]:
 
 def _name(model: Any) -> str:
     return printable(str(model)) if isinstance(model, str | PathLike) else "a model in memory"
-
-
-def _tools() -> SimpleNamespace:
-    """Return classes of onnxruntime's own tools; their import configures logging, and must not."""
-    with _handled_logging():
-        from onnxruntime.tools.ort_format_model.operator_type_usage_processors import (
-            OperatorTypeUsageManager,
-        )
-        from onnxruntime.tools.ort_format_model.ort_model_processor import OrtFormatModelProcessor
-    return SimpleNamespace(
-        OperatorTypeUsageManager=OperatorTypeUsageManager,
-        OrtFormatModelProcessor=OrtFormatModelProcessor,
-    )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
 from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name
+from coreai_onnx.runtime.tensors.onnxruntime_names import wraps_array
 from coreai_onnx.runtime.tensors.outputs import Array
 
 
@@ -103,7 +104,7 @@ def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
     if target.isbuiltin == 1:
         array = value.numpy()
         # onnxruntime's array keeps its own memory alive, but not that of the numpy array behind.
-        return cast(Array, array if value._numpy_obj is None else array.copy())  # noqa: SLF001
+        return cast(Array, array.copy() if wraps_array(value) else array)
     shape = tuple(value.shape())
     size = value.tensor_size_in_bytes()
     if not size:

@@ -12,7 +12,7 @@ import torch
 from coreai_onnx import TorchConverter, compare, convert
 from coreai_onnx.errors import ExportError, InternalError
 from coreai_onnx.export.capture.failures import export_error
-from coreai_onnx.export.compat.transforms import transforms_restored
+from coreai_onnx.export.compat.traces import transforms_restored
 from tests.export.sizes import line_of
 
 X = torch.randn(2, 4)

@@ -17,7 +17,8 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
 )
 
 from coreai_onnx import convert
-from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, experts_as_gather_mm
+from coreai_onnx.errors import LibraryVersionError
+from coreai_onnx.export.compat.experts import IMPLEMENTATIONS, experts_as_gather_mm, experts_forward
 from tests.support.tolerances import assert_close
 
 SIZES = {"hidden_size": 8, "intermediate_size": 12, "num_local_experts": 4}
@@ -47,6 +48,11 @@ def test_the_numbers_are_those_of_transformers(kind: str, implementation: str) -
         expected = module(*given)
         with experts_as_gather_mm():
             assert_close(module(*given), expected)
+
+
+def test_a_transformers_without_a_member_of_experts_is_refused() -> None:
+    with pytest.raises(LibraryVersionError, match=r"transformers \d.*: Linear\._apply_gate"):
+        experts_forward(len)(torch.nn.Linear(2, 2), *routed(3))
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])

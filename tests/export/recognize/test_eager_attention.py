@@ -11,7 +11,7 @@ from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.llama import modeling_llama as llama
 
-from coreai_onnx.export.recognize.eager_attention import NAME, attention_block, is_eager_attention
+from coreai_onnx.export.recognize.functions import NAME, attention_block, function_block
 from tests.support.tolerances import assert_close
 
 
@@ -34,7 +34,7 @@ CASES = [
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention(home: Any, given: Any, options: Any, masked: bool) -> None:
     function, module = home.eager_attention_forward, layer(**given)
-    assert is_eager_attention(NAME, function)
+    assert function_block("f", NAME, function) is not None
     block = attention_block("f", function)
     query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
     value = torch.randn(2, 2, 7, 8)
@@ -73,6 +73,6 @@ def test_dropout_in_training_is_refused() -> None:
 
 
 def test_which_functions_are_looked_at() -> None:
-    assert not is_eager_attention("attention", llama.eager_attention_forward)
-    assert not is_eager_attention(NAME, llama.rotate_half)
-    assert not is_eager_attention(NAME, None)
+    assert function_block("f", "attention", llama.eager_attention_forward) is None
+    assert function_block("f", NAME, llama.rotate_half) is None
+    assert function_block("f", NAME, None) is None

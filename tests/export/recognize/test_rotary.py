@@ -13,7 +13,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
-from coreai_onnx.export.recognize.rotary import is_rotary, rotary_block
+from coreai_onnx.export.recognize.functions import function_block, rotary_block
 from tests.support.tolerances import assert_close
 
 Tensor = torch.Tensor
@@ -56,7 +56,7 @@ def test_one_tensor_at_a_time() -> None:
     def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Tensor:
         return llama.apply_rotary_pos_emb(x, x, cos, sin, unsqueeze_dim)[0]
 
-    assert is_rotary("apply_rotary", apply_rotary)
+    assert function_block("f", "apply_rotary", apply_rotary) is not None
     block = rotary_block("f", apply_rotary)
     angle, x = halves(torch.randn(2, 5, 4)), torch.randn(2, 3, 5, 8)
     assert_close(
@@ -93,8 +93,8 @@ def test_arguments_that_mean_something_else_are_refused() -> None:
 
 
 def test_which_functions_are_looked_at() -> None:
-    assert is_rotary("apply_rotary_pos_emb", llama.apply_rotary_pos_emb)
-    assert not is_rotary("rotate", llama.apply_rotary_pos_emb)
-    assert not is_rotary("apply_rotary_pos_emb", llama.rotate_half)
-    assert not is_rotary("apply_rotary_pos_emb", 3)
-    assert not is_rotary("apply_rotary_type", type)
+    assert function_block("f", "apply_rotary_pos_emb", llama.apply_rotary_pos_emb) is not None
+    assert function_block("f", "rotate", llama.apply_rotary_pos_emb) is None
+    assert function_block("f", "apply_rotary_pos_emb", llama.rotate_half) is None
+    assert function_block("f", "apply_rotary_pos_emb", 3) is None
+    assert function_block("f", "apply_rotary_type", type) is None

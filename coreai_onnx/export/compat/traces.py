@@ -1,4 +1,4 @@
-"""Assignments to ``tensor.data``, which torch.export drops."""
+"""What a trace drops or leaves behind: assignments to ``tensor.data``, active transforms."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ import torch
 
 from coreai_onnx.errors import ExportError
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.torch_names import (
+    enter_dual_level,
+    exit_dual_level,
+    transform_depth,
+    undo_transforms_to,
+)
 from coreai_onnx.export.versions import is_users, relative_path
 
 _WRITER = 2
@@ -48,3 +54,29 @@ def _message(file: str, line: int) -> str:
         f"  at {relative_path(file)}:{line}   {linecache.getline(file, line).strip()}\n"
         "  write the values in place: tensor.detach().copy_(values)"
     )
+
+
+@contextmanager
+def transforms_restored() -> Iterator[None]:
+    """On exit, leave the transforms that the block entered; torch does not after an error.
+
+    Every later op of the process would otherwise be one of ``grad`` or ``jvp``.
+    """
+    depth, was_dual = transform_depth(), _is_dual()
+    try:
+        yield
+    finally:
+        if transform_depth() > depth:
+            undo_transforms_to(depth)
+        if not was_dual and _is_dual():
+            exit_dual_level(level=0)
+
+
+def _is_dual() -> bool:
+    """Whether forward-mode differentiation is active; torch has one level of it."""
+    try:
+        level = enter_dual_level()
+    except RuntimeError:
+        return True
+    exit_dual_level(level=level)
+    return False

@@ -1,4 +1,4 @@
-"""Assignments to ``tensor.data``, which torch.export drops."""
+"""Assignments to ``tensor.data``, which torch.export drops, and transforms of failed traces."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""Names of transformers that it does not document; the rest of the package uses them through here.
+
+``export/compat`` has those that an export of a model needs, without an import of transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from coreai_onnx.model.dependencies import imported_from, require
+
+with imported_from("transformers"):
+    from transformers.cache_utils import (
+        DummyLayer,
+        DynamicLayer,
+        LinearAttentionAndFullAttentionLayer,
+        LinearAttentionLayer,
+    )
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        Concatenate,
+        MergeModulelist,
+        WeightConverter,
+        WeightRenaming,
+        apply_renamings,
+        rename_source_key,
+    )
+    from transformers.initialization import no_init_weights
+
+_STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
+_ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initialized")
+# Methods that the caches of this package override: transformers would not call them by another
+# name, and keep its own states.
+_UPDATES = ("update_conv_state", "update_recurrent_state")
+require(
+    "transformers",
+    [
+        (DynamicLayer(), ("keys", "values", "is_initialized")),
+        (DynamicLayer, ("update", "get_seq_length", "get_mask_sizes")),
+        (LinearAttentionLayer(), (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")),
+        (transformers.DynamicCache(), ("layers", "get_recurrent_state", *_UPDATES)),
+        (WeightConverter(["a"], "b", [MergeModulelist()]), ("operations", "source_patterns")),
+    ],
+)
+
+
+def has_class_for(auto_class: Any, config: Any) -> bool:
+    """Whether an ``AutoModelFor…`` class has a model for a configuration."""
+    require("transformers", [(auto_class, ("_model_mapping",))])
+    return type(config) in auto_class._model_mapping  # noqa: SLF001 - nothing public tells it
+
+
+def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
+    """Return a model with random weights.
+
+    Args:
+        cls: A class of models, or an ``AutoModelFor…`` class.
+        config: Its configuration.
+    """
+    # Classes of models have no public method for it; only the Auto classes have.
+    if not issubclass(cls, transformers.PreTrainedModel):
+        model: torch.nn.Module = cls.from_config(config)
+        return model
+    require("transformers", [(cls, ("_from_config",))])
+    model = cls._from_config(config)
+    return model
