@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import set_input
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import cast_to, dtype_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
@@ -14,27 +14,23 @@ _BITS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": 
 """Bits of significand and exponent."""
 
 
-def merge_casts(graph: gs.Graph, why: Why) -> int:
+@rewrites("Cast")
+def merge_casts(_: Edit, node: gs.Node, why: Why) -> bool:
     """Cast of a Cast that loses nothing → Cast of its input.
 
     x:f16 ─Cast→ f32 ─Cast→ bf16     becomes     x:f16 ─Cast→ bf16
     """
-    count = 0
-    for node in graph.nodes:
-        inner = None if cast_to(node) is None else made_by(node.inputs[0], "Cast")
-        between, last = cast_to(inner), cast_to(node)
-        if inner is None or between is None or last is None:
-            continue
-        source = dtype_of(inner.inputs[0])
-        if source is None:
-            why("a dtype is not known", node)
-            continue
-        if not _keeps(source, ir.DataType(between).numpy(), ir.DataType(last).numpy()):
-            why("the cast between may lose something", node)
-            continue
-        set_input(node, 0, inner.inputs[0])
-        count += 1
-    return count
+    inner = made_by(node.inputs[0], "Cast")
+    between, last = cast_to(inner), cast_to(node)
+    if inner is None or between is None or last is None:
+        return False
+    source = dtype_of(inner.inputs[0])
+    if source is None:
+        return why("a dtype is not known", node)
+    if not _keeps(source, ir.DataType(between).numpy(), ir.DataType(last).numpy()):
+        return why("the cast between may lose something", node)
+    set_input(node, 0, inner.inputs[0])
+    return True
 
 
 def _keeps(source: np.dtype, between: np.dtype, last: np.dtype) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import digest
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
@@ -20,35 +20,31 @@ _SMALL = 1024
 """Larger attribute tensors compare equal only if they are the same object."""
 
 
-def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def merge_common_subexpressions(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Two nodes with equal op, inputs and attributes → the first, with its name and metadata.
 
     Cos(a) → b, Cos(a) → c, Mul(b, c)     becomes     Cos(a) → b, Mul(b, b)
     """
-    edit, count = Edit(graph), 0
-    pure = context_of(graph).pure_calls
-    first: dict[tuple[Any, ...], gs.Node] = {}
-    for node in graph.nodes:
-        # Branches and loop bodies have no key: they would have to be compared apart from the names
-        # of their tensors.
-        if attribute_graphs(node) or not _is_pure(node, pure):
-            continue
-        known = first.setdefault(_key(node), node)
-        if known is node:
-            continue
-        pairs = _pairs(node, known)
-        if (
-            not all(edit.can_replace(old, new) for old, new in pairs)
-            or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
-        ):
-            why("both results are graph outputs", node)
-            continue
-        for old, new in pairs:
-            edit.replace(old, new)
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    pure = context_of(edit.graph).pure_calls
+    first: dict[tuple[Any, ...], gs.Node] = edit.once(dict)
+    # Branches and loop bodies have no key: they would have to be compared apart from the names of
+    # their tensors.
+    if attribute_graphs(node) or not _is_pure(node, pure):
+        return False
+    known = first.setdefault(_key(node), node)
+    if known is node:
+        return False
+    pairs = _pairs(node, known)
+    if (
+        not all(edit.can_replace(old, new) for old, new in pairs)
+        or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
+    ):
+        return why("both results are graph outputs", node)
+    for old, new in pairs:
+        edit.replace(old, new)
+    edit.remove(node)
+    return True
 
 
 def _pairs(node: gs.Node, known: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:

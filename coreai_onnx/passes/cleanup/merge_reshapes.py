@@ -6,12 +6,11 @@ import numpy as np
 
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     axes_of,
-    is_standard,
     made_by,
     rank_of,
     shape_of,
@@ -21,25 +20,17 @@ from coreai_onnx.passes.engine.why import Why
 _OPS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
-def merge_reshapes(graph: gs.Graph, why: Why) -> int:
+@rewrites(*_OPS)
+def merge_reshapes(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Two consecutive Reshape, Flatten, Squeeze or Unsqueeze → one.
 
     x:[s] ─Unsqueeze(0)→ ─Unsqueeze(2)→ [1, s, 1]     becomes     x ─Unsqueeze([0, 2])→ [1, s, 1]
     x:[b, 4, 8] ─Squeeze→ ─Reshape→ [b, 32]     becomes     x ─Reshape([0, 32])→ [b, 32]
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, *_OPS):
-            continue
-        inner = made_by(node.inputs[0], *_OPS)
-        if inner is None:
-            continue
-        if _join(edit, node, inner):
-            count += 1
-        else:
-            why("too few dims are known for one target", node)
-    edit.finish()
-    return count
+    inner = made_by(node.inputs[0], *_OPS)
+    if inner is None:
+        return False
+    return _join(edit, node, inner) or why("too few dims are known for one target", node)
 
 
 def _join(edit: Edit, node: gs.Node, inner: gs.Node) -> bool:
@@ -79,32 +70,27 @@ def _joined_axes(node: gs.Node, inner: gs.Node) -> list[int] | None:
     return sorted(added | {kept[axis % rank] for axis in inner_axes})
 
 
-def constant_reshapes(graph: gs.Graph, why: Why) -> int:
+@rewrites("Reshape")
+def constant_reshapes(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Reshape to a computed shape → to a constant one: 0 copies a dim, -1 infers one.
 
     Reshape(x:[batch, seq, 384], Concat(batch, seq, 12, 32))
     becomes     Reshape(x, [0, 0, 12, 32])
     """
-    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Reshape") or isinstance(node.inputs[1], gs.Constant):
-            continue
-        if attribute_of(node, "allowzero", 0) != 0:
-            why("allowzero gives 0 another meaning", node)
-            continue
-        wanted = analysis.of(node.inputs[1])
-        if wanted is None or wanted.is_scalar:
-            why("the target shape is not known", node)
-            continue
-        target = target_of(shape_of(node.inputs[0]), wanted.items)
-        if target is None:
-            why("too few dims of the target are known", node)
-            continue
-        values = np.array(target, dtype=np.int64)
-        set_input(node, 1, edit.constant(f"{node.outputs[0].name}_shape", values))
-        count += 1
-    edit.finish()
-    return count
+    analysis = edit.once(ShapeValueAnalysis)
+    if isinstance(node.inputs[1], gs.Constant):
+        return False
+    if attribute_of(node, "allowzero", 0) != 0:
+        return why("allowzero gives 0 another meaning", node)
+    wanted = analysis.of(node.inputs[1])
+    if wanted is None or wanted.is_scalar:
+        return why("the target shape is not known", node)
+    target = target_of(shape_of(node.inputs[0]), wanted.items)
+    if target is None:
+        return why("too few dims of the target are known", node)
+    values = np.array(target, dtype=np.int64)
+    set_input(node, 1, edit.constant(f"{node.outputs[0].name}_shape", values))
+    return True
 
 
 def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[int] | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from coreai_onnx.passes.cleanup.remove_noops import remove_noop_expands
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
-from coreai_onnx.passes.engine.edit import set_input
-from coreai_onnx.passes.engine.match import Dim, is_standard, made_by, shape_of
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
+from coreai_onnx.passes.engine.match import Dim, made_by, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 _BROADCASTING = (
@@ -17,31 +17,28 @@ _BROADCASTING = (
 )  # fmt: skip
 
 
-def remove_broadcast_expands(graph: gs.Graph, why: Why) -> int:
+@rewrites(*_BROADCASTING)
+def remove_broadcast_expands(_: Edit, node: gs.Node, why: Why) -> int:
     """Expand before an op that broadcasts to the same shape without it → nothing.
 
     a:[1, s] ─Expand→ [b, s], Add(a, c:[b, s])     becomes     Add(a:[1, s], c:[b, s])
     """
-    count = 0
-    for node in graph.nodes:
-        if not is_standard(node, *_BROADCASTING):
+    result, count = shape_of(node.outputs[0]), 0
+    # The second input of an Expand is its target, which does not broadcast.
+    last = 1 if node.op == "Expand" else len(node.inputs)
+    for index in range(last):
+        expand = made_by(node.inputs[index], "Expand")
+        if expand is None:
             continue
-        result = shape_of(node.outputs[0])
-        # The second input of an Expand is its target, which does not broadcast.
-        last = 1 if node.op == "Expand" else len(node.inputs)
-        for index in range(last):
-            expand = made_by(node.inputs[index], "Expand")
-            if expand is None:
-                continue
-            shapes = [shape_of(tensor) for tensor in node.inputs[:last]]
-            shapes[index] = shape_of(expand.inputs[0])
-            if node.op == "Expand":
-                shapes.append(_target(node))
-            if result is None or _broadcast(shapes) != result:
-                why("the shape may be another one without it", node)
-                continue
-            set_input(node, index, expand.inputs[0])
-            count += 1
+        shapes = [shape_of(tensor) for tensor in node.inputs[:last]]
+        shapes[index] = shape_of(expand.inputs[0])
+        if node.op == "Expand":
+            shapes.append(_target(node))
+        if result is None or _broadcast(shapes) != result:
+            why("the shape may be another one without it", node)
+            continue
+        set_input(node, index, expand.inputs[0])
+        count += 1
     return count
 
 

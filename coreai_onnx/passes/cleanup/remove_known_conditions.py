@@ -7,12 +7,13 @@ import numpy as np
 from coreai_onnx.passes.analysis.affine import AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import is_standard, same_known_shape, shape_of
+from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.match import same_known_shape, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
-def remove_known_conditions(graph: gs.Graph, why: Why) -> int:
+@rewrites("And")
+def remove_known_conditions(edit: Edit, node: gs.Node, why: Why) -> bool:
     """And with a mask of positions that is true everywhere → the other mask.
 
     And(causal, Equal(CumSum(i[1:] - i[:-1] != 1), …))     becomes     causal
@@ -20,21 +21,13 @@ def remove_known_conditions(graph: gs.Graph, why: Why) -> int:
     Models that support packed sequences write such checks. They are true if positions are
     consecutive.
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        if not is_standard(node, "And"):
-            continue
-        for condition, other in (node.inputs, node.inputs[::-1]):
-            known = positions.of(condition)
-            if not isinstance(known, AffineTensor) or known.splat != 1:
-                continue
-            if _replaced(edit, node, other):
-                count += 1
-            else:
-                why("the other mask may have to be repeated", node)
-            break
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    for condition, other in (node.inputs, node.inputs[::-1]):
+        known = positions.of(condition)
+        if isinstance(known, AffineTensor) and known.splat == 1:
+            replaced = _replaced(edit, node, other)
+            return replaced or why("the other mask may have to be repeated", node)
+    return False
 
 
 def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:

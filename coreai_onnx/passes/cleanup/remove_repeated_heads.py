@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit, set_input
-from coreai_onnx.passes.engine.match import axes_of, composite, is_standard, made_by, shape_of
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
+from coreai_onnx.passes.engine.match import axes_of, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.narrow import computed_by
 from coreai_onnx.passes.engine.why import Why
 
 
-def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=("scaled_dot_product_attention",))
+def remove_repeated_heads(_: Edit, node: gs.Node, why: Why) -> bool:
     """Heads of keys and values repeated before attention → the heads themselves.
 
     k:[b, 2, s, d] ─Unsqueeze(2)→ ─Expand→ ─Reshape→ [b, 8, s, d], attention(q, …)
@@ -18,24 +19,16 @@ def remove_repeated_heads(graph: gs.Graph, why: Why) -> int:
     In ``scaled_dot_product_attention``, query head h reads key head h // (heads / key_heads), which
     is equivalent to repeating each key head in place.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, "scaled_dot_product_attention") is None:
-            continue
-        key, value = (_unrepeated(node.inputs[index]) for index in (1, 2))
-        if key is None and value is None:
-            continue
-        if key is None or value is None:
-            why("only one of keys and values is repeated", node)
-            continue
-        if shape_of(key)[1] != shape_of(value)[1]:  # type: ignore[index]  # known, checked below
-            why("keys and values have different numbers of heads", node)
-            continue
-        set_input(node, 1, key)
-        set_input(node, 2, value)
-        count += 1
-    edit.finish()
-    return count
+    key, value = (_unrepeated(node.inputs[index]) for index in (1, 2))
+    if key is None and value is None:
+        return False
+    if key is None or value is None:
+        return why("only one of keys and values is repeated", node)
+    if shape_of(key)[1] != shape_of(value)[1]:  # type: ignore[index]  # known, checked below
+        return why("keys and values have different numbers of heads", node)
+    set_input(node, 1, key)
+    set_input(node, 2, value)
+    return True
 
 
 def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:

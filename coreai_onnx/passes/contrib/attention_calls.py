@@ -13,7 +13,7 @@ from coreai_onnx.passes.contrib.attention import write_attentions
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, become_heads, rewrites, side_by_side
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     attribute_of,
@@ -40,7 +40,8 @@ class _Joined:
     concat: gs.Node
 
 
-def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=(NAME,))
+def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Causal attention over past and new tokens → ONNX's Attention, which concatenates them.
 
     Concat(past:[b, h, p, d], k:[b, h, s, d]) → keys, attention(q, keys, values, j <= i + p)
@@ -49,26 +50,18 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
     The op reads ``[b, s, h * d]``, so that the transposes cancel those of the model. A rotation in
     between is replaced with com.microsoft's. From opset 23.
     """
-    bodies = bodies_of(graph)
+    bodies = bodies_of(edit.graph)
     if bodies is None:
-        return 0
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    writer = _CachedAttentionWriter(edit)
-    for node in graph.nodes:
-        if composite(node, NAME) is None:
-            continue
-        joined = [_joined(tensor, node, edit) for tensor in node.inputs[1:3]]
-        keys, values = joined
-        if keys is None or values is None:
-            continue
-        reason = _obstacle(node, keys, values, positions)
-        if reason or bodies.opset < 23:
-            why(reason or "the opset has no Attention", node)
-            continue
-        writer.write(node, keys, values)
-        count += 1
-    edit.finish()
-    return count
+        return False
+    positions = edit.once(AffineAnalysis)
+    keys, values = (_joined(tensor, node, edit) for tensor in node.inputs[1:3])
+    if keys is None or values is None:
+        return False
+    reason = _obstacle(node, keys, values, positions)
+    if reason or bodies.opset < 23:
+        return why(reason or "the opset has no Attention", node)
+    edit.once(_CachedAttentionWriter, edit).write(node, keys, values)
+    return True
 
 
 def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:

@@ -10,11 +10,10 @@ from coreai_onnx.passes.contrib.few_bit_codes import (
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     attribute_of,
-    composite,
     dtype_of,
     input_of,
 )
@@ -27,7 +26,8 @@ _DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 _INDICES = (np.dtype(np.int64), np.dtype(np.int32))
 
 
-def contrib_embedding_nbits(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=("embedding_nbits",))
+def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """embedding_nbits → GatherBlockQuantized.
 
     embedding_nbits(scales, codes:uint8[n, k / 32, 16], indices, zeros) → y
@@ -35,17 +35,10 @@ def contrib_embedding_nbits(graph: gs.Graph, why: Why) -> int:
 
     Also in a function that gets the table as an argument. Zero points are packed like the codes.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, "embedding_nbits") is None:
-            continue
-        if reason := _obstacle(graph, node):
-            why(reason, node)
-            continue
-        _write(edit, node)
-        count += 1
-    edit.finish()
-    return count
+    if reason := _obstacle(edit.graph, node):
+        return why(reason, node)
+    _write(edit, node)
+    return True
 
 
 def _obstacle(graph: gs.Graph, node: gs.Node) -> str:

@@ -101,7 +101,7 @@ def expert_block(
         is_plain: Whether a product has no attributes or inputs that the pass does not know.
         why: Records why a sum of such products is not the end of a block.
     """
-    found = _weighted_product(total, name) if is_standard(total, "ReduceSum") else None
+    found = _weighted_product(total, name)
     if found is None:
         return None
     down, weights = found

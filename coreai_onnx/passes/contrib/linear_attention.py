@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     Dim,
     attribute_of,
-    composite,
     dtype_of,
     input_of,
     shape_of,
@@ -37,7 +36,8 @@ class _StateShapes:
     value_dim: int
 
 
-def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=(_NAME,))
+def contrib_linear_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """gated_delta_update → LinearAttention after the normalization of queries and keys.
 
     ai.coreai::gated_delta_update(q:[b, h, s, d], k, v, g:[b, h, s], beta, state) → y, last
@@ -46,21 +46,13 @@ def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
     The transposes between the two layouts cancel those of the model. The op needs a key head for
     each value head: if there are fewer, queries and keys are repeated.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, _NAME) is None:
-            continue
-        shapes = _shapes(node)
-        if shapes is None:
-            why("heads and their sizes are not known", node)
-            continue
-        if any(dtype_of(tensor) != _FLOAT for tensor in node.inputs if not tensor.is_empty()):
-            why("the dtype is not float32", node)
-            continue
-        _LinearAttentionWriter(edit, node, shapes).write()
-        count += 1
-    edit.finish()
-    return count
+    shapes = _shapes(node)
+    if shapes is None:
+        return why("heads and their sizes are not known", node)
+    if any(dtype_of(tensor) != _FLOAT for tensor in node.inputs if not tensor.is_empty()):
+        return why("the dtype is not float32", node)
+    _LinearAttentionWriter(edit, node, shapes).write()
+    return True
 
 
 def _shapes(node: gs.Node) -> _StateShapes | None:

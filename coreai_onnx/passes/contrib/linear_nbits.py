@@ -14,11 +14,10 @@ from coreai_onnx.passes.contrib.few_bit_codes import (
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
     attribute_of,
-    composite,
     dtype_of,
     input_of,
     shape_of,
@@ -52,7 +51,8 @@ class _FewBitsCall:
     rounded: bool
 
 
-def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=("linear_nbits",))
+def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """linear_nbits → MatMulNBits, if onnxruntime is fast with that number of bits.
 
     linear_nbits<activation_bits = 8>(x, codes, scales, zeros, , bias) → y
@@ -62,18 +62,11 @@ def contrib_linear_nbits(graph: gs.Graph, why: Why) -> int:
     points are packed. Scales that are not float32 stay as they are in the file, before a Cast that
     onnxruntime computes when it loads it.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, "linear_nbits") is None:
-            continue
-        call = _call(graph, node)
-        if isinstance(call, str):
-            why(call, node)
-            continue
-        _write(edit, call)
-        count += 1
-    edit.finish()
-    return count
+    call = _call(edit.graph, node)
+    if isinstance(call, str):
+        return why(call, node)
+    _write(edit, call)
+    return True
 
 
 def _call(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:

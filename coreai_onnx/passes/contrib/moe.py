@@ -13,7 +13,7 @@ from coreai_onnx.passes.contrib.expert_blocks import (
 )
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, attribute_of, input_of
 from coreai_onnx.passes.engine.why import Why
@@ -38,7 +38,8 @@ class _Block:
     down: gs.Constant
 
 
-def contrib_moe(graph: gs.Graph, why: Why) -> int:
+@rewrites("ReduceSum")
+def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Softmax, TopK, two gather_mm around a swiglu, and their weighted sum → one MoE.
 
     r ─Softmax→ ─TopK(2)→ w, e; x ─gather_mm(e)→ ─Split→ ─swiglu→ ─gather_mm(e)→ ─Mul(w)→ ─Sum→ y
@@ -47,32 +48,28 @@ def contrib_moe(graph: gs.Graph, why: Why) -> int:
     onnxruntime expects the rows of gate and up weights interleaved. The weights are rearranged
     when the model is written, one at a time.
     """
-    edit, count = Edit(graph), 0
-    interleaved: dict[int, gs.Constant] = {}
-    for node in graph.nodes:
-        found = expert_block(node, "gather_mm", _is_plain, why)
-        block = None if found is None else _block(found, why)
-        if block is None:
-            continue
-        # Blocks that share experts share the rearranged weight too.
-        if id(block.up) not in interleaved:
-            interleaved[id(block.up)] = _in_turns(edit, block.up)
-        tokens = rows_of_tokens(edit, block.found, int(block.down.shape[1]))
-        inputs = [tokens, block.logits, interleaved[id(block.up)], gs.Variable.empty(), block.down]
-        edit.become(
-            node,
-            "MoE",
-            inputs,
-            domain=CONTRIB_DOMAIN,
-            k=block.found.chosen,
-            activation_type="swiglu",
-            # 1: gate and up are one product with interleaved rows.
-            swiglu_fusion=1,
-            normalize_routing_weights=int(block.is_normalized),
-        )
-        count += 1
-    edit.finish()
-    return count
+    interleaved: dict[int, gs.Constant] = edit.once(dict)
+    found = expert_block(node, "gather_mm", _is_plain, why)
+    block = None if found is None else _block(found, why)
+    if block is None:
+        return False
+    # Blocks that share experts share the rearranged weight too.
+    if id(block.up) not in interleaved:
+        interleaved[id(block.up)] = _in_turns(edit, block.up)
+    tokens = rows_of_tokens(edit, block.found, int(block.down.shape[1]))
+    inputs = [tokens, block.logits, interleaved[id(block.up)], gs.Variable.empty(), block.down]
+    edit.become(
+        node,
+        "MoE",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        k=block.found.chosen,
+        activation_type="swiglu",
+        # 1: gate and up are one product with interleaved rows.
+        swiglu_fusion=1,
+        normalize_routing_weights=int(block.is_normalized),
+    )
+    return True
 
 
 def _block(found: ExpertBlock, why: Why) -> _Block | None:

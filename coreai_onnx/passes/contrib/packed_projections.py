@@ -8,7 +8,7 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import joined_name, lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
@@ -57,7 +57,8 @@ class _Layer:
         )
 
 
-def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def contrib_packed_projections(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Three products that feed one GroupQueryAttention → one product, which the op splits itself.
 
     MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c, GroupQueryAttention(a, b, c, …) → y
@@ -66,26 +67,20 @@ def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
     Biases and 4-bit weights are concatenated too. The weights are concatenated when the model is
     written, one result at a time. A weight with another reader is left unchanged.
     """
-    if context_of(graph).kind == "function":
-        return 0  # in a function, weights are inputs
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
-            continue
-        if len(node.inputs) < 3 or any(tensor.is_empty() for tensor in node.inputs[:3]):
-            continue
-        layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
-        known = [layer for layer in layers if layer is not None]
-        if len(known) < len(layers):
-            why("not all of them are products that nothing else reads", node)
-            continue
-        if not all(known[0].fits(layer) for layer in known[1:]):
-            why("the products are not of one kind and of one input", node)
-            continue
-        _pack(edit, node, known)
-        count += 1
-    edit.finish()
-    return count
+    if context_of(edit.graph).kind == "function":
+        return False  # in a function, weights are inputs
+    if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
+        return False
+    if len(node.inputs) < 3 or any(tensor.is_empty() for tensor in node.inputs[:3]):
+        return False
+    layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
+    known = [layer for layer in layers if layer is not None]
+    if len(known) < len(layers):
+        return why("not all of them are products that nothing else reads", node)
+    if not all(known[0].fits(layer) for layer in known[1:]):
+        return why("the products are not of one kind and of one input", node)
+    _pack(edit, node, known)
+    return True
 
 
 def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:

@@ -17,7 +17,7 @@ from coreai_onnx.passes.contrib.expert_blocks import (
 from coreai_onnx.passes.contrib.linear_nbits import BLOCKS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     CONTRIB_DOMAIN,
@@ -83,7 +83,8 @@ class _FewBitsBlock:
     down: _Weight
 
 
-def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
+@rewrites("ReduceSum")
+def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """TopK, two gather_mm_nbits around a swiglu, and their weighted sum → one QMoE.
 
     w, e ←TopK; x ─gather_mm_nbits(e)→ ─Split→ ─swiglu→ ─gather_mm_nbits(e)→ ─Mul(w)→ ─Sum→ y
@@ -94,16 +95,12 @@ def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
     weights of the sum. onnxruntime expects the rows of gate and up weights interleaved. The
     weights are rearranged when the model is written, one at a time.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        found = expert_block(node, "gather_mm_nbits", _is_plain, why)
-        block = None if found is None else _block(found, why)
-        if block is None:
-            continue
-        _write(edit, block)
-        count += 1
-    edit.finish()
-    return count
+    found = expert_block(node, "gather_mm_nbits", _is_plain, why)
+    block = None if found is None else _block(found, why)
+    if block is None:
+        return False
+    _write(edit, block)
+    return True
 
 
 def _is_plain(call: gs.Node) -> bool:

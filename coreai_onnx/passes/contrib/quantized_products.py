@@ -12,7 +12,7 @@ from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quant
 from coreai_onnx.passes.contrib.linear_nbits import BLOCKS, Sizes, become_matmul_nbits
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import input_of, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
@@ -69,7 +69,8 @@ class _Packing:
         return np.repeat(self.weight.by_rows(values), self.weight.block // self.block, axis=1)
 
 
-def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
+@rewrites("MatMul", "Gemm")
+def contrib_matmul_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """MatMul or Gemm with a 4-bit weight that is dequantized in blocks → MatMulNBits.
 
     DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
@@ -78,27 +79,22 @@ def contrib_matmul_nbits(graph: gs.Graph, why: Why) -> int:
     Also if Cast, Sub and Mul dequantize the weight, from packed or unpacked integers, as long as
     no value needs more than 4 bits. The weight is packed when the model is written.
     """
-    edit, count = Edit(graph), 0
-    packed: dict[gs.Tensor, list[gs.Tensor]] = {}
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
-            continue
-        matrix, axis = second_factor(node)
-        weight = quantized_weight(matrix)
-        if weight is None:
-            continue
-        packing = _packing(weight, axis)
-        reason = obstacle(node, packing.outputs) if isinstance(packing, _Packing) else packing
-        if reason or isinstance(packing, str):
-            why(reason, node)
-            continue
-        tensors = packed.get(matrix)
-        if tensors is None:
-            tensors = packed[matrix] = _tensors(edit, packing)
-        _write(edit, node, packing, tensors)
-        count += 1
-    edit.finish()
-    return count
+    packed: dict[gs.Tensor, list[gs.Tensor]] = edit.once(dict)
+    if len(node.inputs) < 2:
+        return False
+    matrix, axis = second_factor(node)
+    weight = quantized_weight(matrix)
+    if weight is None:
+        return False
+    packing = _packing(weight, axis)
+    reason = obstacle(node, packing.outputs) if isinstance(packing, _Packing) else packing
+    if reason or isinstance(packing, str):
+        return why(reason, node)
+    tensors = packed.get(matrix)
+    if tensors is None:
+        tensors = packed[matrix] = _tensors(edit, packing)
+    _write(edit, node, packing, tensors)
+    return True
 
 
 def _packing(weight: QuantizedWeight, axis: int) -> _Packing | str:

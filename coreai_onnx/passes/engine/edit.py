@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.graphs import context_of, origin_of, with_subgraphs
-from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
+from coreai_onnx.passes.engine.match import Dim, composite, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Edit:
@@ -28,6 +31,14 @@ class Edit:
         # By id: a user's pass may hand in objects of graph-surgeon itself, which have no hash.
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
+        self._shared: dict[Callable[..., Any], Any] = {}
+
+    def once(self, create: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return what ``create`` returns, one object for all rewrites of the pass."""
+        if create not in self._shared:
+            self._shared[create] = create(*args, **kwargs)
+        shared: _T = self._shared[create]
+        return shared
 
     @functools.cached_property
     def _outputs(self) -> set[int]:
@@ -88,6 +99,10 @@ class Edit:
             return False
         self.remove(node)
         return True
+
+    def bypass_or(self, why: Why, node: gs.Node, source: gs.Tensor) -> bool:
+        """Remove a node like ``bypass``, or record that its output must remain."""
+        return self.bypass(node, source) or why("it names a graph output", node)
 
     def absorb(self, node: gs.Node, source: gs.Tensor) -> None:
         """Remove a node whose first output the producer of ``source`` computes from now on.
@@ -219,36 +234,40 @@ class Edit:
         return node
 
 
-def bypass_nodes(
-    graph: gs.Graph,
-    why: Why,
-    ops: tuple[str, ...],
-    is_noop: Callable[[gs.Node, Why], bool],
-    source_of: Callable[[gs.Node], gs.Tensor | None] = lambda node: node.inputs[0],
-) -> int:
-    """Remove the no-op nodes of some standard ops.
+def rewrites(
+    *ops: str, composites: tuple[str, ...] = ()
+) -> Callable[
+    [Callable[Concatenate[Edit, gs.Node, Why, _P], int]],
+    Callable[Concatenate[gs.Graph, Why, _P], int],
+]:
+    """Return a decorator that makes a pass of the rewrite of one node.
+
+    The rewrite returns whether it changed the graph, or how many rewrites it made.
 
     Args:
-        graph: The graph.
-        why: Collects near misses, among them nodes whose result is a graph output.
-        ops: The ops.
-        is_noop: Whether the result of a node equals its source.
-        source_of: Returns the source of a no-op: its first input by default.
-
-    Returns:
-        The number of removed nodes.
+        *ops: The standard ops that the pass rewrites.
+        composites: The composites whose calls it rewrites; all nodes if there are no names at all.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        source = source_of(node) if is_standard(node, *ops) and is_noop(node, why) else None
-        if source is None:
-            continue
-        if edit.bypass(node, source):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+
+    def decorate(
+        one: Callable[Concatenate[Edit, gs.Node, Why, _P], int],
+    ) -> Callable[Concatenate[gs.Graph, Why, _P], int]:
+        @functools.wraps(one)
+        def run(graph: gs.Graph, why: Why, /, *args: _P.args, **kwargs: _P.kwargs) -> int:
+            edit, count = Edit(graph), 0
+            for node in graph.nodes:
+                if (
+                    not (ops or composites)
+                    or is_standard(node, *ops)
+                    or composite(node, *composites) is not None
+                ):
+                    count += one(edit, node, why, *args, **kwargs)
+            edit.finish()
+            return count
+
+        return run
+
+    return decorate
 
 
 def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:

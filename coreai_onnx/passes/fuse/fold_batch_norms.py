@@ -6,13 +6,14 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
-from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, is_standard, made_by
+from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 
-def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
+@rewrites("BatchNormalization", composites=("batch_norm",))
+def fold_batch_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Conv, then batch normalization with constant statistics → Conv with scaled weights.
 
     x ─Conv(w, b)→ ─BatchNormalization(scale, bias, mean, var)→ y
@@ -20,32 +21,25 @@ def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
 
     The weights are computed in float64 when the model is written, and rounded once.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        eps = _eps(node)
-        conv = None if eps is None else made_by(node.inputs[0], "Conv")
-        if eps is None or conv is None:
-            continue
-        reason = _obstacle(edit, node, conv)
-        if reason:
-            why(reason, node)
-            continue
-        weights = _folded(edit, node, conv, eps)
-        edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
-        edit.remove(conv)
-        count += 1
-    edit.finish()
-    return count
+    eps = _eps(node)
+    conv = None if eps is None else made_by(node.inputs[0], "Conv")
+    if eps is None or conv is None:
+        return False
+    if reason := _obstacle(edit, node, conv):
+        return why(reason, node)
+    weights = _folded(edit, node, conv, eps)
+    edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
+    edit.remove(conv)
+    return True
 
 
 def _eps(node: gs.Node) -> float | None:
-    """Return eps of a batch normalization in inference mode; None for any other node."""
+    """Return eps of a batch normalization in inference mode; None in training mode."""
     if composite(node, "batch_norm") is not None:
         eps = attribute_of(node, "eps", None)
-    elif is_standard(node, "BatchNormalization") and attribute_of(node, "training_mode", 0) == 0:
-        eps = attribute_of(node, "epsilon", 1e-5)
     else:
-        return None
+        is_training = attribute_of(node, "training_mode", 0) != 0
+        eps = None if is_training else attribute_of(node, "epsilon", 1e-5)
     return eps if isinstance(eps, float) else None
 
 

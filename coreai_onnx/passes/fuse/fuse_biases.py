@@ -7,7 +7,7 @@ from typing import Any
 from coreai_onnx.passes.analysis.activations import activation_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     VIEWS,
@@ -26,7 +26,8 @@ _IN_ANY_ORDER = ("Transpose", *VIEWS)
 
 
 @makes_functions
-def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites()
+def fuse_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Add of a constant row in bfloat16 or float16, and silu or gelu of the sum → add_bias.
 
     Add(x:bf16[…, n], b:bf16[n]) → s, gelu(s) → y
@@ -35,19 +36,15 @@ def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     onnxruntime has neither op in these dtypes on x86, and casts operands and results. The sum is
     not rounded before the activation.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        terms = _terms(edit, computation(node))
-        if terms is None:
-            # The add_bias before it may be a node that this loop has just rewritten.
-            count += _activate(edit, bodies, node, why)
-            continue
-        op_type = _call(bodies, node, "none", why)
-        if op_type is not None:
-            edit.become(node, op_type, terms, **_attributes("none"))
-            count += 1
-    edit.finish()
-    return count
+    terms = _terms(edit, computation(node))
+    if terms is None:
+        # The add_bias before it may be a node that the pass has just rewritten.
+        return _activate(edit, bodies, node, why)
+    op_type = _call(bodies, node, "none", why)
+    if op_type is None:
+        return False
+    edit.become(node, op_type, terms, **_attributes("none"))
+    return True
 
 
 def _attributes(activation: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     attribute_of,
@@ -26,7 +26,8 @@ _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
 @makes_functions
-def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("ScatterND")
+def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Tokens scattered to positions of a transposed cache → one ai.coreai::kv_cache_update.
 
     Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
@@ -35,28 +36,21 @@ def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     ``index_copy`` and the static cache of transformers produce this pattern. The body does not
     transpose the cache, and our kernel writes into it in place.
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        if not is_standard(node, "ScatterND"):
-            continue
-        cache, after = _cache(node), _after(node, edit)
-        if cache is None or after is None:
-            continue
-        position = _position(node.inputs[1], positions, edit)
-        if position is None:
-            why("the places may not follow each other", node)
-            continue
-        op_type = bodies.provide_composite(NAME, dtype_of(cache))
-        if op_type is None:
-            why("the model's kv_cache_update has another body", node)
-            continue
-        update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
-        _learn_shape(update, node.inputs[2])
-        edit.remove(node)
-        edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    cache, after = _cache(node), _after(node, edit)
+    if cache is None or after is None:
+        return False
+    position = _position(node.inputs[1], positions, edit)
+    if position is None:
+        return why("the places may not follow each other", node)
+    op_type = bodies.provide_composite(NAME, dtype_of(cache))
+    if op_type is None:
+        return why("the model's kv_cache_update has another body", node)
+    update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
+    _learn_shape(update, node.inputs[2])
+    edit.remove(node)
+    edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
+    return True
 
 
 def _cache(scatter: gs.Node) -> gs.Tensor | None:

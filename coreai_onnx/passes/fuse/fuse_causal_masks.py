@@ -7,8 +7,8 @@ from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, composite, input_of, shape_of
+from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.match import DOMAIN, attribute_of, input_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 # The mask of the call overrides these attributes, so its own values say nothing.
@@ -16,7 +16,8 @@ _CAUSAL = {"is_causal": 1, "causal_alignment": "upper_left", "window_size": 0}
 
 
 @makes_functions
-def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites(composites=(NAME,))
+def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Attention whose mask keeps the keys up to the query's position → causal attention.
 
     attention(q, k, v, LessOrEqual(j:[1, 1, 1, s], i:[1, 1, s, 1])), i and j count from 0
@@ -25,22 +26,18 @@ def fuse_causal_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     From opset 23, where the body is ONNX's own Attention: the body for lower opsets computes a mask
     in every call. Only if there are as many keys as queries.
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        known = None if mask is None else positions.of(mask)
-        if not isinstance(known, AffineMask) or len(known.constraints) != 1:
-            continue
-        reason = _obstacle(node, known, bodies.opset)
-        name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
-        if name is None:
-            why(reason or "the model has another causal body", node)
-            continue
-        attrs = dict(node.attrs) | _CAUSAL
-        edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    mask = input_of(node, 3)
+    known = None if mask is None else positions.of(mask)
+    if not isinstance(known, AffineMask) or len(known.constraints) != 1:
+        return False
+    reason = _obstacle(node, known, bodies.opset)
+    name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
+    if name is None:
+        return why(reason or "the model has another causal body", node)
+    attrs = dict(node.attrs) | _CAUSAL
+    edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
+    return True
 
 
 def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:

@@ -13,9 +13,9 @@ from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quant
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
-from coreai_onnx.passes.engine.match import DOMAIN, input_of, is_standard, made_by
+from coreai_onnx.passes.engine.match import DOMAIN, input_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 _BYTE = 8
@@ -67,7 +67,8 @@ class _Codes:
 
 
 @makes_functions
-def fuse_few_bits(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("MatMul", "Gemm")
+def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """MatMul or Gemm with a weight that is dequantized in groups → linear_nbits.
 
     DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
@@ -77,32 +78,26 @@ def fuse_few_bits(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     weight need, 2, 3, 4 or 8. A product whose other factor is quantized as well stays for
     onnxruntime, which multiplies integers. The weight is packed when the model is written.
     """
-    edit, count = Edit(graph), 0
-    packed: dict[gs.Tensor, list[gs.Tensor]] = {}
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
-            continue
-        matrix, axis = second_factor(node)
-        weight = quantized_weight(matrix)
-        if weight is None or made_by(node.inputs[0], "DequantizeLinear") is not None:
-            continue
-        codes = _codes(weight, axis)
-        reason = codes if isinstance(codes, str) else obstacle(node, codes.outputs)
-        if reason or isinstance(codes, str):
-            why(reason, node)
-            continue
-        op_type = bodies.provide_composite(_op_type(codes), np.dtype(np.float32))
-        if op_type is None:
-            why("the model's linear_nbits has another body", node)
-            continue
-        # A matrix that several products share is packed once.
-        tensors = packed.get(matrix)
-        if tensors is None:
-            tensors = packed[matrix] = _tensors(edit, codes)
-        _write(edit, node, op_type, codes, tensors)
-        count += 1
-    edit.finish()
-    return count
+    packed: dict[gs.Tensor, list[gs.Tensor]] = edit.once(dict)
+    if len(node.inputs) < 2:
+        return False
+    matrix, axis = second_factor(node)
+    weight = quantized_weight(matrix)
+    if weight is None or made_by(node.inputs[0], "DequantizeLinear") is not None:
+        return False
+    codes = _codes(weight, axis)
+    reason = codes if isinstance(codes, str) else obstacle(node, codes.outputs)
+    if reason or isinstance(codes, str):
+        return why(reason, node)
+    op_type = bodies.provide_composite(_op_type(codes), np.dtype(np.float32))
+    if op_type is None:
+        return why("the model's linear_nbits has another body", node)
+    # A matrix that several products share is packed once.
+    tensors = packed.get(matrix)
+    if tensors is None:
+        tensors = packed[matrix] = _tensors(edit, codes)
+    _write(edit, node, op_type, codes, tensors)
+    return True
 
 
 def _codes(weight: QuantizedWeight, axis: int) -> _Codes | str:

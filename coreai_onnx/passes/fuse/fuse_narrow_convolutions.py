@@ -13,7 +13,7 @@ import onnx_ir as ir
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
@@ -68,7 +68,8 @@ class _Windows:
 
 
 @makes_functions
-def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites()
+def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Conv of bfloat16 or float16 with windows that are patches, or of a sequence → gather_mm.
 
     Conv(x:bf16[b, c, 16·h, 16·w], w:bf16[n, c, 16, 16], strides = [16, 16]) → y
@@ -78,31 +79,22 @@ def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     padded sequence that begin at each position of the kernel. The product is rounded before the
     bias is added.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        conv = computation(node)
-        dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
-        if dtype is None or dtype not in NARROW:
-            continue
-        windows = _windows(conv)
-        reason = _obstacle(conv, windows)
-        if windows is None or reason:
-            why(reason, node)
-            continue
-        weight = in_dtype(edit, conv.inputs[1], dtype)
-        if weight is None:
-            why("the weight has more bits than the input", node)
-            continue
-        op_type = bodies.provide_composite("gather_mm.transposed", dtype)
-        if op_type is None:
-            why("the model's gather_mm has another body", node)
-            continue
-        _Writer(edit, node, windows, dtype).write(
-            op_type, [conv.inputs[0], weight, *conv.inputs[2:]]
-        )
-        count += 1
-    edit.finish()
-    return count
+    conv = computation(node)
+    dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
+    if dtype is None or dtype not in NARROW:
+        return False
+    windows = _windows(conv)
+    reason = _obstacle(conv, windows)
+    if windows is None or reason:
+        return why(reason, node)
+    weight = in_dtype(edit, conv.inputs[1], dtype)
+    if weight is None:
+        return why("the weight has more bits than the input", node)
+    op_type = bodies.provide_composite("gather_mm.transposed", dtype)
+    if op_type is None:
+        return why("the model's gather_mm has another body", node)
+    _Writer(edit, node, windows, dtype).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
+    return True
 
 
 def _obstacle(conv: Computation, windows: _Windows | None) -> str:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     attribute_of,
@@ -35,7 +35,8 @@ class _NormPattern:
 
 
 @makes_functions
-def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites()
+def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """x / sqrt(mean(x²) + eps) * w, in five to nine nodes → one ai.coreai::rms_norm.
 
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
@@ -43,27 +44,21 @@ def fuse_rms_norm(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
     The order of summation, and therefore rounding, may change.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        product = computation(node)
-        # The product with the scale is the last node, so that a norm without one stays as it is.
-        norm = _norm(product) if is_standard(product, "Mul") else None
-        if norm is None or not _fits(norm, node, why):
-            continue
-        dtype = dtype_of(norm.input)
-        scale = None if dtype is None else in_dtype(edit, norm.scale, dtype)
-        if scale is None:
-            why("the scale has another dtype than the input", node)
-            continue
-        op_type = bodies.provide_composite("rms_norm", dtype)
-        if op_type is None:
-            why("the model's rms_norm has another body", node)
-            continue
-        attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
-        edit.become(node, op_type, [norm.input, scale], domain=DOMAIN, **attrs)
-        count += 1
-    edit.finish()
-    return count
+    product = computation(node)
+    # The product with the scale is the last node, so that a norm without one stays as it is.
+    norm = _norm(product) if is_standard(product, "Mul") else None
+    if norm is None or not _fits(norm, node, why):
+        return False
+    dtype = dtype_of(norm.input)
+    scale = None if dtype is None else in_dtype(edit, norm.scale, dtype)
+    if scale is None:
+        return why("the scale has another dtype than the input", node)
+    op_type = bodies.provide_composite("rms_norm", dtype)
+    if op_type is None:
+        return why("the model's rms_norm has another body", node)
+    attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
+    edit.become(node, op_type, [norm.input, scale], domain=DOMAIN, **attrs)
+    return True
 
 
 def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     Dim,
@@ -43,7 +43,8 @@ class _Rotation:
 
 
 @makes_functions
-def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites()
+def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
@@ -51,26 +52,20 @@ def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
     All layers share the cosines and sines.
     """
-    edit, count = Edit(graph), 0
-    halves, rows = _Halves(edit), _Rows(edit)
-    for node in graph.nodes:
-        total = computation(node)
-        rotation = _rotation(total) if is_standard(total, "Add") else None
-        if rotation is None or not _fits(rotation, node, why):
-            continue
-        cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
-        if cos is None or sin is None:
-            why("the cosines of both halves may differ", node)
-            continue
-        op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
-        if op_type is None:
-            why("the model's rope has another body", node)
-            continue
-        cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
-        edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
-        count += 1
-    edit.finish()
-    return count
+    halves, rows = edit.once(_Halves, edit), edit.once(_Rows, edit)
+    total = computation(node)
+    rotation = _rotation(total) if is_standard(total, "Add") else None
+    if rotation is None or not _fits(rotation, node, why):
+        return False
+    cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
+    if cos is None or sin is None:
+        return why("the cosines of both halves may differ", node)
+    op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
+    if op_type is None:
+        return why("the model's rope has another body", node)
+    cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
+    edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
+    return True
 
 
 class _Halves:

@@ -8,8 +8,8 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, append_body, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import DOMAIN, composite, dtype_of, same_known_shape
+from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.match import DOMAIN, dtype_of, same_known_shape
 from coreai_onnx.passes.engine.narrow import computed_by
 from coreai_onnx.passes.engine.why import Why
 
@@ -17,43 +17,35 @@ _NORMS = ("rms_norm", "layer_norm")
 
 
 @makes_functions
-def fuse_skip_norms(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites(composites=_NORMS)
+def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Add, then rms_norm or layer_norm of the sum → skip_rms_norm or skip_layer_norm.
 
     Add(x, residual) → s, rms_norm(s, w) → y, s is read again
     becomes     skip_rms_norm(x, residual, w) → y, s
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        suffix = composite(node, *_NORMS)
-        add = None if suffix is None else computed_by(node.inputs[0], "Add")
-        if suffix is None or add is None or not edit.holds(add.last):
-            continue
-        if not same_known_shape(*add.inputs):
-            why("the terms are not known to have the same shape", node)
-            continue
-        if dtype_of(add.inputs[0]) != dtype_of(add.inputs[1]):
-            why("the terms have different dtypes", node)
-            continue
-        # A scale that is computed from the sum would make a cycle: the node that gives the sum
-        # reads it.
-        if any(tensor.inputs for tensor in node.inputs[1:]):
-            why("scale or bias is computed", node)
-            continue
-        name = f"skip_{node.op}"
-        op_type = _provided(bodies, name, node, dtype_of(add.inputs[0]))
-        if op_type is None:
-            why(f"the model's {name} has another body", node)
-            continue
-        inputs, attrs = [*add.inputs, *node.inputs[1:]], dict(node.attrs)
-        total = add.outputs[0]
-        edit.become(node, op_type, inputs, domain=DOMAIN, **attrs)
-        # The next block reads the sum again, under its name.
-        edit.produce(node, total)
-        edit.remove(add.last)
-        count += 1
-    edit.finish()
-    return count
+    add = computed_by(node.inputs[0], "Add")
+    if add is None or not edit.holds(add.last):
+        return False
+    if not same_known_shape(*add.inputs):
+        return why("the terms are not known to have the same shape", node)
+    if dtype_of(add.inputs[0]) != dtype_of(add.inputs[1]):
+        return why("the terms have different dtypes", node)
+    # A scale that is computed from the sum would make a cycle: the node that gives the sum
+    # reads it.
+    if any(tensor.inputs for tensor in node.inputs[1:]):
+        return why("scale or bias is computed", node)
+    name = f"skip_{node.op}"
+    op_type = _provided(bodies, name, node, dtype_of(add.inputs[0]))
+    if op_type is None:
+        return why(f"the model's {name} has another body", node)
+    inputs, attrs = [*add.inputs, *node.inputs[1:]], dict(node.attrs)
+    total = add.outputs[0]
+    edit.become(node, op_type, inputs, domain=DOMAIN, **attrs)
+    # The next block reads the sum again, under its name.
+    edit.produce(node, total)
+    edit.remove(add.last)
+    return True
 
 
 def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> str | None:

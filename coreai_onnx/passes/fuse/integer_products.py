@@ -13,7 +13,7 @@ from coreai_onnx.passes.analysis.linear_quantization import (
     is_zero,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
@@ -28,7 +28,8 @@ _LONGEST = (1 << 31) // (255 * 255)
 """The largest number of products whose sum fits in an int32."""
 
 
-def integer_products(graph: gs.Graph, why: Why) -> int:
+@rewrites("MatMul", "Gemm")
+def integer_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Product of values quantized at run time and a quantized matrix → MatMulInteger.
 
     MatMul(DQ(q, s, z), DQ(w, t))     becomes     Cast(MatMulInteger(q, w, z)) * (s * t)
@@ -38,23 +39,17 @@ def integer_products(graph: gs.Graph, why: Why) -> int:
     each run. The sums of integers are exact. With a scale that is known when the model is
     written, the left side is the form that onnxruntime computes on integers.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul", "Gemm") or not _is_plain(node):
-            continue
-        values, weight = _dequantized_rows(node.inputs[0]), dequantized_matrix(node.inputs[1])
-        if values is None or weight is None or isinstance(values.scale, gs.Constant):
-            continue
-        if values.axis is not None or dtype_of(values.steps) != np.uint8:
-            why("the activations are not uint8 with one scale", node)
-            continue
-        if not _has_scales_of_columns(node, weight):
-            why("the scales of the weight are not those of its columns", node)
-            continue
-        _rewrite(edit, node, values, weight)
-        count += 1
-    edit.finish()
-    return count
+    if not _is_plain(node):
+        return False
+    values, weight = _dequantized_rows(node.inputs[0]), dequantized_matrix(node.inputs[1])
+    if values is None or weight is None or isinstance(values.scale, gs.Constant):
+        return False
+    if values.axis is not None or dtype_of(values.steps) != np.uint8:
+        return why("the activations are not uint8 with one scale", node)
+    if not _has_scales_of_columns(node, weight):
+        return why("the scales of the weight are not those of its columns", node)
+    _rewrite(edit, node, values, weight)
+    return True
 
 
 def _dequantized_rows(tensor: gs.Tensor) -> Dequantized | None:

@@ -9,11 +9,10 @@ from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     DOMAIN,
     attribute_of,
-    composite,
     constant_of,
     dtype_of,
     input_of,
@@ -28,32 +27,27 @@ _EVERYWHERE = {"is_causal": 0, "window_size": 0}
 
 
 @makes_functions
-def remove_open_masks(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites(composites=(NAME,))
+def remove_open_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Attention with a mask that is true everywhere → attention without a mask.
 
     attention(q, k, v, Expand(True, [b, 1, s, s]))     becomes     attention(q, k, v)
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        mask = input_of(node, 3) if composite(node, NAME) is not None else None
-        word = None if mask is None else _open_word(mask, positions)
-        if word is None:
-            continue
-        # The body that `attention_without_mask` provides has neither.
-        if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
-            why("there are sinks or a soft cap", node)
-            continue
-        if not shares_heads(node):
-            why("keys and values may have different heads", node)
-            continue
-        name = attention_without_mask(bodies, node, word)
-        if name is None:
-            why("the model has another body without a mask", node)
-            continue
-        edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs | _EVERYWHERE)
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    mask = input_of(node, 3)
+    word = None if mask is None else _open_word(mask, positions)
+    if word is None:
+        return False
+    # The body that `attention_without_mask` provides has neither.
+    if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
+        return why("there are sinks or a soft cap", node)
+    if not shares_heads(node):
+        return why("keys and values may have different heads", node)
+    name = attention_without_mask(bodies, node, word)
+    if name is None:
+        return why("the model has another body without a mask", node)
+    edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs | _EVERYWHERE)
+    return True
 
 
 def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:

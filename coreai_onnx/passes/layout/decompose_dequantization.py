@@ -17,7 +17,7 @@ from coreai_onnx.passes.analysis.quantized_layers import (
     steps_of,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     constant_of,
@@ -34,7 +34,8 @@ _OUTPUT_DTYPE_SINCE = 21
 """From this opset on, onnxruntime writes an int8 QuantizeLinear that it then refuses (R3)."""
 
 
-def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def decompose_dequantization(edit: Edit, node: gs.Node, why: Why) -> bool:
     """DequantizeLinear that onnxruntime replaces by another computation → Cast, Sub, Mul.
 
     MatMul(x, DQ(w:int8, s, z))     becomes     MatMul(x, Mul(Sub(Cast(w), z), s))
@@ -48,17 +49,10 @@ def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
     3. cannot load values quantized to int8, int32 or with a scale per channel before some ops;
     4. takes an int32 bias to have the product of the scales of the factors.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        steps = steps_of(node)
-        if steps is None or not _is_replaced(node, steps, graph):
-            continue
-        if not _decompose(edit, node, steps):
-            why("the last block of an axis is shorter", node)
-            continue
-        count += 1
-    edit.finish()
-    return count
+    steps = steps_of(node)
+    if steps is None or not _is_replaced(node, steps, edit.graph):
+        return False
+    return _decompose(edit, node, steps) or why("the last block of an axis is shorter", node)
 
 
 def _is_replaced(node: gs.Node, steps: Steps, graph: gs.Graph) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, model_bodies
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import dtype_of, is_standard, rank_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.layout.transposes_after_products import moves_first_axis
@@ -14,7 +14,8 @@ from coreai_onnx.passes.layout.transposes_after_products import moves_first_axis
 _HALF = np.dtype(np.float16)
 
 
-def separate_transposes(graph: gs.Graph, _why: Why) -> int:
+@rewrites("Transpose")
+def separate_transposes(edit: Edit, node: gs.Node, _why: Why) -> bool:
     """16-bit Transpose on one side of a function's border, product on the other → with a Squeeze.
 
     x:f16[s, b, 8] ─Transpose([1, 0, 2])→ ─F→ y     where F(t) has MatMul(t, w:[8, 4])
@@ -24,19 +25,14 @@ def separate_transposes(graph: gs.Graph, _why: Why) -> int:
     ``transposes_after_products``, which cannot exchange nodes of two graphs. It does not exchange a
     Squeeze with a Cast; Unsqueeze and Squeeze copy nothing.
     """
-    bodies = model_bodies(graph)
-    if bodies is None:
-        return 0
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Transpose") or not moves_first_axis(node.attrs.get("perm")):
-            continue
-        result = node.outputs[0]
-        if _meets_a_product(edit, bodies, result, cast=dtype_of(result) == _HALF):
-            _separate(edit, node)
-            count += 1
-    edit.finish()
-    return count
+    bodies = model_bodies(edit.graph)
+    if bodies is None or not moves_first_axis(node.attrs.get("perm")):
+        return False
+    result = node.outputs[0]
+    if not _meets_a_product(edit, bodies, result, cast=dtype_of(result) == _HALF):
+        return False
+    _separate(edit, node)
+    return True
 
 
 def _meets_a_product(edit: Edit, bodies: Bodies, result: gs.Tensor, *, cast: bool) -> bool:

@@ -5,35 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import attribute_of, is_standard, rank_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
-def split_after_heads(graph: gs.Graph, why: Why) -> int:
+@rewrites("Split")
+def split_after_heads(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Split, then Reshape and Transpose of each part → Reshape, Transpose, then Split.
 
     x ─Split→ q, k, v; each ─Reshape([0, 0, h, d])→ ─Transpose([0, 2, 1, 3])→
     becomes     x ─Reshape([0, 0, 3h, d])→ ─Transpose([0, 2, 1, 3])→ ─Split(axis=1)→
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Split") or rank_of(node.inputs[0]) != 3:
-            continue
-        if attribute_of(node, "axis", 0) not in (-1, 2):
-            continue
-        parts = [_laid_out(edit, tensor) for tensor in node.outputs]
-        if all(part is None for part in parts):
-            continue
-        # One Split by heads needs parts of one head size.
-        found = [part for part in parts if part is not None]
-        if len(found) < len(parts) or len({part[1] for part in found}) > 1:
-            why("the parts are not all laid out by heads of one size", node)
-            continue
-        _move(edit, node, found)
-        count += 1
-    edit.finish()
-    return count
+    if rank_of(node.inputs[0]) != 3 or attribute_of(node, "axis", 0) not in (-1, 2):
+        return False
+    parts = [_laid_out(edit, tensor) for tensor in node.outputs]
+    if all(part is None for part in parts):
+        return False
+    # One Split by heads needs parts of one head size.
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts) or len({part[1] for part in found}) > 1:
+        return why("the parts are not all laid out by heads of one size", node)
+    _move(edit, node, found)
+    return True
 
 
 _Part = tuple[int, int, gs.Node, gs.Node]

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
-    is_standard,
     made_by,
     rank_of,
     shape_of,
@@ -22,7 +21,8 @@ from coreai_onnx.passes.engine.why import Why
 _HALF = np.dtype(np.float16)
 
 
-def transposes_after_products(graph: gs.Graph, why: Why) -> int:
+@rewrites("MatMul")
+def transposes_after_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Product of a transposed 16-bit tensor and a matrix → transposed product.
 
     x:f16[s, b, 8] ─Transpose([1, 0, 2])→ ─MatMul(w:[8, 4])→ y
@@ -33,24 +33,18 @@ def transposes_after_products(graph: gs.Graph, why: Why) -> int:
     Cast and Transpose without reconnecting them if the operands have different ranks. If the
     product cannot come first, the operand of lower rank gets leading dims of 1 instead.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul"):
+    for index in (0, 1):
+        transpose = _converted_transpose(node.inputs[index])
+        if transpose is None:
             continue
-        for index in (0, 1):
-            transpose = _converted_transpose(node.inputs[index])
-            if transpose is None:
-                continue
-            ranks = [rank_of(tensor) for tensor in node.inputs]
-            if None in ranks:
-                why("the rank of an operand is not known", node)
-            elif ranks[0] != ranks[1] and _rewrite(edit, node, transpose, index):
-                count += 1
-                break
-            elif ranks[0] != ranks[1]:
-                why("an operand is a row, and the product cannot come first", node)
-    edit.finish()
-    return count
+        ranks = [rank_of(tensor) for tensor in node.inputs]
+        if None in ranks:
+            why("the rank of an operand is not known", node)
+        elif ranks[0] != ranks[1]:
+            if _rewrite(edit, node, transpose, index):
+                return True
+            why("an operand is a row, and the product cannot come first", node)
+    return False
 
 
 def _converted_transpose(operand: gs.Tensor) -> gs.Node | None:
