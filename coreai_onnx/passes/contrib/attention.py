@@ -25,7 +25,7 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+from coreai_onnx.passes.fuse.masks import is_causal
 from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 from coreai_onnx.targets.releases import text_of

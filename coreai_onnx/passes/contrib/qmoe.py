@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.passes.contrib.expert_blocks import (
+from coreai_onnx.passes.contrib.few_bits import BLOCKS
+from coreai_onnx.passes.contrib.moe import (
     ExpertBlock,
     expert_block,
     in_turns,
     rows_of_tokens,
     softmax_routing,
 )
-from coreai_onnx.passes.contrib.linear_nbits import BLOCKS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites

@@ -9,7 +9,7 @@ import numpy as np
 from coreai_onnx.model.packed_codes import pack_codes, pack_rows
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
-from coreai_onnx.passes.contrib.linear_nbits import BLOCKS, Sizes, become_matmul_nbits
+from coreai_onnx.passes.contrib.few_bits import BLOCKS, Sizes, become_matmul_nbits
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites

@@ -14,7 +14,7 @@ _COMPOSITES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu.tanh"}
 
 
 @makes_functions
-@rewrites()
+@rewrites("Mul", "Cast")
 def fuse_gated_activations(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """silu(gate) * up → swiglu; gelu(gate) * up → geglu.
 

@@ -68,7 +68,7 @@ class _Windows:
 
 
 @makes_functions
-@rewrites()
+@rewrites("Conv", "Cast")
 def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Conv of bfloat16 or float16 with windows that are patches, or of a sequence → gather_mm.
 

@@ -43,7 +43,7 @@ class _Rotation:
 
 
 @makes_functions
-@rewrites()
+@rewrites("Add", "Cast")
 def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 

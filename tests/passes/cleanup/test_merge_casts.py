@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_casts import merge_casts
+from coreai_onnx.passes.cleanup.merge_consecutive import merge_casts
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 CODES = {"float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11, "bfloat16": 16}  # fmt: skip

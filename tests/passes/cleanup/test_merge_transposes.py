@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_transposes import merge_transposes
+from coreai_onnx.passes.cleanup.merge_consecutive import merge_transposes
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 FEEDS = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_expands import remove_broadcast_expands
+from coreai_onnx.passes.cleanup.remove_repetitions import remove_broadcast_expands
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 TEXT = "main (float[1, s] x, float[{y}] y, int64[2] d) => (float[b, s] z) {{ float[b, s] e = Expand (x, d)  z = Add ({e}, y) }}"

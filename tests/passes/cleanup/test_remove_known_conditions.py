@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_known_conditions import remove_known_conditions
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
+from coreai_onnx.passes.fuse.masks import remove_known_conditions
 from tests.passes.rewriting import fuses, leaves, parse, same_numbers
 
 HEAD = "main (float[b, s] x, bool[{dims}] m) => (bool[{out}] y) <int64 zero = {{{start}}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[2] axes = {{0, 2}}> {{"

@@ -12,7 +12,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.passes import optimize_for, run_passes
-from coreai_onnx.passes.contrib.linear_nbits import Sizes, become_matmul_nbits, contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import Sizes, become_matmul_nbits, contrib_linear_nbits
 from coreai_onnx.passes.engine.edit import Edit
 from tests.passes.rewriting import run
 from tests.support.tolerances import assert_close

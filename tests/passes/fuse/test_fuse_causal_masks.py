@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
+from coreai_onnx.passes.fuse.masks import fuse_causal_masks
 from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 

@@ -7,7 +7,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse.norms import fuse_rms_norm
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import Case

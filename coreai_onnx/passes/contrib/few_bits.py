@@ -1,0 +1,311 @@
+"""Replaces products and embeddings with weights of few bits with onnxruntime's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.passes.analysis.attention_bodies import constants_behind
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
+from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.graphs import context_of
+from coreai_onnx.passes.engine.match import (
+    CONTRIB_DOMAIN,
+    attribute_of,
+    dtype_of,
+    input_of,
+    shape_of,
+    static_shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+_BYTE = 8
+_SINGLE = np.dtype(np.float32)
+
+
+def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None, bits: int) -> str:
+    """Return why onnxruntime's ops cannot read codes and zero points; empty if they can.
+
+    Args:
+        graph: The graph of the call, perhaps the body of a function that gets them as arguments.
+        codes: The packed codes.
+        zeros: The zero points, one per byte; None for the default.
+        bits: Size of a code.
+    """
+    if static_shape_of(codes) is None or constants_behind(graph, codes) is None:
+        return "the weight is not constant"
+    if zeros is None:
+        return ""
+    found = constants_behind(graph, zeros)
+    if found is None or not all(_are_codes(one, bits) for one in found):
+        return "zero points must be integers that fit into the bits of a code"
+    return ""
+
+
+def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: str) -> gs.Tensor:
+    """Return zero points ``[rows, groups]``, one per byte, in ``bits`` each.
+
+    Those of a function are packed by ops, which onnxruntime computes when it loads the file.
+
+    Args:
+        edit: The edit of the graph.
+        call: The node that reads them.
+        zeros: Constants, or an input of a function that is constant in all calls.
+        bits: Size of a code.
+        name: The name of a new constant.
+    """
+    if isinstance(zeros, gs.Constant):
+        return edit.constant(name, pack_rows(np.asarray(zeros.values), bits))
+    rows, groups = static_shape_of(zeros) or (0, 0)
+    per = _BYTE // bits
+    if per == 1:
+        return zeros
+    # onnxruntime has no MatMul of uint8 on a CPU.
+    wide = edit.node("Cast", call, [zeros], to=int(ir.DataType.INT32)).outputs[0]
+    # Each row begins at a whole byte, so the last byte of the one before is filled with zeros.
+    if groups % per:
+        ends = edit.constant("ends", np.array([0, 0, 0, -groups % per], np.int64))
+        wide = edit.node("Pad", call, [wide, ends]).outputs[0]
+    split = edit.constant("split", np.array([rows, -1, per], np.int64))
+    units = edit.node("Reshape", call, [wide, split]).outputs[0]
+    places = edit.constant("places", np.array([1 << bits * i for i in range(per)], np.int32))
+    # Codes are below 1 << bits, so their sum at these places is a bitwise or.
+    sums = edit.node("MatMul", call, [units, places]).outputs[0]
+    packed = edit.node("Cast", call, [sums], to=int(ir.DataType.UINT8)).outputs[0]
+    return _typed(packed, np.dtype(np.uint8), [rows, -(-groups // per)])
+
+
+def float32_scales(edit: Edit, call: gs.Node, scales: gs.Tensor) -> gs.Tensor:
+    """Return scales in float32: the file has them as they are, onnxruntime casts them once."""
+    if dtype_of(scales) == _SINGLE:
+        return scales
+    single = edit.node("Cast", call, [scales], to=int(ir.DataType.FLOAT)).outputs[0]
+    return _typed(single, _SINGLE, static_shape_of(scales))
+
+
+def codes_in_rows(edit: Edit, call: gs.Node, codes: gs.Tensor) -> gs.Tensor:
+    """Return codes ``[rows, groups, bytes]`` as ``[rows, groups * bytes]``.
+
+    Constants that something else reads are reshaped by a node, so that the file has them once.
+    """
+    rows, groups, size = static_shape_of(codes) or (0, 0, 0)
+    shape = [rows, groups * size]
+    if isinstance(codes, gs.Constant) and len(codes.outputs) == 1:
+        name = context_of(edit.graph).names.claim(f"{codes.name}.rows")
+        return lazy_constant(name, lambda x: x.reshape(shape), [codes], shape)
+    target = edit.constant("rows", np.array(shape, np.int64))
+    flat = edit.node("Reshape", call, [codes, target]).outputs[0]
+    return _typed(flat, np.dtype(np.uint8), shape)
+
+
+def _typed(
+    tensor: gs.Tensor, dtype: np.dtype, shape: list[int] | tuple[int, ...] | None
+) -> gs.Tensor:
+    tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)
+    return tensor
+
+
+def _are_codes(zeros: gs.Constant, bits: int) -> bool:
+    """Whether zero points are codes, one per byte."""
+    if np.dtype(zeros.dtype) != np.dtype(np.uint8):
+        return False
+    values = np.asarray(zeros.values)
+    return not values.size or int(values.max()) < 1 << bits
+
+
+_ROUNDED_LEVEL = 4
+"""The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""
+_PLAIN_BITS = (4,)
+"""Sizes of codes for which onnxruntime is fast with activations as they are (measured)."""
+_ROUNDED_BITS = (8, 4)
+"""The same with rounded activations."""
+
+
+@dataclass(frozen=True)
+class _FewBitsCall:
+    """A call of the composite that the op can do.
+
+    Attributes:
+        node: The call.
+        bits: Size of a code.
+        group: Size of a group.
+        rounded: Whether activations are rounded.
+    """
+
+    node: gs.Node
+    bits: int
+    group: int
+    rounded: bool
+
+
+@rewrites(composites=("linear_nbits",))
+def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """linear_nbits → MatMulNBits, if onnxruntime is fast with that number of bits.
+
+    linear_nbits<activation_bits = 8>(x, codes, scales, zeros, , bias) → y
+    becomes     com.microsoft::MatMulNBits<accuracy_level = 4>(x, codes, scales, zeros, , bias) → y
+
+    Also in a function that gets the weight as an argument. Codes have the same layout in both; zero
+    points are packed. Scales that are not float32 stay as they are in the file, before a Cast that
+    onnxruntime computes when it loads it.
+    """
+    call = _product(edit.graph, node)
+    if isinstance(call, str):
+        return why(call, node)
+    _write_product(edit, call)
+    return True
+
+
+def _product(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:
+    """Return what a call computes, or why the op cannot."""
+    bits = int(attribute_of(node, "bits", 4))
+    group = int(attribute_of(node, "group_size", 32))
+    rounded = attribute_of(node, "activation_bits", 0) == _BYTE
+    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+        return "the dtype is not float32"
+    if len(shape_of(node.inputs[0]) or ()) < 2:
+        return "the input is not known to be a matrix"
+    if input_of(node, 4) is not None:
+        return "the op has no palette"
+    if bits not in (_ROUNDED_BITS if rounded else _PLAIN_BITS):
+        return f"onnxruntime dequantizes {bits}-bit weights at each run"
+    if group not in BLOCKS:
+        return "onnxruntime has no blocks of that size"
+    reason = obstacle_in_codes(graph, node.inputs[1], input_of(node, 3), bits)
+    return reason or _FewBitsCall(node, bits, group, rounded)
+
+
+def _write_product(edit: Edit, call: _FewBitsCall) -> None:
+    node, zeros, bias = call.node, input_of(call.node, 3), input_of(call.node, 5)
+    codes, scales = node.inputs[1:3]
+    outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
+    inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]
+    if zeros is not None:
+        inputs.append(packed_zeros(edit, node, zeros, call.bits, f"{codes.name}.zero_points"))
+    # Without the attribute, onnxruntime leaves the activations in float32.
+    level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
+    sizes = Sizes(groups * call.group, outputs, call.bits, call.group)
+    become_matmul_nbits(edit, node, inputs, bias, sizes, **level)
+
+
+BLOCKS = (256, 128, 64, 32, 16)
+"""The block sizes that onnxruntime supports."""
+# The place of the bias, after g_idx, which reorders columns and is absent here.
+_BIAS = 5
+
+
+class Sizes(NamedTuple):
+    """The sizes of a weight.
+
+    Attributes:
+        inputs: Number of columns.
+        outputs: Number of rows.
+        bits: Size of a code.
+        block: Number of columns that share a scale.
+    """
+
+    inputs: int
+    outputs: int
+    bits: int
+    block: int
+
+
+def become_matmul_nbits(
+    edit: Edit,
+    node: gs.Node,
+    tensors: Sequence[gs.Tensor],
+    bias: gs.Tensor | None,
+    sizes: Sizes,
+    **attributes: int,
+) -> None:
+    """Turn a node into the op.
+
+    Args:
+        edit: The edit of the graph.
+        node: The node.
+        tensors: The activations, the packed codes, the scales and, if there are any, the packed
+            zero points.
+        bias: What is added to each row of the product.
+        sizes: The sizes of the weight.
+        **attributes: Further attributes.
+    """
+    inputs = list(tensors)
+    if bias is not None:
+        inputs += [*(gs.Variable.empty() for _ in range(_BIAS - len(inputs))), bias]
+    edit.become(
+        node,
+        "MatMulNBits",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        K=sizes.inputs,
+        N=sizes.outputs,
+        bits=sizes.bits,
+        block_size=sizes.block,
+        **attributes,
+    )
+
+
+_BITS = (8, 4, 2)
+# GatherBlockQuantized takes blocks of 16 or more, in powers of two.
+_SMALLEST_BLOCK = 16
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
+_INDICES = (np.dtype(np.int64), np.dtype(np.int32))
+
+
+@rewrites(composites=("embedding_nbits",))
+def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """embedding_nbits → GatherBlockQuantized.
+
+    embedding_nbits(scales, codes:uint8[n, k / 32, 16], indices, zeros) → y
+    becomes     com.microsoft::GatherBlockQuantized(codes:uint8[n, k / 2], indices, scales, z) → y
+
+    Also in a function that gets the table as an argument. Zero points are packed like the codes.
+    """
+    if reason := _obstacle_of_embedding(edit.graph, node):
+        return why(reason, node)
+    _write_embedding(edit, node)
+    return True
+
+
+def _obstacle_of_embedding(graph: gs.Graph, node: gs.Node) -> str:
+    """Return why the op cannot compute a call; empty if it can."""
+    scales, codes, indices = node.inputs[:3]
+    bits, group = _sizes(node)
+    if input_of(node, 4) is not None:
+        return "the op has no palette"
+    if bits not in _BITS:
+        return f"the op has no {bits}-bit codes"
+    if group < _SMALLEST_BLOCK or group & (group - 1):
+        return "the op has no blocks of that size"
+    if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
+        return "the op has no such dtype"
+    return obstacle_in_codes(graph, codes, input_of(node, 3), bits)
+
+
+def _sizes(node: gs.Node) -> tuple[int, int]:
+    """Return the bits of a code, and the size of a group."""
+    return int(attribute_of(node, "bits", 4)), int(attribute_of(node, "group_size", 32))
+
+
+def _write_embedding(edit: Edit, node: gs.Node) -> None:
+    scales, codes, indices = node.inputs[:3]
+    zeros, (bits, group) = input_of(node, 3), _sizes(node)
+    inputs = [codes_in_rows(edit, node, codes), indices, scales]
+    if zeros is not None:
+        inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
+    edit.become(
+        node,
+        "GatherBlockQuantized",
+        inputs,
+        domain=CONTRIB_DOMAIN,
+        bits=bits,
+        block_size=group,
+        gather_axis=0,
+        quantize_axis=1,
+    )
