@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
@@ -65,6 +70,87 @@ class QuantizedWeight:
     def per_block(self, values: np.ndarray) -> np.ndarray:
         """Return numbers in the layout of the matrix, one for each block."""
         return _per_block(values, self.form, self.shape, self.axis)
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight as products of few bits read it: one row per output, codes from 0 on.
+
+    Attributes:
+        weight: The quantized weight.
+        outputs: Number of rows.
+        inputs: Number of columns.
+        bits: Size of a code.
+        block: Number of columns that share a scale; it divides the block of the weight.
+        lowest: The quantized value with code 0.
+    """
+
+    weight: QuantizedWeight
+    outputs: int
+    inputs: int
+    bits: int
+    block: int
+    lowest: int
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks in a row."""
+        return -(-self.inputs // self.block)
+
+    def codes(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the packed codes, ``[outputs, blocks, bytes]``."""
+        # In int16, since an int8 minus the lowest value, such as -128, does not fit into int8.
+        steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
+        # The ops read whole blocks; they ignore what is after the last column.
+        codes = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
+        codes[:, : self.inputs] = self.weight.by_rows(steps) - self.lowest
+        return pack_codes(codes.reshape(self.outputs, self.blocks, -1), self.bits)
+
+    def scales(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the scales, ``[outputs, blocks]``."""
+        return self._split(self.weight.per_block(self.weight.scales(*sources)))
+
+    def zeros(self) -> np.ndarray | None:
+        """Return the codes of the zero points, ``[outputs, blocks]``; None if all are the middle.
+
+        The middle, 8 of 4 bits, is the default of the ops.
+        """
+        zeros = self._split(self.weight.zeros) - self.lowest
+        return None if np.all(zeros == 1 << self.bits - 1) else zeros.astype(np.uint8, order="C")
+
+    def _split(self, values: np.ndarray) -> np.ndarray:
+        """Repeat the values of each block of the weight for the smaller blocks of the op."""
+        return np.repeat(self.weight.by_rows(values), self.weight.block // self.block, axis=1)
+
+    def tensors(
+        self, edit: Edit, unit: str, stored: Callable[[np.ndarray], np.ndarray]
+    ) -> list[gs.Tensor]:
+        """Return codes, scales and, unless they are the default, zero points.
+
+        Args:
+            edit: The edit of the graph.
+            unit: The name of the scales says that there is one per unit.
+            stored: Returns zero points in the form that the op reads.
+        """
+        names, steps, scales = context_of(edit.graph).names, self.weight.steps, self.weight.scales
+        size, width = [self.outputs, self.blocks], self.block * self.bits // 8
+        first, second = (parts.constants[0].name for parts in (steps, scales))
+        tensors: list[gs.Tensor] = [
+            lazy_constant(
+                names.claim(f"{first}.{self.bits}_bits"),
+                self.codes,
+                steps.constants,
+                [*size, width],
+                np.dtype(np.uint8),
+            ),
+            lazy_constant(
+                names.claim(f"{second}.{unit}"), self.scales, scales.constants, size, _FLOAT
+            ),
+        ]
+        zeros = self.zeros()
+        if zeros is not None:
+            tensors.append(edit.constant(f"{first}.zero_points", stored(zeros)))
+        return tensors
 
 
 def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
