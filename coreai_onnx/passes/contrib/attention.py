@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.contrib.rope import Tables
@@ -15,7 +16,6 @@ from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     Dim,
     attribute_of,
     composite,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME
@@ -15,7 +16,6 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.edit import Edit, become_heads, rewrites, side_by_side
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     composite,
     dtype_of,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
@@ -16,7 +17,6 @@ from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     dtype_of,
     input_of,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     Dim,
     attribute_of,
     axes_of,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.contrib.few_bits import BLOCKS
 from coreai_onnx.passes.contrib.moe import (
@@ -20,7 +21,6 @@ from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     behind_views,
     constant_of,

@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.exporter import Exporter
-from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of
+from coreai_onnx.passes.engine.match import Dim, dtype_of, shape_of
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 
@@ -46,7 +47,7 @@ class BodyTypes:
         The bodies of composites stay untyped, since they must hold for every possible call. So do
         functions with attributes.
         """
-        if function.domain == DOMAIN or function.attrs:
+        if function.domain == STANDARD_DOMAIN or function.attrs:
             return
         arguments = self._bodies.arguments(function)
         # Nothing calls the function, or it has no inputs: there are no types to learn from.
@@ -77,7 +78,7 @@ class BodyTypes:
 
 def forget_types(function: gs.Function) -> None:
     """Remove the types again."""
-    if function.domain == DOMAIN or function.attrs:
+    if function.domain == STANDARD_DOMAIN or function.attrs:
         return
     for tensor in _variables(function):
         tensor.dtype = tensor.shape = None
@@ -92,7 +93,7 @@ def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
     types = [
         (tensor, tensor.dtype, tensor.shape)
         for function in functions
-        if function.domain != DOMAIN and not function.attrs
+        if function.domain != STANDARD_DOMAIN and not function.attrs
         for tensor in _variables(function)
     ]
     for tensor, _, _ in types:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.activations import activation_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     VIEWS,
     attribute_of,
     composite,
@@ -48,7 +48,7 @@ def fuse_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 
 
 def _attributes(activation: str) -> dict[str, Any]:
-    return {"domain": DOMAIN, "activation": activation, "version": 1}
+    return {"domain": STANDARD_DOMAIN, "activation": activation, "version": 1}
 
 
 def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     axes_of,
     dtype_of,
@@ -49,7 +49,7 @@ def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> b
     update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
     _learn_shape(update, node.inputs[2])
     edit.remove(node)
-    edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
+    edit.become(after, op_type, [cache, update, position], domain=STANDARD_DOMAIN, version=1)
     return True
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.packed_codes import CODE_BITS
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import (
@@ -16,7 +17,7 @@ from coreai_onnx.passes.analysis.quantized_weights import (
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.match import DOMAIN, input_of, made_by
+from coreai_onnx.passes.engine.match import input_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 _BYTE = 8
@@ -99,8 +100,8 @@ def _write(
         "version": 1,
     }
     if bias is None:
-        edit.become(node, op_type, inputs, domain=DOMAIN, **attributes)
+        edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)
         return
-    product = edit.node(op_type, node, inputs, domain=DOMAIN, **attributes).outputs[0]
+    product = edit.node(op_type, node, inputs, domain=STANDARD_DOMAIN, **attributes).outputs[0]
     product.dtype, product.shape = node.outputs[0].dtype, node.outputs[0].shape
     edit.become(node, "Add", [product, bias])

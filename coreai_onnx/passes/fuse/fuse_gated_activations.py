@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.activations import activation_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.match import DOMAIN, dtype_of, is_standard, same_known_shape
+from coreai_onnx.passes.engine.match import dtype_of, is_standard, same_known_shape
 from coreai_onnx.passes.engine.narrow import computation
 from coreai_onnx.passes.engine.why import Why
 
@@ -43,6 +44,6 @@ def fuse_gated_activations(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) 
         attrs: dict[str, object] = {"version": 1}
         if gate.kind != "silu":
             attrs["approximate"] = "tanh" if gate.kind == "gelu_tanh" else "none"
-        edit.become(node, op_type, [gate.input, up], domain=DOMAIN, **attrs)
+        edit.become(node, op_type, [gate.input, up], domain=STANDARD_DOMAIN, **attrs)
         return True
     return False

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     Dim,
     attribute_of,
     cast_to,
@@ -147,7 +147,12 @@ class _Writer:
         windows, places = self._windows, math.prod(self._windows.steps)
         lead = [windows.batch, places]
         rows = self._patches(operands[0]) if windows.are_patches else self._slices(operands[0])
-        attributes = {"domain": DOMAIN, "num_batch_axes": 0, "transpose_rhs": 1, "version": 1}
+        attributes = {
+            "domain": STANDARD_DOMAIN,
+            "num_batch_axes": 0,
+            "transpose_rhs": 1,
+            "version": 1,
+        }
         factors = [rows, self._matrix(operands[1])]
         product = self._made(op_type, factors, [*lead, windows.filters], **attributes)
         if len(operands) > 2:

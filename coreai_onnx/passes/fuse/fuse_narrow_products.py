@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.quantized_layers import (
     before_transposes,
     obstacle,
@@ -16,7 +17,6 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     cast_to,
     dtype_of,
     input_of,
@@ -93,10 +93,10 @@ def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], ax
     attributes: dict[str, Any] = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
     bias, output = input_of(node, 2), node.outputs[0]
     if bias is None:
-        edit.become(node, op_type, factors, domain=DOMAIN, **attributes)
+        edit.become(node, op_type, factors, domain=STANDARD_DOMAIN, **attributes)
         output.dtype = factors[0].dtype  # the Casts that read it have no effect now
         return
-    product = edit.node(op_type, node, factors, domain=DOMAIN, **attributes).outputs[0]
+    product = edit.node(op_type, node, factors, domain=STANDARD_DOMAIN, **attributes).outputs[0]
     shape = [*factors[0].shape[:-1], factors[1].shape[1 - axis]]
     product.dtype, product.shape = factors[0].dtype, shape
     if dtype_of(product) == _FLOAT16:

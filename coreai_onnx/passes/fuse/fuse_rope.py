@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     Dim,
     attribute_of,
     axes_of,
@@ -64,7 +64,7 @@ def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if op_type is None:
         return why("the model's rope has another body", node)
     cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
-    edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
+    edit.become(node, op_type, [rotation.input, cos, sin], domain=STANDARD_DOMAIN, **_ATTRIBUTES)
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.affine import (
     AffineExpr,
     AffineMask,
@@ -17,7 +18,6 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     constant_of,
     dtype_of,
@@ -91,7 +91,7 @@ def remove_open_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     name = attention_without_mask(bodies, node, word)
     if name is None:
         return why("the model has another body without a mask", node)
-    edit.become(node, name, node.inputs[:3], domain=DOMAIN, **node.attrs | _EVERYWHERE)
+    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **node.attrs | _EVERYWHERE)
     return True
 
 
@@ -142,7 +142,7 @@ def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     if name is None:
         return why(reason or "the model has another causal body", node)
     attrs = dict(node.attrs) | _CAUSAL
-    edit.become(node, name, node.inputs[:3], domain=DOMAIN, **attrs)
+    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **attrs)
     return True
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, append_body, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     axes_of,
     cast_to,
@@ -60,7 +60,7 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if op_type is None:
         return why("the model's rms_norm has another body", node)
     attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
-    edit.become(node, op_type, [norm.input, scale], domain=DOMAIN, **attrs)
+    edit.become(node, op_type, [norm.input, scale], domain=STANDARD_DOMAIN, **attrs)
     return True
 
 
@@ -175,7 +175,7 @@ def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool
         return why(f"the model's {name} has another body", node)
     inputs, attrs = [*add.inputs, *node.inputs[1:]], dict(node.attrs)
     total = add.outputs[0]
-    edit.become(node, op_type, inputs, domain=DOMAIN, **attrs)
+    edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attrs)
     # The next block reads the sum again, under its name.
     edit.produce(node, total)
     edit.remove(add.last)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.attention_bodies import NAME
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.edit import PERM, Edit, joined_heads, set_input, split_heads
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     input_of,
     is_standard,
@@ -44,7 +44,7 @@ def attention_of_rows(graph: gs.Graph, why: Why) -> int:
     those of the calls, so that nothing is copied from one layout to the other.
     """
     bodies = model_bodies(graph)
-    if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
+    if not isinstance(graph, gs.Function) or bodies is None or graph.domain != STANDARD_DOMAIN:
         return 0
     if graph.name.partition(".")[0] != NAME:
         return 0
