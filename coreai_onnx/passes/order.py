@@ -42,7 +42,8 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_cached_attention,
     contrib_open_attention,
 )
-from coreai_onnx.passes.contrib.few_bits import contrib_embedding_nbits, contrib_linear_nbits
+from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections

@@ -14,7 +14,7 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
-from coreai_onnx.passes.contrib.few_bits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe

@@ -1,4 +1,4 @@
-"""Replaces products and embeddings with weights of few bits with onnxruntime's ops."""
+"""Turns products with weights of few bits into MatMulNBits."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     call = _product(edit.graph, node)
     if isinstance(call, str):
         return why(call, node)
-    _write_product(edit, call)
+    _write(edit, call)
     return True
 
 
@@ -181,7 +181,7 @@ def _product(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:
     return reason or _FewBitsCall(node, bits, group, rounded)
 
 
-def _write_product(edit: Edit, call: _FewBitsCall) -> None:
+def _write(edit: Edit, call: _FewBitsCall) -> None:
     node, zeros, bias = call.node, input_of(call.node, 3), input_of(call.node, 5)
     codes, scales = node.inputs[1:3]
     outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
@@ -248,64 +248,4 @@ def become_matmul_nbits(
         bits=sizes.bits,
         block_size=sizes.block,
         **attributes,
-    )
-
-
-_BITS = (8, 4, 2)
-# GatherBlockQuantized takes blocks of 16 or more, in powers of two.
-_SMALLEST_BLOCK = 16
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
-_INDICES = (np.dtype(np.int64), np.dtype(np.int32))
-
-
-@rewrites(composites=("embedding_nbits",))
-def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
-    """embedding_nbits → GatherBlockQuantized.
-
-    embedding_nbits(scales, codes:uint8[n, k / 32, 16], indices, zeros) → y
-    becomes     com.microsoft::GatherBlockQuantized(codes:uint8[n, k / 2], indices, scales, z) → y
-
-    Also in a function that gets the table as an argument. Zero points are packed like the codes.
-    """
-    if reason := _obstacle_of_embedding(edit.graph, node):
-        return why(reason, node)
-    _write_embedding(edit, node)
-    return True
-
-
-def _obstacle_of_embedding(graph: gs.Graph, node: gs.Node) -> str:
-    """Return why the op cannot compute a call; empty if it can."""
-    scales, codes, indices = node.inputs[:3]
-    bits, group = _sizes(node)
-    if input_of(node, 4) is not None:
-        return "the op has no palette"
-    if bits not in _BITS:
-        return f"the op has no {bits}-bit codes"
-    if group < _SMALLEST_BLOCK or group & (group - 1):
-        return "the op has no blocks of that size"
-    if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
-        return "the op has no such dtype"
-    return obstacle_in_codes(graph, codes, input_of(node, 3), bits)
-
-
-def _sizes(node: gs.Node) -> tuple[int, int]:
-    """Return the bits of a code, and the size of a group."""
-    return int(attribute_of(node, "bits", 4)), int(attribute_of(node, "group_size", 32))
-
-
-def _write_embedding(edit: Edit, node: gs.Node) -> None:
-    scales, codes, indices = node.inputs[:3]
-    zeros, (bits, group) = input_of(node, 3), _sizes(node)
-    inputs = [codes_in_rows(edit, node, codes), indices, scales]
-    if zeros is not None:
-        inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
-    edit.become(
-        node,
-        "GatherBlockQuantized",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        bits=bits,
-        block_size=group,
-        gather_axis=0,
-        quantize_axis=1,
     )

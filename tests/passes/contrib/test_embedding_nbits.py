@@ -11,7 +11,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.passes import optimize_for, run_passes
-from coreai_onnx.passes.contrib.few_bits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.program import OnnxProgram
 from tests.passes.rewriting import run
 from tests.support.tolerances import assert_close
