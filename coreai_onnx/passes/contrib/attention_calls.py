@@ -57,9 +57,24 @@ def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     keys, values = (_joined(tensor, node, edit) for tensor in node.inputs[1:3])
     if keys is None or values is None:
         return False
-    reason = _obstacle(node, keys, values, positions)
-    if reason or bodies.opset < 23:
-        return why(reason or "the opset has no Attention", node)
+    query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
+    if query is None or new_keys is None or new_values is None or None in query:
+        return why("the dims are not known", node)
+    sizes = (*query[1::2], *new_keys[1::2], *new_values[1::2])
+    if not all(isinstance(size, int) for size in sizes):
+        return why("heads and their sizes are not known", node)
+    if not query[2] == new_keys[2] == new_values[2]:
+        return why("there are not as many new keys as queries", node)
+    if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
+        return why("the dtype is not float32", node)
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return why("there is a soft cap or a window", node)
+    if input_of(node, 4) is not None:
+        return why("there are sinks", node)
+    if not _is_causal(node, keys, positions):
+        return why("the mask is not known to be causal", node)
+    if bodies.opset < 23:
+        return why("the opset has no Attention", node)
     edit.once(_CachedAttentionWriter, edit).write(node, keys, values)
     return True
 
@@ -78,25 +93,6 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
     if any(len(shape_of(one) or ()) != 4 for one in (past, new, tensor)):
         return None
     return _Joined(past, new, concat.outputs[0], concat)
-
-
-def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, positions: AffineAnalysis) -> str:
-    """Return why Attention is not equivalent; empty if it is."""
-    query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
-    if query is None or new_keys is None or new_values is None or None in query:
-        return "the dims are not known"
-    sizes = (*query[1::2], *new_keys[1::2], *new_values[1::2])
-    if not all(isinstance(size, int) for size in sizes):
-        return "heads and their sizes are not known"
-    if not query[2] == new_keys[2] == new_values[2]:
-        return "there are not as many new keys as queries"
-    if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
-        return "the dtype is not float32"
-    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
-        return "there is a soft cap or a window"
-    if input_of(node, 4) is not None:
-        return "there are sinks"
-    return "" if _is_causal(node, keys, positions) else "the mask is not known to be causal"
 
 
 def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:

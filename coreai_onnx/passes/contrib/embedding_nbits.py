@@ -35,45 +35,22 @@ def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
 
     Also in a function that gets the table as an argument. Zero points are packed like the codes.
     """
-    if reason := _obstacle(edit.graph, node):
-        return why(reason, node)
-    _write(edit, node)
-    return True
-
-
-def _obstacle(graph: gs.Graph, node: gs.Node) -> str:
-    """Return why the op cannot compute a call; empty if it can."""
     scales, codes, indices = node.inputs[:3]
-    bits, group = _sizes(node)
+    bits, group = attribute_of(node, "bits", 4), attribute_of(node, "group_size", 32)
+    zeros = input_of(node, 3)
     if input_of(node, 4) is not None:
-        return "the op has no palette"
+        return why("the op has no palette", node)
     if bits not in _BITS:
-        return f"the op has no {bits}-bit codes"
+        return why(f"the op has no {bits}-bit codes", node)
     if group < _SMALLEST_BLOCK or group & (group - 1):
-        return "the op has no blocks of that size"
+        return why("the op has no blocks of that size", node)
     if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
-        return "the op has no such dtype"
-    return obstacle_in_codes(graph, codes, input_of(node, 3), bits)
-
-
-def _sizes(node: gs.Node) -> tuple[int, int]:
-    """Return the bits of a code, and the size of a group."""
-    return int(attribute_of(node, "bits", 4)), int(attribute_of(node, "group_size", 32))
-
-
-def _write(edit: Edit, node: gs.Node) -> None:
-    scales, codes, indices = node.inputs[:3]
-    zeros, (bits, group) = input_of(node, 3), _sizes(node)
+        return why("the op has no such dtype", node)
+    if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
+        return why(reason, node)
     inputs = [codes_in_rows(edit, node, codes), indices, scales]
     if zeros is not None:
         inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
-    edit.become(
-        node,
-        "GatherBlockQuantized",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        bits=bits,
-        block_size=group,
-        gather_axis=0,
-        quantize_axis=1,
-    )
+    attributes = {"bits": bits, "block_size": group, "gather_axis": 0, "quantize_axis": 1}
+    edit.become(node, "GatherBlockQuantized", inputs, domain=CONTRIB_DOMAIN, **attributes)
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -127,23 +126,6 @@ _ROUNDED_BITS = (8, 4)
 """The same with rounded activations."""
 
 
-@dataclass(frozen=True)
-class _FewBitsCall:
-    """A call of the composite that the op can do.
-
-    Attributes:
-        node: The call.
-        bits: Size of a code.
-        group: Size of a group.
-        rounded: Whether activations are rounded.
-    """
-
-    node: gs.Node
-    bits: int
-    group: int
-    rounded: bool
-
-
 @rewrites(composites=("linear_nbits",))
 def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """linear_nbits → MatMulNBits, if onnxruntime is fast with that number of bits.
@@ -155,43 +137,31 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     points are packed. Scales that are not float32 stay as they are in the file, before a Cast that
     onnxruntime computes when it loads it.
     """
-    call = _product(edit.graph, node)
-    if isinstance(call, str):
-        return why(call, node)
-    _write(edit, call)
-    return True
-
-
-def _product(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:
-    """Return what a call computes, or why the op cannot."""
     bits = int(attribute_of(node, "bits", 4))
     group = int(attribute_of(node, "group_size", 32))
-    rounded = attribute_of(node, "activation_bits", 0) == _BYTE
+    is_rounded = attribute_of(node, "activation_bits", 0) == _BYTE
+    codes, scales, zeros = *node.inputs[1:3], input_of(node, 3)
     if dtype_of(node.inputs[0]) != np.dtype(np.float32):
-        return "the dtype is not float32"
+        return why("the dtype is not float32", node)
     if len(shape_of(node.inputs[0]) or ()) < 2:
-        return "the input is not known to be a matrix"
+        return why("the input is not known to be a matrix", node)
     if input_of(node, 4) is not None:
-        return "the op has no palette"
-    if bits not in (_ROUNDED_BITS if rounded else _PLAIN_BITS):
-        return f"onnxruntime dequantizes {bits}-bit weights at each run"
+        return why("the op has no palette", node)
+    if bits not in (_ROUNDED_BITS if is_rounded else _PLAIN_BITS):
+        return why(f"onnxruntime dequantizes {bits}-bit weights at each run", node)
     if group not in BLOCKS:
-        return "onnxruntime has no blocks of that size"
-    reason = obstacle_in_codes(graph, node.inputs[1], input_of(node, 3), bits)
-    return reason or _FewBitsCall(node, bits, group, rounded)
-
-
-def _write(edit: Edit, call: _FewBitsCall) -> None:
-    node, zeros, bias = call.node, input_of(call.node, 3), input_of(call.node, 5)
-    codes, scales = node.inputs[1:3]
+        return why("onnxruntime has no blocks of that size", node)
+    if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
+        return why(reason, node)
     outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
     inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]
     if zeros is not None:
-        inputs.append(packed_zeros(edit, node, zeros, call.bits, f"{codes.name}.zero_points"))
+        inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
     # Without the attribute, onnxruntime leaves the activations in float32.
-    level = {"accuracy_level": _ROUNDED_LEVEL} if call.rounded else {}
-    sizes = Sizes(groups * call.group, outputs, call.bits, call.group)
-    become_matmul_nbits(edit, node, inputs, bias, sizes, **level)
+    level = {"accuracy_level": _ROUNDED_LEVEL} if is_rounded else {}
+    sizes = Sizes(groups * group, outputs, bits, group)
+    become_matmul_nbits(edit, node, inputs, input_of(node, 5), sizes, **level)
+    return True
 
 
 BLOCKS = (256, 128, 64, 32, 16)

@@ -205,25 +205,6 @@ def in_turns(values: np.ndarray) -> np.ndarray:
     return np.reshape(halves.transpose(0, 2, 1, 3), values.shape)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A router and its experts.
-
-    Attributes:
-        found: The products and their sum.
-        logits: The output of the router, ``[tokens, experts]``.
-        is_normalized: Whether the weights of a token's experts are normalized to sum to one.
-        up: Gate weights, then up weights, ``[experts, 2 * hidden, lanes]``.
-        down: ``[experts, lanes, hidden]``.
-    """
-
-    found: ExpertBlock
-    logits: gs.Tensor
-    is_normalized: bool
-    up: gs.Constant
-    down: gs.Constant
-
-
 @rewrites("ReduceSum")
 def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Softmax, TopK, two gather_mm around a swiglu, and their weighted sum → one MoE.
@@ -235,51 +216,39 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     when the model is written, one at a time.
     """
     interleaved: dict[int, gs.Constant] = edit.once(dict)
-    found = expert_block(node, "gather_mm", _is_plain, why)
-    block = None if found is None else _block(found, why)
+    block = expert_block(node, "gather_mm", _is_plain, why)
     if block is None:
         return False
+    routed, up, down = softmax_routing(block), block.up.inputs[1], block.down.inputs[1]
+    if routed is None:
+        return why("the experts are not chosen by a Softmax and a TopK", node)
+    logits, is_normalized = routed
+    if not isinstance(up, gs.Constant) or not isinstance(down, gs.Constant):
+        return why("the weights are not constant", node)
+    if not block.is_float32(up, down, logits):
+        return why("the dtype is not float32", node)
+    sizes = _sizes(up, down)
+    if sizes is None or not block.chosen or block.count is None:
+        return why("the sizes are not known", node)
+    if not block.is_laid_out(*sizes):
+        return why("the products are not of one matrix per token and expert", node)
     # Blocks that share experts share the rearranged weight too.
-    if id(block.up) not in interleaved:
-        interleaved[id(block.up)] = _in_turns(edit, block.up)
-    tokens = rows_of_tokens(edit, block.found, int(block.down.shape[1]))
-    inputs = [tokens, block.logits, interleaved[id(block.up)], gs.Variable.empty(), block.down]
+    if id(up) not in interleaved:
+        name = context_of(edit.graph).names.claim(f"{up.name}.in_turns")
+        interleaved[id(up)] = lazy_constant(name, in_turns, [up], [int(dim) for dim in up.shape])
+    tokens = rows_of_tokens(edit, block, sizes[0])
     edit.become(
         node,
         "MoE",
-        inputs,
+        [tokens, logits, interleaved[id(up)], gs.Variable.empty(), down],
         domain=CONTRIB_DOMAIN,
-        k=block.found.chosen,
+        k=block.chosen,
         activation_type="swiglu",
         # 1: gate and up are one product with interleaved rows.
         swiglu_fusion=1,
-        normalize_routing_weights=int(block.is_normalized),
+        normalize_routing_weights=int(is_normalized),
     )
     return True
-
-
-def _block(found: ExpertBlock, why: Why) -> _Block | None:
-    """Return the block if onnxruntime's op is equivalent."""
-    routed = softmax_routing(found)
-    if routed is None:
-        why("the experts are not chosen by a Softmax and a TopK", found.total)
-        return None
-    logits, is_normalized = routed
-    up, down = found.up.inputs[1], found.down.inputs[1]
-    if not isinstance(up, gs.Constant) or not isinstance(down, gs.Constant):
-        why("the weights are not constant", found.total)
-        return None
-    if not found.is_float32(up, down, logits):
-        why("the dtype is not float32", found.total)
-        return None
-    sizes = _sizes(up, down)
-    if sizes is None or not found.chosen or found.count is None:
-        why("the sizes are not known", found.total)
-        return None
-    if not found.is_laid_out(*sizes):
-        why("the products are not of one matrix per token and expert", found.total)
-        return None
-    return _Block(found, logits, is_normalized, up, down)
 
 
 def _is_plain(call: gs.Node) -> bool:
@@ -298,10 +267,3 @@ def _sizes(up: gs.Constant, down: gs.Constant) -> tuple[int, int] | None:
         return None
     lanes, hidden = int(down.shape[1]), int(down.shape[2])
     return (lanes, hidden) if list(up.shape[1:]) == [2 * hidden, lanes] else None
-
-
-def _in_turns(edit: Edit, up: gs.Constant) -> gs.Constant:
-    """Return gate and up weights with their rows interleaved."""
-    experts, rows, lanes = (int(size) for size in up.shape)
-    name = context_of(edit.graph).names.claim(f"{up.name}.in_turns")
-    return lazy_constant(name, in_turns, [up], [experts, rows, lanes])

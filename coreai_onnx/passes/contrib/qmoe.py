@@ -74,15 +74,6 @@ class _Weight:
         return experts, rows, groups * self.group
 
 
-@dataclass(frozen=True)
-class _FewBitsBlock:
-    """A block that the op can compute."""
-
-    found: ExpertBlock
-    up: _Weight
-    down: _Weight
-
-
 @rewrites("ReduceSum")
 def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """TopK, two gather_mm_nbits around a swiglu, and their weighted sum → one QMoE.
@@ -95,31 +86,23 @@ def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
     weights of the sum. onnxruntime expects the rows of gate and up weights interleaved. The
     weights are rearranged when the model is written, one at a time.
     """
-    found = expert_block(node, "gather_mm_nbits", _is_plain, why)
-    block = None if found is None else _block(found, why)
+    block = expert_block(node, "gather_mm_nbits", _is_plain, why)
     if block is None:
         return False
-    _write(edit, block)
+    up, down = _weight(block.up), _weight(block.down)
+    if isinstance(up, str):
+        return why(up, node)
+    if isinstance(down, str):
+        return why(down, node)
+    if reason := _obstacle(block, up, down):
+        return why(reason, node)
+    _write(edit, block, up, down)
     return True
 
 
 def _is_plain(call: gs.Node) -> bool:
     """Whether codes are numbers; the op has no palette."""
     return input_of(call, 5) is None
-
-
-def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
-    """Return the block if onnxruntime's op is equivalent."""
-    up, down = (_weight(call) for call in (found.up, found.down))
-    reason = next((part for part in (up, down) if isinstance(part, str)), "")
-    if isinstance(up, str) or isinstance(down, str):
-        why(reason, found.total)
-        return None
-    reason = _obstacle(found, up, down)
-    if reason:
-        why(reason, found.total)
-        return None
-    return _FewBitsBlock(found, up, down)
 
 
 def _weight(call: gs.Node) -> _Weight | str:
@@ -164,35 +147,35 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     return "" if weights == shape_of(found.experts) else "the weights of the sum have other axes"
 
 
-def _write(edit: Edit, block: _FewBitsBlock) -> None:
+def _write(edit: Edit, block: ExpertBlock, up: _Weight, down: _Weight) -> None:
     """Replace the sum with the op."""
-    found, (experts, lanes, _) = block.found, block.down.shape
-    tokens = rows_of_tokens(edit, found, lanes)
-    up, down = _tensors(edit, block.up, is_turned=True), _tensors(edit, block.down, is_turned=False)
-    routing = softmax_routing(found)
+    experts, lanes, _ = down.shape
+    tokens = rows_of_tokens(edit, block, lanes)
+    ups, downs = _tensors(edit, up, is_turned=True), _tensors(edit, down, is_turned=False)
+    routing = softmax_routing(block)
     is_normalized = routing is not None and routing[1]
     routed = (
         routing[:1]
         if routing is not None and is_normalized
-        else _routing_tables(edit, found, experts)
+        else _routing_tables(edit, block, experts)
     )
     # Logits are input 1. With tables, input 1 selects the experts and input 14 has their weights.
-    places = (0, *_UP[: len(up)], *_DOWN[: len(down)], *(1, _WEIGHTS)[: len(routed)])
-    given = dict(zip(places, (tokens, *up, *down, *routed), strict=True))
-    inputs = [given.get(i, gs.Variable.empty()) for i in range(max(given) + 1)]
-    level = _LEVELS[block.up.bits, block.up.rounding]
+    places = (0, *_UP[: len(ups)], *_DOWN[: len(downs)], *(1, _WEIGHTS)[: len(routed)])
+    tensors = dict(zip(places, (tokens, *ups, *downs, *routed), strict=True))
+    inputs = [tensors.get(i, gs.Variable.empty()) for i in range(max(tensors) + 1)]
+    level = _LEVELS[up.bits, up.rounding]
     edit.become(
-        found.total,
+        block.total,
         "QMoE",
         inputs,
         domain=CONTRIB_DOMAIN,
-        k=found.chosen,
+        k=block.chosen,
         activation_type="swiglu",
         # 1: gate and up are one product with interleaved rows.
         swiglu_fusion=1,
         normalize_routing_weights=int(is_normalized),
-        expert_weight_bits=block.up.bits,
-        block_size=block.up.group,
+        expert_weight_bits=up.bits,
+        block_size=up.group,
         **({"accuracy_level": level} if level else {}),
     )
 

@@ -27,8 +27,14 @@ def contrib_skip_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     Only if the file must run on an onnxruntime before 1.30: from then on the ops take two to
     four times as long as the bodies.
     """
-    if reason := _obstacle(node):
-        return why(reason, node)
+    shape, dtype = shape_of(node.inputs[0]), dtype_of(node.inputs[0])
+    if shape is None or len(shape) not in (2, 3) or shape != shape_of(node.inputs[1]):
+        return why("the terms are not known to have two or three dims", node)
+    if attribute_of(node, "axes", None) != [-1] or len(node.inputs) < 3:
+        return why("it is not scaled along the last axis alone", node)
+    for tensor in node.inputs[2:]:
+        if dtype not in _DTYPES or dtype_of(tensor) != dtype or shape_of(tensor) != shape[-1:]:
+            return why("scale or bias has another dtype or size", node)
     outputs = list(node.outputs)
     op, inputs = _OPS[node.op.partition(".")[0]], list(node.inputs)
     edit.become(node, op, inputs, domain=CONTRIB_DOMAIN, epsilon=node.attrs["eps"])
@@ -41,16 +47,3 @@ def contrib_skip_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
             list.clear(tensor.inputs)
             node.outputs.append(tensor)
     return True
-
-
-def _obstacle(node: gs.Node) -> str:
-    """Return why onnxruntime's op is not equivalent; empty if it is."""
-    shape, dtype = shape_of(node.inputs[0]), dtype_of(node.inputs[0])
-    if shape is None or len(shape) not in (2, 3) or shape != shape_of(node.inputs[1]):
-        return "the terms are not known to have two or three dims"
-    if attribute_of(node, "axes", None) != [-1] or len(node.inputs) < 3:
-        return "it is not scaled along the last axis alone"
-    for tensor in node.inputs[2:]:
-        if dtype not in _DTYPES or dtype_of(tensor) != dtype or shape_of(tensor) != shape[-1:]:
-            return "scale or bias has another dtype or size"
-    return ""

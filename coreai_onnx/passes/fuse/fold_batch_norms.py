@@ -25,8 +25,23 @@ def fold_batch_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     conv = None if eps is None else made_by(node.inputs[0], "Conv")
     if eps is None or conv is None:
         return False
-    if reason := _obstacle(edit, node, conv):
-        return why(reason, node)
+    result, bias = conv.outputs[0], input_of(conv, 2)
+    if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
+        return why("something else reads the convolution", node)
+    given = [conv.inputs[1], *node.inputs[1:5]]
+    if bias is not None:
+        given.append(bias)
+    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
+        return why("weights or statistics are computed", node)
+    channels = list(conv.inputs[1].shape[:1])
+    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
+        return why("statistics are not one number for each channel", node)
+    # The file would have the weight twice, scaled and as it is.
+    if len(conv.inputs[1].outputs) > 1:
+        return why("something else reads the weight", node)
+    # The other outputs are running statistics, which an inference does not update.
+    if len(node.outputs) > 1:
+        return why("the statistics are read", node)
     weights = _folded(edit, node, conv, eps)
     edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
     edit.remove(conv)
@@ -41,28 +56,6 @@ def _eps(node: gs.Node) -> float | None:
         is_training = attribute_of(node, "training_mode", 0) != 0
         eps = None if is_training else attribute_of(node, "epsilon", 1e-5)
     return eps if isinstance(eps, float) else None
-
-
-def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
-    """Return why the two cannot be merged; empty if they can."""
-    result, bias = conv.outputs[0], input_of(conv, 2)
-    if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
-        return "something else reads the convolution"
-    given = [conv.inputs[1], *node.inputs[1:5]]
-    if bias is not None:
-        given.append(bias)
-    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
-        return "weights or statistics are computed"
-    channels = list(conv.inputs[1].shape[:1])
-    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
-        return "statistics are not one number for each channel"
-    # The file would have the weight twice, scaled and as it is.
-    if len(conv.inputs[1].outputs) > 1:
-        return "something else reads the weight"
-    # The other outputs are running statistics, which an inference does not update.
-    if len(node.outputs) > 1:
-        return "the statistics are read"
-    return ""
 
 
 def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Constant]:

@@ -84,9 +84,17 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
     if dtype is None or dtype not in NARROW:
         return False
     windows = _windows(conv)
-    reason = _obstacle(conv, windows)
-    if windows is None or reason:
-        return why(reason, node)
+    # Then both the convolution and the product would be computed.
+    if conv.last.op == "Cast" and len(conv.last.inputs[0].outputs) > 1:
+        return why("the result is read in float32", node)
+    if windows is None:
+        return why("the sizes are not known, or the convolution is grouped or dilated", node)
+    if not isinstance(conv.inputs[1], gs.Constant) or _readers(conv.inputs[1]) > 1:
+        return why("the weight is no constant, or something else reads it", node)
+    if not windows.are_patches and not windows.are_slices:
+        return why(
+            "the windows are neither patches nor those of a sequence with many channels", node
+        )
     weight = in_dtype(edit, conv.inputs[1], dtype)
     if weight is None:
         return why("the weight has more bits than the input", node)
@@ -95,20 +103,6 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
         return why("the model's gather_mm has another body", node)
     _Writer(edit, node, windows, dtype).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
     return True
-
-
-def _obstacle(conv: Computation, windows: _Windows | None) -> str:
-    """Return why a convolution stays; empty if it is a product."""
-    # Then both the convolution and the product would be computed.
-    if conv.last.op == "Cast" and len(conv.last.inputs[0].outputs) > 1:
-        return "the result is read in float32"
-    if windows is None:
-        return "the sizes are not known, or the convolution is grouped or dilated"
-    if not isinstance(conv.inputs[1], gs.Constant) or _readers(conv.inputs[1]) > 1:
-        return "the weight is no constant, or something else reads it"
-    if not windows.are_patches and not windows.are_slices:
-        return "the windows are neither patches nor those of a sequence with many channels"
-    return ""
 
 
 def _readers(weight: gs.Constant) -> int:

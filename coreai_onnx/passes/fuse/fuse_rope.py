@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,15 +32,6 @@ _SCALED = ("Mul", "Div", "Add")
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
 
 
-@dataclass(frozen=True)
-class _Rotation:
-    """The rotated tensor, and the cosines and sines of half of the lanes."""
-
-    input: gs.Tensor
-    cos: gs.Tensor
-    sin: gs.Tensor
-
-
 @makes_functions
 @rewrites("Add", "Cast")
 def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
@@ -55,16 +45,25 @@ def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     halves, rows = edit.once(_Halves, edit), edit.once(_Rows, edit)
     total = computation(node)
     rotation = _rotation(total) if is_standard(total, "Add") else None
-    if rotation is None or not _fits(rotation, node, why):
+    if rotation is None:
         return False
-    cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
+    x, *tables = rotation
+    dtypes, shapes = {*map(dtype_of, rotation)}, [shape_of(tensor) for tensor in rotation]
+    if len(dtypes) > 1 or None in dtypes:
+        return why("input, cosines and sines are not known to have the same dtype", node)
+    shape, table, other = shapes
+    if shape is None or table is None or table != other or len(shape) != 4 or len(table) != 4:
+        return why("input, cosines and sines must have four axes", node)
+    if table[1] != 1 or table[0] not in (1, shape[0]) or table[2:] != shape[2:] or None in table:
+        return why("the cosines are not [1 or batch, 1, length, lanes]", node)
+    cos, sin = map(halves.of, tables)
     if cos is None or sin is None:
         return why("the cosines of both halves may differ", node)
-    op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
+    op_type = bodies.provide_composite("rope", dtype_of(x))
     if op_type is None:
         return why("the model's rope has another body", node)
-    cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
-    edit.become(node, op_type, [rotation.input, cos, sin], domain=STANDARD_DOMAIN, **_ATTRIBUTES)
+    cos, sin = (rows.of(half, x, node) for half in (cos, sin))
+    edit.become(node, op_type, [x, cos, sin], domain=STANDARD_DOMAIN, **_ATTRIBUTES)
     return True
 
 
@@ -169,20 +168,8 @@ class _Rows:
         return tensor
 
 
-def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
-    dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
-    if len(dtypes) > 1 or None in dtypes:
-        return why("input, cosines and sines are not known to have the same dtype", node)
-    shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
-    if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
-        return why("input, cosines and sines must have four axes", node)
-    if cos[1] != 1 or cos[0] not in (1, shape[0]) or cos[2:] != shape[2:] or None in cos:
-        return why("the cosines are not [1 or batch, 1, length, lanes]", node)
-    return True
-
-
-def _rotation(total: Computation) -> _Rotation | None:
-    """Match the sum of two products, in any order."""
+def _rotation(total: Computation) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor] | None:
+    """Match the sum of two products, in any order; return x, cosines and sines."""
     left, right = (computed_by(tensor, "Mul") for tensor in total.inputs)
     if left is None or right is None:
         return None
@@ -193,7 +180,7 @@ def _rotation(total: Computation) -> _Rotation | None:
             # commutative ops.
             for position in (0, 1):
                 if x is not None and plain.inputs[position] is x:
-                    return _Rotation(x, plain.inputs[1 - position], turned.inputs[1 - index])
+                    return x, plain.inputs[1 - position], turned.inputs[1 - index]
     return None
 
 
@@ -202,17 +189,10 @@ def _rotated_half(tensor: gs.Tensor) -> gs.Tensor | None:
     concat = computed_by(tensor, "Concat")
     if concat is None or len(concat.inputs) != 2:
         return None
-    negative = computed_by(concat.inputs[0], "Neg")
-    shape = shape_of(tensor)
-    if (
-        negative is None
-        or shape is None
-        or attribute_of(concat, "axis", 0)
-        not in (
-            -1,
-            len(shape) - 1,
-        )
-    ):
+    negative, shape = computed_by(concat.inputs[0], "Neg"), shape_of(tensor)
+    if negative is None or shape is None:
+        return None
+    if attribute_of(concat, "axis", 0) not in (-1, len(shape) - 1):
         return None
     second, first = _lanes(negative.inputs[0]), _lanes(concat.inputs[1])
     if first is None or second is None or first[0] is not second[0]:

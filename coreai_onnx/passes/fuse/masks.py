@@ -137,29 +137,25 @@ def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     known = None if mask is None else positions.of(mask)
     if not isinstance(known, AffineMask) or len(known.constraints) != 1:
         return False
-    reason = _obstacle(node, known, bodies.opset)
-    name = None if reason else attention_without_mask(bodies, node, "mask", causal=True)
-    if name is None:
-        return why(reason or "the model has another causal body", node)
-    attrs = dict(node.attrs) | _CAUSAL
-    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **attrs)
-    return True
-
-
-def _obstacle(node: gs.Node, mask: AffineMask, opset: int) -> str:
     queries, keys = (_length(tensor) for tensor in node.inputs[:2])
     if queries is None or keys is None:
-        return "the lengths are not known"
-    if not is_causal(mask, queries, keys):
-        return "the mask is of positions, but not causal"
+        return why("the lengths are not known", node)
+    if not is_causal(known, queries, keys):
+        return why("the mask is of positions, but not causal", node)
     if queries != keys:
-        return "there may be more keys than queries"
-    if opset < 23:
-        return "the opset has no Attention"
+        return why("there may be more keys than queries", node)
+    if bodies.opset < 23:
+        return why("the opset has no Attention", node)
     # The body that `attention_without_mask` provides has neither.
     if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
-        return "there are sinks or a soft cap"
-    return "" if shares_heads(node) else "keys and values may have different heads"
+        return why("there are sinks or a soft cap", node)
+    if not shares_heads(node):
+        return why("keys and values may have different heads", node)
+    name = attention_without_mask(bodies, node, "mask", causal=True)
+    if name is None:
+        return why("the model has another causal body", node)
+    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **node.attrs | _CAUSAL)
+    return True
 
 
 def _length(tensor: gs.Tensor) -> AffineExpr | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,6 @@ from coreai_onnx.passes.engine.narrow import Computation, computation, computed_
 from coreai_onnx.passes.engine.why import Why
 
 
-@dataclass(frozen=True)
-class _NormPattern:
-    """The parts of a match: the normalized tensor, and how it is normalized."""
-
-    input: gs.Tensor
-    scale: gs.Tensor
-    eps: float
-
-
 @makes_functions
 @rewrites("Mul", "Cast")
 def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
@@ -50,31 +40,26 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     product = computation(node)
     # The product with the scale is the last node, so that a norm without one stays as it is.
     norm = _norm(product) if is_standard(product, "Mul") else None
-    if norm is None or not _fits(norm, node, why):
+    if norm is None:
         return False
-    dtype = dtype_of(norm.input)
-    scale = None if dtype is None else in_dtype(edit, norm.scale, dtype)
-    if scale is None:
+    x, scale, eps = norm
+    shape, row, dtype = shape_of(x), shape_of(scale), dtype_of(x)
+    if not shape or row is None or len(row) != 1 or row[0] != shape[-1]:
+        size, actual = shape[-1] if shape else "?", "?" if row is None else list(row)
+        return why(f"scale must have the size of the last axis, {size}, got {actual}", node)
+    narrow = None if dtype is None else in_dtype(edit, scale, dtype)
+    if narrow is None:
         return why("the scale has another dtype than the input", node)
     op_type = bodies.provide_composite("rms_norm", dtype)
     if op_type is None:
         return why("the model's rms_norm has another body", node)
-    attrs = {"axes": [-1], "eps": norm.eps, "version": 1}
-    edit.become(node, op_type, [norm.input, scale], domain=STANDARD_DOMAIN, **attrs)
+    attrs = {"axes": [-1], "eps": eps, "version": 1}
+    edit.become(node, op_type, [x, narrow], domain=STANDARD_DOMAIN, **attrs)
     return True
 
 
-def _fits(norm: _NormPattern, node: gs.Node, why: Why) -> bool:
-    """Whether the composite supports the shapes."""
-    shape, scale = shape_of(norm.input), shape_of(norm.scale)
-    if not shape or scale is None or len(scale) != 1 or scale[0] != shape[-1]:
-        size, actual = shape[-1] if shape else "?", "?" if scale is None else list(scale)
-        return why(f"scale must have the size of the last axis, {size}, got {actual}", node)
-    return True
-
-
-def _norm(product: Computation) -> _NormPattern | None:
-    """Match ``w * narrow(normalized)``, the factors in either order."""
+def _norm(product: Computation) -> tuple[gs.Tensor, gs.Tensor, float] | None:
+    """Match ``w * narrow(normalized)``, the factors in either order; return x, w and eps."""
     for scale, other in (product.inputs, product.inputs[::-1]):
         # The norms of transformers compute in float32 and round before the scale is applied.
         cast = made_by(other, "Cast")
@@ -84,13 +69,13 @@ def _norm(product: Computation) -> _NormPattern | None:
             continue
         wide, eps = found
         if cast is None:
-            return _NormPattern(wide, scale, eps)
+            return wide, scale, eps
         inner = made_by(wide, "Cast")
         if inner is None or cast_to(inner) != ir.DataType.FLOAT:
             continue
         source = dtype_of(inner.inputs[0])
         if source is not None and source == ir.DataType(cast_to(cast) or 0).numpy():
-            return _NormPattern(inner.inputs[0], scale, eps)
+            return inner.inputs[0], scale, eps
     return None
 
 
