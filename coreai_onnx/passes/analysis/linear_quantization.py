@@ -103,9 +103,8 @@ def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
         # An int8 plus 128 does not fit into int8, here and in the nodes below.
         codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
         return edit.constant(f"{part.name}_u8", codes)
-    wide = edit.node("Cast", node, [part], to=onnx.TensorProto.INT32).outputs[0]
+    wide = edit.add("Cast", node, [part], to=onnx.TensorProto.INT32)
     shift = edit.constant("shift", np.array(HALF_RANGE, np.int32))
-    total = edit.node("Add", node, [wide, shift]).outputs[0]
-    result = edit.node("Cast", node, [total], to=onnx.TensorProto.UINT8).outputs[0]
-    result.dtype, result.shape = np.uint8, part.shape
+    total = edit.add("Add", node, [wide, shift])
+    result = edit.add("Cast", node, [total], np.uint8, part.shape, to=onnx.TensorProto.UINT8)
     return result

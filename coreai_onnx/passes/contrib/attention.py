@@ -10,10 +10,11 @@ import numpy as np
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.analysis.attention_bodies import become_heads, side_by_side
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     Dim,
@@ -31,8 +32,9 @@ from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 from coreai_onnx.targets.releases import text_of
 
 _NAME = "scaled_dot_product_attention"
-# The numbers of the dtypes in ONNX.
-_FLOAT, _INT32 = 1, 6
+_SINGLE = np.dtype(np.float32)
+# The number of the dtype in ONNX.
+_INT32 = 6
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _shapes(node: gs.Node) -> _AttentionShapes | None:
 
 def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     """Return why none of onnxruntime's ops is equivalent; empty if one is."""
-    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+    if dtype_of(node.inputs[0]) != _SINGLE:
         return "the dtype is not float32"
     if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
         return "there is a soft cap or a window"
@@ -200,7 +202,7 @@ class _AttentionWriter:
             inputs.pop()
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
-        made = edit.node(op, node, inputs, domain=domain or None, **attrs).outputs[0]
+        made = edit.add(op, node, inputs, domain=domain or None, **attrs)
         if op == "GroupQueryAttention":
             self._add_caches(made)
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
@@ -208,7 +210,7 @@ class _AttentionWriter:
         if some is not None:
             # The composite returns zeros for a query without a key, as torch does.
             zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
-            made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
+            made = edit.add("Where", node, [some, made, zero], _SINGLE, wide)
         become_heads(edit, node, made, shapes.heads)
 
     def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
@@ -223,34 +225,28 @@ class _AttentionWriter:
         for what in ("keys", "values"):
             self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
 
-    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Variable:
-        tensor = node.outputs[0]
-        tensor.dtype, tensor.shape = np.dtype(np.float32), shape
-        return tensor
-
     def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
         """Return a mask as a bias, and a mask ``[b, s, 1]`` of the queries that have a key."""
         if mask in self._biases:
             return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
         lowest = edit.constant(f"{mask.name}_low", np.array(LOWEST, np.float32))
-        if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
+        if dtype_of(mask) == _SINGLE:  # onnxruntime hides keys with the lowest number
             # In torch, a float mask hides a key by -inf only.
             least = -np.inf
             next_one = edit.constant(f"{mask.name}_above", np.array(LOWEST_SCORE, np.float32))
-            hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
-            bias = self._typed(edit.node("Where", like, [hides, next_one, mask]), shape)
+            hides = edit.add("Equal", like, [mask, lowest])
+            bias = edit.add("Where", like, [hides, next_one, mask], _SINGLE, shape)
         else:
             least = LOWEST
             zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
-            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
+            bias = edit.add("Where", like, [mask, zero, lowest], _SINGLE, shape)
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
         low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
-        best = edit.node("ReduceMax", like, [bias, last], keepdims=1)
-        known = edit.node("Greater", like, [best.outputs[0], low]).outputs[0]
+        best = edit.add("ReduceMax", like, [bias, last], keepdims=1)
+        known = edit.add("Greater", like, [best, low])
         head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
-        some = edit.node("Squeeze", like, [known, head]).outputs[0]
-        some.dtype, some.shape = np.dtype(np.bool_), [shape[0], shape[2], 1]
+        some = edit.add("Squeeze", like, [known, head], np.dtype(np.bool_), [shape[0], shape[2], 1])
         self._biases[mask] = bias, some
         return bias, some
 
@@ -275,14 +271,13 @@ class _AttentionWriter:
         if key not in self._lengths:
             edit, tensor = self._edit, node.inputs[2]
             sizes = [
-                edit.size(dim, node)
-                or edit.node("Shape", node, [tensor], start=axis, end=axis + 1).outputs[0]
+                edit.size(dim, node) or edit.add("Shape", node, [tensor], start=axis, end=axis + 1)
                 for dim, axis in ((shapes.batch, 0), (shapes.keys, 2))
             ]
             first = edit.constant(f"{tensor.name}_first", np.array([0], np.int64))
-            whole = edit.node("Squeeze", node, [sizes[1], first]).outputs[0]
-            total = edit.node("Cast", node, [whole], to=_INT32).outputs[0]
+            whole = edit.add("Squeeze", node, [sizes[1], first])
+            total = edit.add("Cast", node, [whole], to=_INT32)
             one = edit.constant(f"{tensor.name}_one", np.array(1, np.int32))
-            last = edit.node("Sub", node, [total, one]).outputs[0]
-            self._lengths[key] = [edit.node("Expand", node, [last, sizes[0]]).outputs[0], total]
+            last = edit.add("Sub", node, [total, one])
+            self._lengths[key] = [edit.add("Expand", node, [last, sizes[0]]), total]
         return self._lengths[key]

@@ -9,12 +9,12 @@ import numpy as np
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.analysis.attention_bodies import NAME, become_heads, side_by_side
 from coreai_onnx.passes.contrib.attention import write_attentions
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit, become_heads, rewrites, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     composite,
@@ -143,10 +143,10 @@ class _CachedAttentionWriter:
         if rope is None or angles is None:
             return side_by_side(self._edit, tensor, like)
         row = side_by_side(self._edit, rope.inputs[0], like)
-        made = self._edit.node("RotaryEmbedding", like, [row, *angles], domain=CONTRIB_DOMAIN)
-        turned = made.outputs[0]
-        turned.dtype, turned.shape = row.dtype, row.shape
-        return turned
+        inputs = [row, *angles]
+        return self._edit.add(
+            "RotaryEmbedding", like, inputs, row.dtype, row.shape, domain=CONTRIB_DOMAIN
+        )
 
     def _angles(self, rope: gs.Node) -> list[gs.Tensor] | None:
         """Return the first position and the tables of a rotation by either op."""

@@ -66,26 +66,26 @@ def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: s
     if per == 1:
         return zeros
     # onnxruntime has no MatMul of uint8 on a CPU.
-    wide = edit.node("Cast", call, [zeros], to=int(ir.DataType.INT32)).outputs[0]
+    wide = edit.add("Cast", call, [zeros], to=int(ir.DataType.INT32))
     # Each row begins at a whole byte, so the last byte of the one before is filled with zeros.
     if groups % per:
         ends = edit.constant("ends", np.array([0, 0, 0, -groups % per], np.int64))
-        wide = edit.node("Pad", call, [wide, ends]).outputs[0]
+        wide = edit.add("Pad", call, [wide, ends])
     split = edit.constant("split", np.array([rows, -1, per], np.int64))
-    units = edit.node("Reshape", call, [wide, split]).outputs[0]
+    units = edit.add("Reshape", call, [wide, split])
     places = edit.constant("places", np.array([1 << bits * i for i in range(per)], np.int32))
     # Codes are below 1 << bits, so their sum at these places is a bitwise or.
-    sums = edit.node("MatMul", call, [units, places]).outputs[0]
-    packed = edit.node("Cast", call, [sums], to=int(ir.DataType.UINT8)).outputs[0]
-    return _typed(packed, np.dtype(np.uint8), [rows, -(-groups // per)])
+    sums = edit.add("MatMul", call, [units, places])
+    shape = [rows, -(-groups // per)]
+    return edit.add("Cast", call, [sums], np.dtype(np.uint8), shape, to=int(ir.DataType.UINT8))
 
 
 def float32_scales(edit: Edit, call: gs.Node, scales: gs.Tensor) -> gs.Tensor:
     """Return scales in float32: the file has them as they are, onnxruntime casts them once."""
     if dtype_of(scales) == _SINGLE:
         return scales
-    single = edit.node("Cast", call, [scales], to=int(ir.DataType.FLOAT)).outputs[0]
-    return _typed(single, _SINGLE, static_shape_of(scales))
+    shape = static_shape_of(scales)
+    return edit.add("Cast", call, [scales], _SINGLE, shape, to=int(ir.DataType.FLOAT))
 
 
 def codes_in_rows(edit: Edit, call: gs.Node, codes: gs.Tensor) -> gs.Tensor:
@@ -99,15 +99,7 @@ def codes_in_rows(edit: Edit, call: gs.Node, codes: gs.Tensor) -> gs.Tensor:
         name = context_of(edit.graph).names.claim(f"{codes.name}.rows")
         return lazy_constant(name, lambda x: x.reshape(shape), [codes], shape)
     target = edit.constant("rows", np.array(shape, np.int64))
-    flat = edit.node("Reshape", call, [codes, target]).outputs[0]
-    return _typed(flat, np.dtype(np.uint8), shape)
-
-
-def _typed(
-    tensor: gs.Tensor, dtype: np.dtype, shape: list[int] | tuple[int, ...] | None
-) -> gs.Tensor:
-    tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)
-    return tensor
+    return edit.add("Reshape", call, [codes, target], np.dtype(np.uint8), shape)
 
 
 def _are_codes(zeros: gs.Constant, bits: int) -> bool:

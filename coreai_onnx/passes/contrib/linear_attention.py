@@ -135,12 +135,7 @@ class _LinearAttentionWriter:
         **attrs: list[int] | int,
     ) -> gs.Tensor:
         """Insert a node and return its output, which is float32."""
-        made = self._edit.node(op, self._node, inputs, outputs=None, domain=None, **attrs)
-        result: gs.Tensor = made.outputs[0]
-        result.dtype = _FLOAT
-        if shape is not None:
-            result.shape = shape
-        return result
+        return self._edit.add(op, self._node, inputs, _FLOAT, shape, domain=None, **attrs)
 
     def _ints(self, name: str, values: list[int]) -> gs.Tensor:
         return self._edit.constant(f"{self._node.name}_{name}", np.array(values, np.int64))

@@ -193,8 +193,9 @@ def rows_of_tokens(edit: Edit, block: ExpertBlock, lanes: int) -> gs.Tensor:
     """Return the tokens as ``[tokens, lanes]``."""
     total = block.total
     flat = edit.constant(f"{total.outputs[0].name}_lanes", np.array([-1, lanes], np.int64))
-    tokens = edit.node("Reshape", total, [block.tokens, flat]).outputs[0]
-    tokens.dtype, tokens.shape = total.outputs[0].dtype, [block.count, lanes]
+    tokens = edit.add(
+        "Reshape", total, [block.tokens, flat], total.outputs[0].dtype, [block.count, lanes]
+    )
     return tokens
 
 

@@ -140,13 +140,12 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
             inputs += [gs.Variable.empty() for _ in range(5 - len(inputs))]
             inputs, bias = [*inputs, bias], None
     op, domain = first.product.op, first.product.domain
-    made = edit.node(op, first.product, inputs, domain=domain, **attrs).outputs[0]
+    made = edit.add(op, first.product, inputs, domain=domain, **attrs)
     shape = shape_of(first.product.outputs[0])
     wide: list[Dim] | None = None if shape is None else [*shape[:-1], columns]
     made.dtype, made.shape = first.product.outputs[0].dtype, wide
     if bias is not None:
-        added = edit.node("Add", first.last, [made, bias]).outputs[0]
-        added.dtype, added.shape = made.dtype, wide
+        added = edit.add("Add", first.last, [made, bias], made.dtype, wide)
         made = added
     absent = [gs.Variable.empty(), gs.Variable.empty()]
     rest = list(node.inputs[3:])

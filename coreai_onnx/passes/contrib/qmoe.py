@@ -220,15 +220,15 @@ def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Te
         for word, value in (("zero", 0), ("one", 1))
     )
     width = edit.constant(f"{name}_experts", np.array([experts], np.int64))
-    tokens = edit.node("Shape", total, [chosen], start=0, end=1).outputs[0]
-    table = edit.node("Concat", total, [tokens, width], axis=0).outputs[0]
-    zeros = edit.node("Expand", total, [zero, table]).outputs[0]
-    shape = edit.node("Shape", total, [chosen]).outputs[0]
-    ones = edit.node("Expand", total, [one, shape]).outputs[0]
+    tokens = edit.add("Shape", total, [chosen], start=0, end=1)
+    table = edit.add("Concat", total, [tokens, width], axis=0)
+    zeros = edit.add("Expand", total, [zero, table])
+    shape = edit.add("Shape", total, [chosen])
+    ones = edit.add("Expand", total, [one, shape])
     weights = behind_views(found.weights)
     # The op selects the largest values, which are the ones: the experts that the model has chosen.
     selected, weighted = (
-        edit.node("ScatterElements", total, [zeros, chosen, values], axis=1).outputs[0]
+        edit.add("ScatterElements", total, [zeros, chosen, values], axis=1)
         for values in (ones, weights)
     )
     for value in (zeros, selected, weighted):

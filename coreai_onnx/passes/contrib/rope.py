@@ -89,16 +89,16 @@ class Tables:
                 tensor if len(tensor.shape) < 2 else self._matrix(tensor, like)
                 for tensor in node.inputs
             ]
-            return edit.node(node.op, like, parts, **node.attrs).outputs[0]
+            return edit.add(node.op, like, parts, **node.attrs)
         if node is not None and is_standard(node, *VIEWS):
             if _dims(node.inputs[0]) == dims:
                 return self._matrix(node.inputs[0], like)
             if shape_of(node.inputs[0]) == dims[:1]:  # the shape without the last axis
                 last = edit.constant(f"{table.name}_last", np.array([1], np.int64))
-                return edit.node("Unsqueeze", like, [node.inputs[0], last]).outputs[0]
+                return edit.add("Unsqueeze", like, [node.inputs[0], last])
         lead = np.arange(len(table.shape) - 2, dtype=np.int64)
         axes = edit.constant(f"{table.name}_lead", lead)
-        return edit.node("Squeeze", like, [table, axes]).outputs[0]
+        return edit.add("Squeeze", like, [table, axes])
 
 
 def _dims(table: gs.Tensor) -> tuple[Dim, Dim] | None:

@@ -196,6 +196,23 @@ class Edit:
                 return self.node("Shape", like, [tensor], start=axis, end=axis + 1).outputs[0]
         return None
 
+    def add(
+        self,
+        op: str,
+        like: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        dtype: Any = None,
+        shape: Sequence[Dim] | None = None,
+        /,
+        *,
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> gs.Variable:
+        """Insert a node as ``node`` does; return its output, of this dtype and shape if known."""
+        tensor = self.node(op, like, inputs, domain=domain, **attrs).outputs[0]
+        tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)
+        return tensor
+
     def node(
         self,
         op: str,
@@ -344,44 +361,3 @@ def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
             b if isinstance(b, int) or a is None else a
             for a, b in zip(kept.shape, gone.shape, strict=True)
         ]
-
-
-PERM = [0, 2, 1, 3]
-"""The permutation from one layout to the other, and back."""
-
-
-def joined_heads(
-    edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
-) -> tuple[gs.Tensor, gs.Tensor]:
-    """Return ``[b, h, s, d]`` transposed, and as ``[b, s, width]``; both still untyped."""
-    turned = edit.node("Transpose", like, [tensor], perm=PERM).outputs[0]
-    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
-    return turned, edit.node("Reshape", like, [turned, target]).outputs[0]
-
-
-def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
-    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; still untyped."""
-    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
-    return edit.node("Reshape", like, [row, target]).outputs[0]
-
-
-def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
-    """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
-
-    ``h`` and ``d`` must be static; the dtype does not change.
-    """
-    batch, heads, length, size = tensor.shape
-    turned, row = joined_heads(edit, tensor, like, heads * size)
-    apart: list[Dim] = [batch, length, heads, size]
-    turned.dtype, turned.shape = tensor.dtype, apart
-    row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
-    return row
-
-
-def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
-    """Make ``node`` return ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype does not change."""
-    batch, length, width = row.shape
-    size = width // heads
-    apart = split_heads(edit, row, node, heads, size)
-    apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
-    edit.become(node, "Transpose", [apart], perm=PERM)

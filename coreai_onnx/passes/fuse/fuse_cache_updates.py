@@ -46,7 +46,7 @@ def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> b
     op_type = bodies.provide_composite(NAME, dtype_of(cache))
     if op_type is None:
         return why("the model's kv_cache_update has another body", node)
-    update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
+    update = edit.add("Transpose", node, [node.inputs[2]], perm=_BACK)
     _learn_shape(update, node.inputs[2])
     edit.remove(node)
     edit.become(after, op_type, [cache, update, position], domain=STANDARD_DOMAIN, version=1)

@@ -102,6 +102,13 @@ def _write(
     if bias is None:
         edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)
         return
-    product = edit.node(op_type, node, inputs, domain=STANDARD_DOMAIN, **attributes).outputs[0]
-    product.dtype, product.shape = node.outputs[0].dtype, node.outputs[0].shape
+    product = edit.add(
+        op_type,
+        node,
+        inputs,
+        node.outputs[0].dtype,
+        node.outputs[0].shape,
+        domain=STANDARD_DOMAIN,
+        **attributes,
+    )
     edit.become(node, "Add", [product, bias])

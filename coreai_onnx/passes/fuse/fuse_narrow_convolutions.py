@@ -218,9 +218,9 @@ class _Writer:
     def _zeros(self, x: gs.Tensor, length: int) -> gs.Tensor | None:
         if length == 0:
             return None
-        batch = self._edit.node("Shape", self._node, [x], start=0, end=1).outputs[0]
+        batch = self._edit.add("Shape", self._node, [x], start=0, end=1)
         rest = self._ints([length, self._windows.channels])
-        dims = self._edit.node("Concat", self._node, [batch, rest], axis=0).outputs[0]
+        dims = self._edit.add("Concat", self._node, [batch, rest], axis=0)
         shape = [self._windows.batch, length, self._windows.channels]
         zero = gs.Constant("zero", np.zeros(1, self._dtype))
         return self._made("ConstantOfShape", [dims], shape, value=zero)
@@ -249,6 +249,5 @@ class _Writer:
         self, op: str, inputs: Sequence[gs.Tensor], shape: Sequence[Dim], **attributes: Any
     ) -> gs.Tensor:
         """Return the result of a new node, in the dtype of the convolution."""
-        tensor = self._edit.node(op, self._node, inputs, **attributes).outputs[0]
-        tensor.dtype, tensor.shape = self._dtype, list(shape)
+        tensor = self._edit.add(op, self._node, inputs, self._dtype, list(shape), **attributes)
         return tensor

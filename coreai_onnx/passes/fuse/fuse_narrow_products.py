@@ -96,12 +96,11 @@ def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], ax
         edit.become(node, op_type, factors, domain=STANDARD_DOMAIN, **attributes)
         output.dtype = factors[0].dtype  # the Casts that read it have no effect now
         return
-    product = edit.node(op_type, node, factors, domain=STANDARD_DOMAIN, **attributes).outputs[0]
+    product = edit.add(op_type, node, factors, domain=STANDARD_DOMAIN, **attributes)
     shape = [*factors[0].shape[:-1], factors[1].shape[1 - axis]]
     product.dtype, product.shape = factors[0].dtype, shape
     if dtype_of(product) == _FLOAT16:
         edit.become(node, "Add", [product, bias])
         return
-    wide = edit.node("Cast", node, [product], to=_FLOAT).outputs[0]
-    wide.dtype, wide.shape = np.dtype(np.float32), shape
+    wide = edit.add("Cast", node, [product], np.dtype(np.float32), shape, to=_FLOAT)
     edit.become(node, "Add", [wide, bias])

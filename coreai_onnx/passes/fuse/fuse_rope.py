@@ -121,11 +121,9 @@ class _Halves:
         known = [tensor for tensor in inputs if tensor is not None]
         if len(known) < len(inputs):
             return None
-        made = self._edit.node(node.op, node, known, **node.attrs)
-        half = made.outputs[0]
         whole = node.outputs[0]
-        half.dtype, half.shape = whole.dtype, [*whole.shape[:-1], whole.shape[-1] // 2]
-        return half
+        shape = [*whole.shape[:-1], whole.shape[-1] // 2]
+        return self._edit.add(node.op, node, known, whole.dtype, shape, **node.attrs)
 
 
 class _Rows:
@@ -151,7 +149,7 @@ class _Rows:
 
     def _repeated(self, half: gs.Tensor, size: gs.Tensor, batch: Dim, like: gs.Node) -> gs.Tensor:
         ones = self._edit.constant(f"{half.name}_ones", np.ones(3, np.int64))
-        rows = self._edit.node("Concat", like, [size, ones], axis=0).outputs[0]
+        rows = self._edit.add("Concat", like, [size, ones], axis=0)
         if dtype_of(half) != BFLOAT16:
             return self._made("Expand", like, [half, rows], half.dtype, batch)
         # onnxruntime has no Expand of bfloat16
@@ -163,8 +161,7 @@ class _Rows:
         self, op: str, like: gs.Node, inputs: list[gs.Tensor], dtype: np.dtype[Any], batch: Dim
     ) -> gs.Tensor:
         attrs: dict[str, Any] = {"to": int(ir.DataType.from_numpy(dtype))} if op == "Cast" else {}
-        tensor = self._edit.node(op, like, inputs, **attrs).outputs[0]
-        tensor.dtype, tensor.shape = dtype, [batch, *inputs[0].shape[1:]]
+        tensor = self._edit.add(op, like, inputs, dtype, [batch, *inputs[0].shape[1:]], **attrs)
         return tensor
 
 

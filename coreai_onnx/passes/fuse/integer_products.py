@@ -74,23 +74,29 @@ def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized
     steps, scale, zero = _parameters(values)
     view = made_by(node.inputs[0], "Reshape")
     if view is not None:
-        steps = edit.node("Reshape", node, [steps, view.inputs[1]], **view.attrs).outputs[0]
+        steps = edit.add("Reshape", node, [steps, view.inputs[1]], **view.attrs)
     matrix = weight.steps
     if attribute_of(node, "transB", 0):
         # MatMulInteger has no transB; pretranspose_weights stores the transposed integers in the
         # next round.
-        matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]
-        matrix.dtype, matrix.shape = weight.steps.dtype, list(reversed(weight.steps.shape))
+        matrix = edit.add(
+            "Transpose",
+            node,
+            [matrix],
+            weight.steps.dtype,
+            list(reversed(weight.steps.shape)),
+            perm=[1, 0],
+        )
     inputs = [steps, matrix, zero or gs.Variable.empty()]
     inputs += [] if weight.zero is None or is_zero(weight.zero) else [weight.zero]
-    sums = edit.node("MatMulInteger", node, inputs).outputs[0]
-    floats = edit.node("Cast", node, [sums], to=onnx.TensorProto.FLOAT).outputs[0]
-    scales = edit.node("Mul", node, [scale, weight.scale]).outputs[0]
+    sums = edit.add("MatMulInteger", node, inputs)
+    floats = edit.add("Cast", node, [sums], to=onnx.TensorProto.FLOAT)
+    scales = edit.add("Mul", node, [scale, weight.scale])
     bias = input_of(node, 2)
     if bias is None:
         edit.become(node, "Mul", [floats, scales])
         return
-    product = edit.node("Mul", node, [floats, scales]).outputs[0]
+    product = edit.add("Mul", node, [floats, scales])
     edit.become(node, "Add", [product, bias])
 
 

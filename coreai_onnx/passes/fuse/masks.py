@@ -59,8 +59,7 @@ def _replaced(edit: Edit, node: gs.Node, other: gs.Tensor) -> bool:
     if not all(isinstance(dim, int) or (dim is not None and dim in named) for dim in shape):
         return False  # before a node is created, which would be dead
     sizes = [size for dim in shape if (size := edit.size(dim, node)) is not None]
-    vector = edit.node("Concat", node, sizes, axis=0).outputs[0]
-    vector.dtype, vector.shape = np.dtype(np.int64), [len(shape)]
+    vector = edit.add("Concat", node, sizes, np.dtype(np.int64), [len(shape)], axis=0)
     edit.become(node, "Expand", [other, vector])
     return True
 

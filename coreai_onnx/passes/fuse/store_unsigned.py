@@ -163,9 +163,8 @@ def _moved(
             weights[id(tensor)] = unsigned(edit, reader, tensor)
         else:
             source = _moved(edit, reader, moved.inputs[0], weights)
-            (result,) = edit.node(
-                moved.op, reader, [source, *moved.inputs[1:]], **moved.attrs
-            ).outputs
-            result.dtype, result.shape = np.uint8, tensor.shape
-            weights[id(tensor)] = result
+            inputs = [source, *moved.inputs[1:]]
+            weights[id(tensor)] = edit.add(
+                moved.op, reader, inputs, np.uint8, tensor.shape, **moved.attrs
+            )
     return weights[id(tensor)]

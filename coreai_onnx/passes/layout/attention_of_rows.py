@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.analysis.attention_bodies import NAME, PERM, joined_heads, split_heads
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
-from coreai_onnx.passes.engine.edit import PERM, Edit, joined_heads, set_input, split_heads
+from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     input_of,
@@ -127,8 +127,8 @@ def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) 
     inputs, attrs = list(end.inputs), dict(end.attrs)
     if end is not attention and len(graph.inputs) > _MASK:  # [b, 1, s, 1]: a row has a key
         axis = edit.constant("heads", np.array([1], np.int64))
-        inputs[0] = edit.node("Squeeze", end, [inputs[0], axis]).outputs[0]
-    row = edit.node(end.op, end, inputs, **attrs).outputs[0]
+        inputs[0] = edit.add("Squeeze", end, [inputs[0], axis])
+    row = edit.add(end.op, end, inputs, **attrs)
     apart = split_heads(edit, row, end, heads.queries, heads.value_dim)
     edit.become(end, "Transpose", [apart], perm=PERM)
     edit.finish()

@@ -116,26 +116,25 @@ def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
     form = steps.form(shape)
     if form is None:
         return False
-    values = edit.node("Cast", node, [given], to=onnx.TensorProto.FLOAT).outputs[0]
-    _describe(values, given.shape)
+    values = edit.add("Cast", node, [given], _FLOAT, given.shape, to=onnx.TensorProto.FLOAT)
     if steps.block:
         values = _reshaped(edit, node, values, steps.groups(shape or ()))
     if len(node.inputs) > 2 and not is_zero(node.inputs[2]):
         zero = _number(edit, node, node.inputs[2], form)
-        values = _result(edit, node, "Sub", values, zero)
+        values = edit.add("Sub", node, [values, zero], _FLOAT, values.shape)
     factor = _number(edit, node, scale, form)
     wanted = attribute_of(node, "output_dtype", 0) or dtype_of(scale)
     is_float = wanted in (_FLOAT, onnx.TensorProto.FLOAT)
     if is_float and not steps.block:
         edit.become(node, "Mul", [values, factor])
         return True
-    values = _result(edit, node, "Mul", values, factor)
+    values = edit.add("Mul", node, [values, factor], _FLOAT, values.shape)
     if steps.block:
         target = edit.constant(f"{node.outputs[0].name}_shape", np.array(shape, np.int64))
         if is_float:
             edit.become(node, "Reshape", [values, target])
             return True
-        values = edit.node("Reshape", node, [values, target]).outputs[0]
+        values = edit.add("Reshape", node, [values, target])
     to = wanted if isinstance(wanted, int) else onnx.helper.np_dtype_to_tensor_dtype(wanted)
     edit.become(node, "Cast", [values], to=to)
     return True
@@ -150,22 +149,11 @@ def _number(edit: Edit, node: gs.Node, part: gs.Tensor, form: Sequence[int]) -> 
         values = known.astype(_FLOAT).reshape(form)
         return edit.constant(f"{part.name}_{node.outputs[0].name}", values)
     if dtype_of(part) != _FLOAT:
-        part = edit.node("Cast", node, [part], to=onnx.TensorProto.FLOAT).outputs[0]
+        part = edit.add("Cast", node, [part], to=onnx.TensorProto.FLOAT)
     return _reshaped(edit, node, part, form) if form else part
 
 
 def _reshaped(edit: Edit, node: gs.Node, value: gs.Tensor, form: Sequence[int]) -> gs.Variable:
     target = edit.constant(f"{value.name}_shape", np.array(form, np.int64))
-    result = edit.node("Reshape", node, [value, target]).outputs[0]
-    _describe(result, form if -1 not in form else None)
-    return result
-
-
-def _result(edit: Edit, node: gs.Node, op: str, values: gs.Tensor, other: gs.Tensor) -> gs.Variable:
-    result = edit.node(op, node, [values, other]).outputs[0]
-    _describe(result, values.shape)
-    return result
-
-
-def _describe(tensor: gs.Tensor, shape: Sequence[int | str] | None) -> None:
-    tensor.dtype, tensor.shape = _FLOAT, None if shape is None else list(shape)
+    shape = None if -1 in form else form
+    return edit.add("Reshape", node, [value, target], _FLOAT, shape)

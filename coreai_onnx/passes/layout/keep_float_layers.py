@@ -39,10 +39,10 @@ def keep_float_layers(edit: Edit, node: gs.Node, why: Why) -> bool:
         return False
     if not _is_quantized(node.outputs[0]):
         return why("the result is not quantized", node)
-    inner = edit.node(node.op, node, list(node.inputs), domain=node.domain, **node.attrs)
-    (result,) = inner.outputs
-    result.dtype, result.shape = node.outputs[0].dtype, node.outputs[0].shape
-    edit.become(node, "LeakyRelu", [result], alpha=1.0)
+    (result,), inputs = node.outputs, list(node.inputs)
+    dtype, shape = result.dtype, result.shape
+    inner = edit.add(node.op, node, inputs, dtype, shape, domain=node.domain, **node.attrs)
+    edit.become(node, "LeakyRelu", [inner], alpha=1.0)
     return True
 
 

@@ -59,10 +59,9 @@ def pretranspose_integers(edit: Edit, node: gs.Node, why: Why) -> bool:
         return False
     if len(weight.steps.outputs) > 1:
         return why("something else reads the integers", node)
-    turned = edit.node("Transpose", node, [weight.steps], perm=[1, 0])
-    turned.outputs[0].dtype = weight.steps.dtype
-    turned.outputs[0].shape = list(reversed(weight.steps.shape))
+    dtype, shape = weight.steps.dtype, list(reversed(weight.steps.shape))
+    turned = edit.add("Transpose", node, [weight.steps], dtype, shape, perm=[1, 0])
     zeros = [] if weight.zero is None else [weight.zero]
     axis: dict[str, Any] = {} if weight.axis is None else {"axis": 1 - weight.axis}
-    edit.become(node, "DequantizeLinear", [turned.outputs[0], weight.scale, *zeros], **axis)
+    edit.become(node, "DequantizeLinear", [turned, weight.scale, *zeros], **axis)
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.passes.analysis.attention_bodies import PERM
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import attribute_of, is_standard, rank_of, shape_of
@@ -45,7 +46,7 @@ def _laid_out(edit: Edit, tensor: gs.Tensor) -> _Part | None:
     heads, size = after[2:]
     if after[:2] != before[:2] or not isinstance(heads, int) or not isinstance(size, int):
         return None
-    if attribute_of(transpose, "perm", None) != [0, 2, 1, 3] or before[2] != heads * size:
+    if attribute_of(transpose, "perm", None) != PERM or before[2] != heads * size:
         return None
     return heads, size, reshape, transpose
 
@@ -64,12 +65,10 @@ def _move(edit: Edit, split: gs.Node, parts: list[_Part]) -> None:
     assert shape is not None  # its rank is 3
     name = split.outputs[0].name
     target = edit.constant(f"{name}_heads", np.array([0, 0, sum(heads), size], np.int64))
-    reshape = edit.node("Reshape", split, [source, target])
-    rows = reshape.outputs[0]
-    rows.dtype, rows.shape = source.dtype, [*shape[:2], sum(heads), size]
-    transpose = edit.node("Transpose", split, [rows], perm=[0, 2, 1, 3])
-    columns = transpose.outputs[0]
-    columns.dtype, columns.shape = source.dtype, [shape[0], sum(heads), shape[1], size]
+    dtype, wide = source.dtype, [*shape[:2], sum(heads), size]
+    rows = edit.add("Reshape", split, [source, target], dtype, wide)
+    turned = [wide[axis] for axis in PERM]
+    columns = edit.add("Transpose", split, [rows], dtype, turned, perm=PERM)
     sizes = edit.constant(f"{name}_head_counts", np.array(heads, np.int64))
     edit.node("Split", split, [columns, sizes], outputs=results, axis=1)
     edit.remove(split)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,8 +81,8 @@ def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
     # Equal ranks avoid the defect; MatMul broadcasts leading dims of 1.
     lower, missing = int(ranks[0] > ranks[1]), abs(ranks[0] - ranks[1])
     axes = edit.constant("axes", np.arange(missing, dtype=np.int64))
-    wide = edit.node("Unsqueeze", node, [node.inputs[lower], axes]).outputs[0]
-    _describe(wide, node.inputs[lower].dtype, [1] * missing + shapes[lower])
+    operand, shape = node.inputs[lower], [1] * missing + shapes[lower]
+    wide = edit.add("Unsqueeze", node, [operand, axes], operand.dtype, shape)
     set_input(node, lower, wide)
     return True
 
@@ -93,17 +92,12 @@ def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> 
     operand, source, result = node.inputs[0], transpose.inputs[0], node.outputs[0]
     cast = made_by(operand, "Cast")
     if cast is not None:
-        source = edit.node("Cast", node, [source], **cast.attrs).outputs[0]
-        _describe(source, operand.dtype, shape_of(transpose.inputs[0]))
-    product = edit.node("MatMul", node, [source, node.inputs[1]]).outputs[0]
+        dtype, shape = operand.dtype, shape_of(source)
+        source = edit.add("Cast", node, [source], dtype, shape, **cast.attrs)
     shape = shape_of(result)
     order = None if shape is None else [shape[perm.index(axis)] for axis in range(len(perm))]
-    _describe(product, result.dtype, order)
+    product = edit.add("MatMul", node, [source, node.inputs[1]], result.dtype, order)
     edit.become(node, "Transpose", [product], perm=perm)
-
-
-def _describe(tensor: gs.Tensor, dtype: Any, shape: Sequence[Any] | None) -> None:
-    tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)
 
 
 @rewrites("Transpose")
@@ -177,9 +171,7 @@ def _separate(edit: Edit, node: gs.Node) -> None:
     source, result = node.inputs[0], node.outputs[0]
     perm = [0, *(axis + 1 for axis in node.attrs["perm"])]
     first = edit.constant("first_axis", np.zeros(1, dtype=np.int64))
-    wide = edit.node("Unsqueeze", node, [source, first]).outputs[0]
-    turned = edit.node("Transpose", node, [wide], perm=perm).outputs[0]
-    for tensor, plain in ((wide, source), (turned, result)):
-        shape = shape_of(plain)
-        tensor.dtype, tensor.shape = plain.dtype, None if shape is None else [1, *shape]
+    before, after = ((1, *(shape_of(t) or ())) if shape_of(t) else None for t in (source, result))
+    wide = edit.add("Unsqueeze", node, [source, first], source.dtype, before)
+    turned = edit.add("Transpose", node, [wide], result.dtype, after, perm=perm)
     edit.become(node, "Squeeze", [turned, first])

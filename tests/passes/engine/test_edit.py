@@ -13,7 +13,8 @@ import pytest
 
 from coreai_onnx import passes
 from coreai_onnx.passes import close_model, open_model
-from coreai_onnx.passes.engine.edit import Edit, become_heads, rewrites, set_input, side_by_side
+from coreai_onnx.passes.analysis.attention_bodies import become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.integrity import check, interface_of
 from coreai_onnx.passes.engine.why import Why
 from tests.passes.rewriting import parse, rewrite, shown
