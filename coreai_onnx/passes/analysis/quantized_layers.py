@@ -171,4 +171,8 @@ def obstacle(node: gs.Node, outputs: int, dtype: np.dtype[Any] = _FLOAT32) -> st
     if any(attribute_of(node, name, value) != value for name, value in plain.items()):
         return "the product is scaled or transposed"
     bias = input_of(node, 2)
-    return "" if bias is None or shape_of(bias) == (outputs,) else "the bias is no row"
+    return (
+        ""
+        if bias is None or shape_of(bias) == (outputs,)
+        else "the bias must be a row with one value per output"
+    )

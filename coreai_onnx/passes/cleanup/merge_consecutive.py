@@ -39,7 +39,7 @@ def merge_casts(_: Edit, node: gs.Node, why: Why) -> bool:
     if source is None:
         return why("a dtype is not known", node)
     if not _keeps_values(source, ir.DataType(between).numpy(), ir.DataType(last).numpy()):
-        return why("the cast between may lose something", node)
+        return why("the dtype between the casts may lose something", node)
     set_input(node, 0, inner.inputs[0])
     return True
 
@@ -203,7 +203,7 @@ def _through(edit: Edit, node: gs.Node, outer: list[int], why: Why) -> bool:
         return False
     result = middle.outputs[0]
     if len(result.outputs) != 1 or edit.is_output(result) or not edit.holds(middle):
-        return why("something else reads what is between two transposes", node)
+        return why("something else reads the value between two transposes", node)
     if edit.is_output(node.outputs[0]):
         return why("it names a graph output", node)
     for index, maker in operands:

@@ -173,7 +173,7 @@ def _keeps_all(node: gs.Node, why: Why) -> bool:
     if any(step != 1 for step in steps):
         return False
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        return why("starts, ends, axes and steps are not of one length", node)
+        return why("starts, ends, axes and steps must have the same length", node)
     shape = shape_of(node.inputs[0])
     for start, end, axis in zip(starts, ends, axes, strict=True):
         dim: Dim = None

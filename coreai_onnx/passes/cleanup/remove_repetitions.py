@@ -36,7 +36,7 @@ def remove_broadcast_expands(_: Edit, node: gs.Node, why: Why) -> int:
         if node.op == "Expand":
             shapes.append(_target(node))
         if result is None or _broadcast(shapes) != result:
-            why("the shape may be another one without it", node)
+            why("the shape may change without the Expand", node)
             continue
         set_input(node, index, expand.inputs[0])
         count += 1

@@ -44,7 +44,7 @@ def gathers_of_one_row(edit: Edit, node: gs.Node, why: Why) -> bool:
     if index is None or not node.inputs[1].shape or not -rows <= index < rows:
         return False
     if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
-        return why("it is not only added to tensors of its shape", node)
+        return why("the rows must only be added to tensors of their shape", node)
     # After all other conditions, since this loads the table.
     values = constant_of(table, at_most=_LARGEST)
     if values is None or edit.is_output(node.outputs[0]):
@@ -103,12 +103,12 @@ def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] 
         return None
     lengths = [one.dims[axis] for one, axis in zip(found, used, strict=True)]
     if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(found)]]:
-        why("the positions may not be all of the axis", node)
+        why("the positions may not cover the axis", node)
         return None
     shape = shape_of(node.outputs[0])
     free = [axis for axis in range(rank) if axis not in used]
     if shape is None or any(shape[axis] != 1 for axis in free):
-        why("the result repeats what is gathered", node)
+        why("the result repeats the gathered elements", node)
         return None
     return free
 

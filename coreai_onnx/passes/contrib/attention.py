@@ -92,7 +92,7 @@ def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
             continue
         if is_open and grouped and not open_groups:
             since = contrib_since("GroupQueryAttention", {"causal": 0})
-            why(f"groups of heads that are not causal need onnxruntime {text_of(since)}", node)
+            why(f"grouped heads that are not causal need onnxruntime {text_of(since)}", node)
             continue
         writer.write(node, shapes, is_causal=causal, rotates=causal or open_groups)
         count += 1
@@ -126,7 +126,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     if (grouped or causal) and shapes.queries != shapes.keys:
         return "there may be more keys than queries"
     if grouped and shapes.head_dim != shapes.value_dim:
-        return "values have another size than keys"
+        return "values must have the size of the keys"
     if grouped and shapes.head_dim % 8:
         return "head_dim must be a multiple of 8"
     mask = input_of(node, 3)
@@ -134,7 +134,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
         return ""
     dims = shape_of(mask)
     if dims is None or len(dims) != 4 or dims[1] != 1:
-        return "the mask is not one for all heads"
+        return "the mask must be the same for all heads"
     if dims[2:] != (shapes.queries, shapes.keys) or dims[0] not in (1, shapes.batch):
         return "the mask must have a row for each query and a column for each key"
     return ""

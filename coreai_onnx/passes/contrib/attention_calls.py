@@ -64,7 +64,7 @@ def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     if not all(isinstance(size, int) for size in sizes):
         return why("heads and their sizes are not known", node)
     if not query[2] == new_keys[2] == new_values[2]:
-        return why("there are not as many new keys as queries", node)
+        return why("there must be as many new keys as queries", node)
     if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
         return why("the dtype is not float32", node)
     if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):

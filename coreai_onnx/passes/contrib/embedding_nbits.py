@@ -39,13 +39,13 @@ def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     bits, group = attribute_of(node, "bits", 4), attribute_of(node, "group_size", 32)
     zeros = input_of(node, 3)
     if input_of(node, 4) is not None:
-        return why("the op has no palette", node)
+        return why("the op does not support palettes", node)
     if bits not in _BITS:
-        return why(f"the op has no {bits}-bit codes", node)
+        return why(f"the op does not support {bits}-bit codes", node)
     if group < _SMALLEST_BLOCK or group & (group - 1):
-        return why("the op has no blocks of that size", node)
+        return why("the op does not support this block size", node)
     if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
-        return why("the op has no such dtype", node)
+        return why("the op does not support these dtypes", node)
     if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
         return why(reason, node)
     inputs = [codes_in_rows(edit, node, codes), indices, scales]

@@ -138,11 +138,11 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     if len(shape_of(node.inputs[0]) or ()) < 2:
         return why("the input is not known to be a matrix", node)
     if input_of(node, 4) is not None:
-        return why("the op has no palette", node)
+        return why("the op does not support palettes", node)
     if bits not in (_ROUNDED_BITS if is_rounded else _PLAIN_BITS):
         return why(f"onnxruntime dequantizes {bits}-bit weights at each run", node)
     if group not in BLOCKS:
-        return why("onnxruntime has no blocks of that size", node)
+        return why("onnxruntime does not support this block size", node)
     if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
         return why(reason, node)
     outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)

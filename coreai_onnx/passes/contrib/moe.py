@@ -116,11 +116,11 @@ def expert_block(
     split = _halves(gate)
     up = None if split is None else maker(behind_views(split.inputs[0]))
     if up is None or composite(up, name) is None:
-        why("gates and ups are not one product", total)
+        why("gate and up must be one product", total)
         return None
     # onnxruntime's ops select the experts once, for both products.
     if not is_plain(up) or not is_plain(down) or up.inputs[_INDICES] is not down.inputs[_INDICES]:
-        why("the products are not of one matrix per token and expert", total)
+        why("the products must have one matrix per token and expert", total)
         return None
     return ExpertBlock(total, up, down, weights)
 
@@ -232,7 +232,7 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     if sizes is None or not block.chosen or block.count is None:
         return why("the sizes are not known", node)
     if not block.is_laid_out(*sizes):
-        return why("the products are not of one matrix per token and expert", node)
+        return why("the products must have one matrix per token and expert", node)
     # Blocks that share experts share the rearranged weight too.
     if id(up) not in interleaved:
         name = context_of(edit.graph).names.claim(f"{up.name}.in_turns")

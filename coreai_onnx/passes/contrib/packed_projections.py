@@ -76,9 +76,9 @@ def contrib_packed_projections(edit: Edit, node: gs.Node, why: Why) -> bool:
     layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
     known = [layer for layer in layers if layer is not None]
     if len(known) < len(layers):
-        return why("not all of them are products that nothing else reads", node)
+        return why("queries, keys and values must be products without other readers", node)
     if not all(known[0].fits(layer) for layer in known[1:]):
-        return why("the products are not of one kind and of one input", node)
+        return why("the products must have the same operator and input", node)
     _pack(edit, node, known)
     return True
 

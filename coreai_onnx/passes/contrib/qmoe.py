@@ -101,7 +101,7 @@ def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 
 def _is_plain(call: gs.Node) -> bool:
-    """Whether codes are numbers; the op has no palette."""
+    """Whether codes are numbers; the op does not support palettes."""
     return input_of(call, 5) is None
 
 
@@ -114,9 +114,9 @@ def _weight(call: gs.Node) -> _Weight | str:
     group = int(attribute_of(call, "group_size", 32))
     rounding = int(attribute_of(call, "activation_bits", 0))
     if (bits, rounding) not in _LEVELS:
-        return f"onnxruntime has no exact product of {bits}-bit experts"
+        return f"onnxruntime has no exact product with {bits}-bit experts"
     if group not in BLOCKS:
-        return "onnxruntime has no blocks of that size"
+        return "onnxruntime does not support this block size"
     zeros, columns = None if given is None else constant_of(given), int(codes.shape[2]) * group
     if bits == _TWO and group != _EXACT_GROUP and columns % _ROUNDED_ROWS == 0:
         return f"onnxruntime rounds the activations of 2-bit rows of {columns} values"
@@ -136,7 +136,7 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     if not found.chosen or up.shape != (experts, 2 * hidden, lanes):
         return "the sizes are not known"
     if not found.is_laid_out(lanes, hidden):
-        return "the products are not of one matrix per token and expert"
+        return "the products must have one matrix per token and expert"
     # The tables have one place for each expert, and TopK never selects an expert twice.
     top = maker(found.experts)
     if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:

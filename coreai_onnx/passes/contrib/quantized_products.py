@@ -52,16 +52,16 @@ def contrib_matmul_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
 def _packing(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
     """Return the layout of a weight with input features on ``axis``, or why there is none."""
     if weight.axis != axis:
-        return "the blocks do not go along the inputs"
+        return "blocks must lie along the input features"
     inputs, outputs = weight.shape[axis], weight.shape[1 - axis]
     sizes = (size for size in BLOCKS if weight.block % size == 0)
     block = next(sizes, None)
     # A shorter last block cannot be split into the smaller blocks evenly.
     if block is None or (block != weight.block and inputs % weight.block):
-        return "onnxruntime has no blocks of that size"
+        return "onnxruntime does not support this block size"
     limits = weight.limits()
     if limits is None:
-        return "the weight is not the same in every runtime"
+        return "the weight may differ between runtimes"
     low, high = limits
     if high - low >= _STEPS:
         return "the weight needs more than 4 bits"  # onnxruntime dequantizes those at each run

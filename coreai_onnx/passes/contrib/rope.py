@@ -33,7 +33,7 @@ def contrib_rope(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     pair = edit.once(Tables, edit).of(node)
     if pair is None:
-        return why("each row of the batch has angles of its own", node)
+        return why("the angles may differ within the batch", node)
     start = edit.constant(f"{node.outputs[0].name}_start", np.zeros(1, np.int64))
     inputs = [node.inputs[0], start, *pair]
     edit.become(node, "RotaryEmbedding", inputs, domain=CONTRIB_DOMAIN)

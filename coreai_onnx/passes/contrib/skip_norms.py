@@ -31,10 +31,10 @@ def contrib_skip_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     if shape is None or len(shape) not in (2, 3) or shape != shape_of(node.inputs[1]):
         return why("the terms are not known to have two or three dims", node)
     if attribute_of(node, "axes", None) != [-1] or len(node.inputs) < 3:
-        return why("it is not scaled along the last axis alone", node)
+        return why("the norm must be of the last axis, with a scale", node)
     for tensor in node.inputs[2:]:
         if dtype not in _DTYPES or dtype_of(tensor) != dtype or shape_of(tensor) != shape[-1:]:
-            return why("scale or bias has another dtype or size", node)
+            return why("scale and bias must have the dtype and the last dim of the input", node)
     outputs = list(node.outputs)
     op, inputs = _OPS[node.op.partition(".")[0]], list(node.inputs)
     edit.become(node, op, inputs, domain=CONTRIB_DOMAIN, epsilon=node.attrs["eps"])

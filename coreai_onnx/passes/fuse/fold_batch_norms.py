@@ -35,7 +35,7 @@ def fold_batch_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
         return why("weights or statistics are computed", node)
     channels = list(conv.inputs[1].shape[:1])
     if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
-        return why("statistics are not one number for each channel", node)
+        return why("statistics must have one value per channel", node)
     # The file would have the weight twice, scaled and as it is.
     if len(conv.inputs[1].outputs) > 1:
         return why("something else reads the weight", node)

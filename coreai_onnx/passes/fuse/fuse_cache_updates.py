@@ -42,7 +42,7 @@ def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> b
         return False
     position = _position(node.inputs[1], positions, edit)
     if position is None:
-        return why("the places may not follow each other", node)
+        return why("the positions may not be consecutive", node)
     op_type = bodies.provide_composite(NAME, dtype_of(cache))
     if op_type is None:
         return why("the model's kv_cache_update has another body", node)

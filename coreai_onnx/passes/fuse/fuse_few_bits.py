@@ -60,13 +60,13 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 def _codes(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
     """Return the codes of a weight with input features on ``axis``, or why there are none."""
     if weight.axis != axis:
-        return "the groups do not go along the inputs"
+        return "groups must lie along the input features"
     inputs, outputs = weight.shape[axis], weight.shape[1 - axis]
     if inputs % weight.block:
         return "the last group of a row is shorter"
     limits = weight.limits()
     if limits is None:
-        return "the weight is not the same in every runtime"
+        return "the weight may differ between runtimes"
     low, high = limits
     # The fewest bits come first, for the smallest file.
     for bits in sorted(CODE_BITS):

@@ -63,7 +63,7 @@ def add_to_conv_bias(edit: Edit, node: gs.Node, why: Why) -> bool:
         if conv is None or not isinstance(constant, gs.Constant):
             continue
         if not _is_per_channel(conv, constant):
-            why("the constant is not one per channel", node)
+            why("the constant must have one value per channel", node)
             continue
         if len(tensor.outputs) > 1 or edit.is_output(tensor) or not edit.holds(conv):
             why("something else reads the convolution", node)

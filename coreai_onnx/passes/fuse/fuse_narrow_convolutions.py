@@ -90,7 +90,7 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
     if windows is None:
         return why("the sizes are not known, or the convolution is grouped or dilated", node)
     if not isinstance(conv.inputs[1], gs.Constant) or _readers(conv.inputs[1]) > 1:
-        return why("the weight is no constant, or something else reads it", node)
+        return why("the weight must be a constant that nothing else reads", node)
     if not windows.are_patches and not windows.are_slices:
         return why(
             "the windows are neither patches nor those of a sequence with many channels", node

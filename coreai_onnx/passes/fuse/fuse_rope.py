@@ -55,7 +55,7 @@ def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if shape is None or table is None or table != other or len(shape) != 4 or len(table) != 4:
         return why("input, cosines and sines must have four axes", node)
     if table[1] != 1 or table[0] not in (1, shape[0]) or table[2:] != shape[2:] or None in table:
-        return why("the cosines are not [1 or batch, 1, length, lanes]", node)
+        return why("cosines must have the shape [1 or batch, 1, length, lanes]", node)
     cos, sin = map(halves.of, tables)
     if cos is None or sin is None:
         return why("the cosines of both halves may differ", node)

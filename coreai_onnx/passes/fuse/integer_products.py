@@ -47,7 +47,7 @@ def integer_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     if values.axis is not None or dtype_of(values.steps) != np.uint8:
         return why("the activations are not uint8 with one scale", node)
     if not _has_scales_of_columns(node, weight):
-        return why("the scales of the weight are not those of its columns", node)
+        return why("the weight must have one scale, or one per column", node)
     _rewrite(edit, node, values, weight)
     return True
 

@@ -43,7 +43,7 @@ def remove_known_conditions(edit: Edit, node: gs.Node, why: Why) -> bool:
         known = positions.of(condition)
         if isinstance(known, AffineTensor) and known.splat == 1:
             replaced = _replaced(edit, node, other)
-            return replaced or why("the other mask may have to be repeated", node)
+            return replaced or why("the other mask may have to be expanded", node)
     return False
 
 
@@ -140,7 +140,7 @@ def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     if queries is None or keys is None:
         return why("the lengths are not known", node)
     if not is_causal(known, queries, keys):
-        return why("the mask is of positions, but not causal", node)
+        return why("the mask depends on positions, but is not causal", node)
     if queries != keys:
         return why("there may be more keys than queries", node)
     if bodies.opset < 23:

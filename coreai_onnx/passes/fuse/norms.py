@@ -49,7 +49,7 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
         return why(f"scale must have the size of the last axis, {size}, got {actual}", node)
     narrow = None if dtype is None else in_dtype(edit, scale, dtype)
     if narrow is None:
-        return why("the scale has another dtype than the input", node)
+        return why("scale must have the dtype of the input", node)
     op_type = bodies.provide_composite("rms_norm", dtype)
     if op_type is None:
         return why("the model's rms_norm has another body", node)

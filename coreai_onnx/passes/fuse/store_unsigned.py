@@ -42,7 +42,7 @@ def unsigned_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
     steps = node.outputs[0]
     # The integers themselves change, so nothing else may read them.
     if edit.is_output(steps) or not all(_restores(r, node, edit) for r in steps.outputs):
-        return why("something else than DequantizeLinear reads the int8 values", node)
+        return why("the int8 values have readers other than DequantizeLinear", node)
     if id(zero) not in shifted:
         shifted[id(zero)] = unsigned(edit, node, zero)
     for user in [node, *steps.outputs]:

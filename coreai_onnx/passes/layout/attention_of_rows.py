@@ -72,11 +72,11 @@ def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
         readers = call.outputs[0].outputs
         # A transpose that does not cancel is a copy that the body did not make before.
         if not readers or any(attribute_of(r, "perm", None) != PERM for r in readers):
-            return "what a call gives is not transposed to rows"
+            return "the result of a call is not transposed to rows"
         mask = input_of(call, _MASK)
         dims = (1, 1) if mask is None else shape_of(mask)
         if dims is None or (mask is not None and len(dims) != 4) or dims[1] != 1:
-            return "the mask of a call is not one for all heads"
+            return "the mask of a call must be the same for all heads"
     return ""
 
 

@@ -26,7 +26,7 @@ def split_after_heads(edit: Edit, node: gs.Node, why: Why) -> bool:
     # One Split by heads needs parts of one head size.
     found = [part for part in parts if part is not None]
     if len(found) < len(parts) or len({part[1] for part in found}) > 1:
-        return why("the parts are not all laid out by heads of one size", node)
+        return why("all parts must be split into heads of the same size", node)
     _move(edit, node, found)
     return True
 

@@ -47,4 +47,4 @@ def test_what_loses_nothing_is_left_out(a: str, b: str, c: str) -> None:
     ],
 )
 def test_what_may_lose_something_stays(a: str, b: str, c: str) -> None:
-    leaves(text(a, b, c), merge_casts, "the cast between may lose something")
+    leaves(text(a, b, c), merge_casts, "the dtype between the casts may lose something")

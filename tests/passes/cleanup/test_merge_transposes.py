@@ -47,7 +47,7 @@ def test_elementwise_ops_do_not_need_them(op: str) -> None:
     ("op", "perm", "more", "reason"),
     [
         ("Neg (t)", "[2, 0, 1]", "", None),  # they do not undo each other
-        ("Neg (t)", "[1, 0, 2]", ", float[b, a, c] u", "something else reads what is between two transposes"),
+        ("Neg (t)", "[1, 0, 2]", ", float[b, a, c] u", "something else reads the value between two transposes"),
         ("Softmax (t)", "[1, 0, 2]", "", None),
         ("Add (t, x)", "[1, 0, 2]", "", None),
     ],

@@ -21,7 +21,7 @@ def test_an_expand_that_makes_the_shape_stays(other: str) -> None:
     leaves(
         TEXT.format(y=other, e="e"),
         remove_broadcast_expands,
-        "the shape may be another one without it",
+        "the shape may change without the Expand",
     )
 
 
@@ -33,5 +33,5 @@ def test_expands_of_expands() -> None:
     leaves(
         text.format("y").replace("{2, 3}", "{1, 3}"),
         remove_broadcast_expands,
-        "the shape may be another one without it",
+        "the shape may change without the Expand",
     )

@@ -37,7 +37,7 @@ def test_a_smaller_mask_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        (text("b, 1, s", out="b, s, t"), "the other mask may have to be repeated"),
+        (text("b, 1, s", out="b, s, t"), "the other mask may have to be expanded"),
         (text("b, s, s").replace("c, zero", "c, one"), None),
         (text("b, s, s").replace("And", "Or"), None),
     ],
@@ -60,5 +60,5 @@ def test_an_output_of_the_graph_keeps_its_name() -> None:
     leaves(
         f"{head}{BODY} y = And (g, m) }}",
         remove_known_conditions,
-        "the other mask may have to be repeated",
+        "the other mask may have to be expanded",
     )

@@ -137,7 +137,7 @@ def test_a_scale_with_more_bits_than_the_norm_stays() -> None:
       q = Sqrt (s)  float[b, 2] n = Div (z, q)  bfloat16[b, 2] c = Cast <to = 16> (n)
       float[b, 2] d = Cast <to = 1> (c)  float[b, 2] t = Mul (w, d)  y = Cast <to = 16> (t)
     }"""
-    leaves(text, fuse_rms_norm, "the scale has another dtype than the input")
+    leaves(text, fuse_rms_norm, "scale must have the dtype of the input")
 
 
 @pytest.mark.parametrize("wide", ["two", "e"])
