@@ -27,9 +27,9 @@ def attention_without_mask(
         word: Its variant.
         causal: Whether query ``i`` attends only to keys up to ``i``.
     """
-    known = bodies.named(NAME)
+    function = bodies.named(NAME)
     # The inputs are queries, keys, values and, if there is one, the mask.
-    masked = known is not None and len(known.inputs) > 3
+    masked = function is not None and len(function.inputs) > 3
     if masked and not bodies.rename(NAME, f"{NAME}.{word}"):
         return None
     dtype = dtype_of(node.inputs[0])

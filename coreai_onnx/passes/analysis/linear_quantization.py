@@ -58,18 +58,18 @@ def dequantized(tensor: gs.Tensor) -> Dequantized | None:
 
 def dequantized_matrix(tensor: gs.Tensor) -> Dequantized | None:
     """Return the parts of a constant matrix that is dequantized from bytes, or None."""
-    found = dequantized(tensor)
-    if found is None or not all(
+    parts = dequantized(tensor)
+    if parts is None or not all(
         part is None or isinstance(part, gs.Constant)
-        for part in (found.steps, found.scale, found.zero)
+        for part in (parts.steps, parts.scale, parts.zero)
     ):
         return None
-    shape = static_shape_of(found.steps)
+    shape = static_shape_of(parts.steps)
     if shape is None or len(shape) != 2:
         return None
-    if found.axis is None:
-        return found
-    return Dequantized(found.steps, found.scale, found.zero, found.axis % 2)
+    if parts.axis is None:
+        return parts
+    return Dequantized(parts.steps, parts.scale, parts.zero, parts.axis % 2)
 
 
 def before_views(tensor: gs.Tensor) -> gs.Tensor:
@@ -98,10 +98,10 @@ def is_zero(zero: gs.Tensor | None) -> bool:
 
 def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
     """Return int8 integers plus 128, as uint8; ``node`` is their first reader."""
-    known = constant_of(part)
-    if known is not None:
+    values = constant_of(part)
+    if values is not None:
         # An int8 plus 128 does not fit into int8, here and in the nodes below.
-        codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
+        codes = (values.astype(np.int16) + HALF_RANGE).astype(np.uint8)
         return edit.constant(f"{part.name}_u8", codes)
     wide = edit.add("Cast", node, [part], to=onnx.TensorProto.INT32)
     shift = edit.constant("shift", np.array(HALF_RANGE, np.int32))

@@ -86,13 +86,13 @@ def steps_of(node: gs.Node) -> Steps | None:
     """Return what a ``DequantizeLinear`` reads; None for another node, and for float8."""
     if not is_standard(node, "DequantizeLinear") or len(node.inputs) < 2:
         return None
-    given, form = node.inputs[0], static_shape_of(node.inputs[1])
-    zero, rank = input_of(node, 2), rank_of(given)
+    integers, form = node.inputs[0], static_shape_of(node.inputs[1])
+    zero, rank = input_of(node, 2), rank_of(integers)
     # ONNX gives both the same dtype, and a body of a function knows only that of its constants.
-    dtype = dtype_of(given) if zero is None else dtype_of(zero)
+    dtype = dtype_of(integers) if zero is None else dtype_of(zero)
     if form is None or dtype is None or not _holds_integers(dtype):
         return None
-    source, _ = before_transposes(given, 0)
+    source, _ = before_transposes(integers, 0)
     is_weight = maker(source) is None
     if form in {(), (1,)}:
         return Steps(dtype, rank, None, 0, is_weight)
@@ -133,10 +133,10 @@ def has_other_bias_scale(product: gs.Node, bias: gs.Tensor) -> bool:
     source, scales = made_by(bias, "DequantizeLinear"), sum_scales(product)
     if source is None or scales is None:
         return False
-    own = constant_of(source.inputs[1])
-    if own is None:
+    unit = constant_of(source.inputs[1])
+    if unit is None:
         return False
-    return not np.allclose(own.reshape(-1).astype(np.float64), scales, rtol=_SAME_SCALE, atol=0)
+    return not np.allclose(unit.reshape(-1).astype(np.float64), scales, rtol=_SAME_SCALE, atol=0)
 
 
 _FLOAT32 = np.dtype(np.float32)

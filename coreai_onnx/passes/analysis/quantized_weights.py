@@ -183,8 +183,8 @@ def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     # The last block of a row may be shorter, so the number of blocks is rounded up.
     if math.prod(form) != -(-shape[axis] // block) * shape[1 - axis]:
         return None
-    given = input_of(node, 2)
-    zeros = np.zeros(form, np.int64) if given is None else _whole(given)
+    zero_points = input_of(node, 2)
+    zeros = np.zeros(form, np.int64) if zero_points is None else _whole(zero_points)
     if zeros is None:
         return None
     zeros = _per_block(zeros, form, shape, axis)
@@ -201,10 +201,10 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
         # As many scales as steps are a product of two matrices, not a quantization.
         if scales is None or form is None or math.prod(form) >= math.prod(full):
             continue
-        found = _centered(centered, full)
-        if found is None:
+        parts = _centered(centered, full)
+        if parts is None:
             continue
-        steps, zeros = found
+        steps, zeros = parts
         return _blocks(steps, scales, zeros, np.broadcast_shapes(form, zeros.shape), full, shape)
     return None
 
@@ -233,13 +233,13 @@ def _blocks(
     # The elements of a block are the last axis of the steps, or the one before it: a view that
     # flattens the blocks keeps them side by side only there.
     if form[-1] == 1 and shape[1] % full[-1] == 0:
-        axis, block, wanted = 1, full[-1], (*full[:-1], 1)
+        axis, block, scales_form = 1, full[-1], (*full[:-1], 1)
     elif form[-2] == 1 and shape[1] == full[-1] and shape[0] % full[-2] == 0:
-        axis, block, wanted = 0, full[-2], (*full[:-2], 1, full[-1])
+        axis, block, scales_form = 0, full[-2], (*full[:-2], 1, full[-1])
     else:
         return None
-    zeros = _per_block(zeros, wanted, shape, axis)
-    return QuantizedWeight(steps, shape, axis, block, scales, zeros, wanted)
+    zeros = _per_block(zeros, scales_form, shape, axis)
+    return QuantizedWeight(steps, shape, axis, block, scales, zeros, scales_form)
 
 
 def _per_block(
@@ -258,10 +258,10 @@ def _centered(
         if is_standard(node, "Cast") and _keeps_steps(node):
             tensor = node.inputs[0]
             continue
-        found = _subtracted(node, math.prod(full)) if _is_signed(tensor) else None
-        if found is None:
+        difference = _subtracted(node, math.prod(full)) if _is_signed(tensor) else None
+        if difference is None:
             break
-        tensor, zero = found
+        tensor, zero = difference
         zeros = zeros + zero
     steps = constant_expression(tensor)
     if steps is None or not _is_whole(dtype_of(tensor)) or static_shape_of(tensor) != full:
@@ -306,8 +306,8 @@ def _is_signed(tensor: gs.Tensor) -> bool:
 
 def _whole(tensor: gs.Tensor) -> np.ndarray | None:
     """Return the values of a constant if all are integers."""
-    found = constant_expression(tensor)
-    values = None if found is None else found.values()
+    expression = constant_expression(tensor)
+    values = None if expression is None else expression.values()
     if values is None:
         return None
     wide = np.asarray(values).astype(np.float64)

@@ -65,15 +65,15 @@ def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     except CannotEvaluateError as error:
         why(str(error), node)
         return None
-    made = sum(result.nbytes for result in results)
-    if made > LIMIT or made > max(read, GROWTH_LIMIT):
+    written = sum(result.nbytes for result in results)
+    if written > LIMIT or written > max(read, GROWTH_LIMIT):
         why("the result is bigger than the limit", node)
         return None
     # Dequantizing a weight when the file is written would undo its quantization.
-    if made > read and any(map(_is_compact, constants)):
+    if written > read and any(map(_is_compact, constants)):
         why("the result stores data in more bits", node)
         return None
-    if made > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
+    if written > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
         why("something else reads the data", node)
         return None
     # numpy makes a contiguous scalar a vector of one element; the reshape restores the scalar.

@@ -127,10 +127,10 @@ def constant_reshapes(edit: Edit, node: gs.Node, why: Why) -> bool:
         return False
     if attribute_of(node, "allowzero", 0) != 0:
         return why("allowzero gives 0 another meaning", node)
-    wanted = analysis.of(node.inputs[1])
-    if wanted is None or wanted.is_scalar:
+    dims = analysis.of(node.inputs[1])
+    if dims is None or dims.is_scalar:
         return why("the target shape is not known", node)
-    target = target_of(shape_of(node.inputs[0]), wanted.items)
+    target = target_of(shape_of(node.inputs[0]), dims.items)
     if target is None:
         return why("too few dims of the target are known", node)
     values = np.array(target, dtype=np.int64)
@@ -219,12 +219,12 @@ def _through(edit: Edit, node: gs.Node, outer: list[int], why: Why) -> bool:
 
 def _operands(middle: gs.Node) -> list[tuple[int, gs.Node]] | None:
     """Return the transposed operands with their input indices; all others must be scalars."""
-    found: list[tuple[int, gs.Node]] = []
+    transposed: list[tuple[int, gs.Node]] = []
     for index, tensor in enumerate(middle.inputs):
         maker = made_by(tensor, "Transpose")
         if maker is not None:
-            found.append((index, maker))
+            transposed.append((index, maker))
         # A constant with axes would have to be transposed as well.
         elif scalar_of(tensor) is None or len(tensor.shape) > 0:
             return None
-    return found or None
+    return transposed or None

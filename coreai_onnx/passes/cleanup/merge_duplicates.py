@@ -84,10 +84,10 @@ def merge_common_subexpressions(edit: Edit, node: gs.Node, why: Why) -> bool:
     # their tensors.
     if attribute_graphs(node) or not _is_pure(node, pure):
         return False
-    known = first.setdefault(_key(node), node)
-    if known is node:
+    earlier = first.setdefault(_key(node), node)
+    if earlier is node:
         return False
-    pairs = _pairs(node, known)
+    pairs = _pairs(node, earlier)
     if (
         not all(edit.can_replace(old, new) for old, new in pairs)
         or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1

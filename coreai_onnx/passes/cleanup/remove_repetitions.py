@@ -53,13 +53,13 @@ def _target(node: gs.Node) -> tuple[Dim, ...] | None:
 
 def _broadcast(shapes: Sequence[tuple[Dim, ...] | None]) -> tuple[Dim, ...] | None:
     """Return the shape that shapes broadcast to; equal names are equal dims."""
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes):
+    present = [shape for shape in shapes if shape is not None]
+    if len(present) < len(shapes):
         return None
-    rank = max(len(shape) for shape in known)
+    rank = max(len(shape) for shape in present)
     result: list[Dim] = []
     for axis in range(rank):
-        dims = {shape[axis - rank + len(shape)] for shape in known if axis >= rank - len(shape)}
+        dims = {shape[axis - rank + len(shape)] for shape in present if axis >= rank - len(shape)}
         wide = dims - {1}
         # Two names may be different sizes at run time, one of them 1.
         if None in wide or len(wide) > 1:
@@ -78,13 +78,13 @@ def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:
     if not isinstance(graph, gs.Function) or bodies is None:
         return 0
     shapes = [_shared(dims) for dims in bodies.arguments(graph)]
-    known = [(tensor, tensor.shape) for tensor in graph.inputs]
+    declared = [(tensor, tensor.shape) for tensor in graph.inputs]
     try:
         for tensor, shape in zip(graph.inputs, shapes, strict=True):
             tensor.shape = shape
         return remove_noop_expands(graph, why)
     finally:  # a body declares no shapes
-        for tensor, shape in known:
+        for tensor, shape in declared:
             tensor.shape = shape
 
 
@@ -94,10 +94,10 @@ def _shared(tensors: list[gs.Tensor]) -> list[str | None] | None:
     The dims ``batch`` and ``texts`` of two calls become ``batch|texts``.
     """
     shapes = [shape_of(tensor) for tensor in tensors]
-    found = [shape for shape in shapes if shape is not None]
-    if not found or len(found) < len(shapes) or len({len(shape) for shape in found}) > 1:
+    present = [shape for shape in shapes if shape is not None]
+    if not present or len(present) < len(shapes) or len({len(shape) for shape in present}) > 1:
         return None
-    return [_name(dims) for dims in zip(*found, strict=True)]
+    return [_name(dims) for dims in zip(*present, strict=True)]
 
 
 def _name(dims: tuple[Dim, ...]) -> str | None:

@@ -36,10 +36,10 @@ def gathers_of_one_row(edit: Edit, node: gs.Node, why: Why) -> bool:
     positions = edit.once(AffineAnalysis)
     if attribute_of(node, "axis", 0) != 0:
         return False
-    table, known = node.inputs[0], positions.of(node.inputs[1])
-    if not isinstance(table, gs.Constant) or not isinstance(known, AffineTensor):
+    table, indices = node.inputs[0], positions.of(node.inputs[1])
+    if not isinstance(table, gs.Constant) or not isinstance(indices, AffineTensor):
         return False
-    index, rows = known.splat, table.shape[0] if table.shape else 0
+    index, rows = indices.splat, table.shape[0] if table.shape else 0
     # An index beyond the table is an error of the model, which onnxruntime reports at run time.
     if index is None or not node.inputs[1].shape or not -rows <= index < rows:
         return False
@@ -92,17 +92,17 @@ def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] 
     if data is None or concat is None:
         return None
     ranges = [_last_axis_dropped(tensor, positions) for tensor in concat.inputs]
-    found = [one for one in ranges if one is not None]
-    if len(found) < len(ranges):
+    spans = [one for one in ranges if one is not None]
+    if len(spans) < len(ranges):
         return None
-    rank, used = len(found[0].dims), [one.steps.index(1) for one in found]
-    if attribute_of(concat, "axis", 0) not in (-1, rank) or any(len(r.dims) != rank for r in found):
+    rank, used = len(spans[0].dims), [one.steps.index(1) for one in spans]
+    if attribute_of(concat, "axis", 0) not in (-1, rank) or any(len(r.dims) != rank for r in spans):
         return None
     if used != sorted(set(used)):
         why("the axes are gathered in another order", node)
         return None
-    lengths = [one.dims[axis] for one, axis in zip(found, used, strict=True)]
-    if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(found)]]:
+    lengths = [one.dims[axis] for one, axis in zip(spans, used, strict=True)]
+    if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(spans)]]:
         why("the positions may not cover the axis", node)
         return None
     shape = shape_of(node.outputs[0])
@@ -118,7 +118,7 @@ def _last_axis_dropped(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineTe
     unsqueeze, rank = made_by(tensor, "Unsqueeze"), rank_of(tensor)
     if unsqueeze is None or rank is None or axes_of(unsqueeze) not in ([-1], [rank - 1]):
         return None
-    known = positions.of(unsqueeze.inputs[0])
-    if not isinstance(known, AffineTensor) or known.start != AffineExpr(0):
+    affine = positions.of(unsqueeze.inputs[0])
+    if not isinstance(affine, AffineTensor) or affine.start != AffineExpr(0):
         return None
-    return known if sorted(known.steps) == [0] * (len(known.steps) - 1) + [1] else None
+    return affine if sorted(affine.steps) == [0] * (len(affine.steps) - 1) + [1] else None

@@ -143,11 +143,11 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
 def _rotated(node: gs.Node, shapes: _AttentionShapes) -> list[gs.Node] | None:
     """Return the rotations of queries and keys, if GroupQueryAttention can apply them."""
     ropes = [maker(tensor) for tensor in node.inputs[:2]]
-    known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
+    rotations = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
     if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
         return None
     # GroupQueryAttention refuses tables of angles for heads that are not a multiple of 16.
-    return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
+    return rotations if len(rotations) == len(ropes) and shapes.head_dim % 16 == 0 else None
 
 
 class _AttentionWriter:
@@ -202,16 +202,16 @@ class _AttentionWriter:
             inputs.pop()
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
-        made = edit.add(op, node, inputs, domain=domain or None, **attrs)
+        attended = edit.add(op, node, inputs, domain=domain or None, **attrs)
         if op == "GroupQueryAttention":
-            self._add_caches(made)
+            self._add_caches(attended)
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
-        made.dtype, made.shape = node.inputs[0].dtype, wide
+        attended.dtype, attended.shape = node.inputs[0].dtype, wide
         if some is not None:
             # The composite returns zeros for a query without a key, as torch does.
-            zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
-            made = edit.add("Where", node, [some, made, zero], _SINGLE, wide)
-        become_heads(edit, node, made, shapes.heads)
+            zero = edit.constant(f"{attended.name}_zero", np.zeros((), np.float32))
+            attended = edit.add("Where", node, [some, attended, zero], _SINGLE, wide)
+        become_heads(edit, node, attended, shapes.heads)
 
     def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
         queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
@@ -244,9 +244,9 @@ class _AttentionWriter:
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
         low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
         best = edit.add("ReduceMax", like, [bias, last], keepdims=1)
-        known = edit.add("Greater", like, [best, low])
+        keyed = edit.add("Greater", like, [best, low])
         head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
-        some = edit.add("Squeeze", like, [known, head], np.dtype(np.bool_), [shape[0], shape[2], 1])
+        some = edit.add("Squeeze", like, [keyed, head], np.dtype(np.bool_), [shape[0], shape[2], 1])
         self._biases[mask] = bias, some
         return bias, some
 

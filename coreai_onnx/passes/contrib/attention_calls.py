@@ -105,10 +105,10 @@ def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
         # to all keys, so it needs no mask.
         aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
         return aligned if attribute_of(node, "is_causal", 0) else queries == AffineExpr(1)
-    known = positions.of(mask)
-    if isinstance(known, AffineTensor):
-        return known.splat == 1 and queries == AffineExpr(1)
-    return past is not None and queries is not None and is_causal(known, queries, queries + past)
+    rule = positions.of(mask)
+    if isinstance(rule, AffineTensor):
+        return rule.splat == 1 and queries == AffineExpr(1)
+    return past is not None and queries is not None and is_causal(rule, queries, queries + past)
 
 
 class _CachedAttentionWriter:

@@ -41,8 +41,8 @@ def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None
         return "the weight is not constant"
     if zeros is None:
         return ""
-    found = constants_behind(graph, zeros)
-    if found is None or not all(_are_codes(one, bits) for one in found):
+    constants = constants_behind(graph, zeros)
+    if constants is None or not all(_are_codes(one, bits) for one in constants):
         return "zero points must be integers that fit into the bits of a code"
     return ""
 

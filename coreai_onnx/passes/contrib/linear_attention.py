@@ -89,7 +89,7 @@ class _LinearAttentionWriter:
             *(self._add("Transpose", [x], perm=[0, 2, 1]) for x in (g, beta)),
         ]
         outputs = list(node.outputs)
-        made = self._edit.node(
+        attended = self._edit.node(
             "LinearAttention",
             node,
             inputs,
@@ -100,7 +100,7 @@ class _LinearAttentionWriter:
             update_rule="gated_delta",
         )
         target = self._ints("split", [0, 0, heads, sizes.value_dim])
-        self._edit.become(node, "Reshape", [made.outputs[0], target])
+        self._edit.become(node, "Reshape", [attended.outputs[0], target])
 
     def _unit_length(self, x: gs.Tensor) -> gs.Tensor:
         """Return ``[b, h, s, d]`` divided by the L2 norms of its rows."""

@@ -84,14 +84,14 @@ class ExpertBlock:
         """
         tokens, chosen, (up, down) = self.count, self.chosen, (self.up, self.down)
         ends = (up.inputs[0], up.outputs[0], down.inputs[0], down.outputs[0])
-        wanted = [
+        layout = [
             (tokens, 1, 1, lanes),
             (tokens, chosen, 1, 2 * hidden),
             (tokens, chosen, 1, hidden),
             (tokens, chosen, 1, lanes),
         ]
-        known = [shape_of(tensor) for tensor in ends]
-        return tokens is not None and known == wanted and shape_of(self.experts) == (tokens, chosen)
+        forms = [shape_of(tensor) for tensor in ends]
+        return tokens is not None and forms == layout and shape_of(self.experts) == (tokens, chosen)
 
 
 def expert_block(
@@ -105,10 +105,10 @@ def expert_block(
         is_plain: Whether a product has no attributes or inputs that the pass does not know.
         why: Records why a sum of such products is not the end of a block.
     """
-    found = _weighted_product(total, name)
-    if found is None:
+    product = _weighted_product(total, name)
+    if product is None:
         return None
-    down, weights = found
+    down, weights = product
     gate = maker(behind_views(down.inputs[0]))
     if gate is None or composite(gate, "swiglu") is None:
         why("the activation must be swiglu", total)

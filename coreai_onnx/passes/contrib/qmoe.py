@@ -107,7 +107,7 @@ def _is_plain(call: gs.Node) -> bool:
 
 def _weight(call: gs.Node) -> _Weight | str:
     """Return the weight of a product, or why the op cannot read it."""
-    codes, scales, given = call.inputs[1], call.inputs[2], input_of(call, 4)
+    codes, scales, point = call.inputs[1], call.inputs[2], input_of(call, 4)
     if not isinstance(codes, gs.Constant) or not isinstance(scales, gs.Constant):
         return "the weights are not constant"
     bits = int(attribute_of(call, "bits", 4))
@@ -117,10 +117,10 @@ def _weight(call: gs.Node) -> _Weight | str:
         return f"onnxruntime has no exact product with {bits}-bit experts"
     if group not in BLOCKS:
         return "onnxruntime does not support this block size"
-    zeros, columns = None if given is None else constant_of(given), int(codes.shape[2]) * group
+    zeros, columns = None if point is None else constant_of(point), int(codes.shape[2]) * group
     if bits == _TWO and group != _EXACT_GROUP and columns % _ROUNDED_ROWS == 0:
         return f"onnxruntime rounds the activations of 2-bit rows of {columns} values"
-    if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
+    if point is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
         return "zero points must be integers that fit into the bits of a code"
     return _Weight(codes, scales, zeros, bits, group, rounding)
 
@@ -195,7 +195,7 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
         return ordered(values).astype(np.float32)
 
     source, single = weight.codes.name, np.dtype(np.float32)
-    made: list[gs.Tensor] = [
+    tensors: list[gs.Tensor] = [
         lazy_constant(names.claim(f"{source}.rows"), codes, [weight.codes], [experts, rows, size]),
         lazy_constant(
             names.claim(f"{weight.scales.name}.float32"),
@@ -207,8 +207,8 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
     ]
     if weight.zeros is not None:
         packed = pack_rows(ordered(weight.zeros).reshape(-1, groups), weight.bits)
-        made.append(edit.constant(f"{source}.zero_points", packed.reshape(experts, rows, -1)))
-    return made
+        tensors.append(edit.constant(f"{source}.zero_points", packed.reshape(experts, rows, -1)))
+    return tensors
 
 
 def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Tensor, gs.Tensor]:

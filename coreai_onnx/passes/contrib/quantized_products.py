@@ -76,9 +76,9 @@ def _write(edit: Edit, node: gs.Node, packing: PackedWeight, tensors: list[gs.Te
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
     last = node
     if node.op == "MatMul":
-        found = _added_row(edit, node, packing.outputs)
-        if found is not None:
-            last, bias = found
+        addition = _added_row(edit, node, packing.outputs)
+        if addition is not None:
+            last, bias = addition
     sizes = Sizes(packing.inputs, packing.outputs, _BITS, packing.block)
     become_matmul_nbits(edit, last, inputs, bias, sizes)
     if last is not node:

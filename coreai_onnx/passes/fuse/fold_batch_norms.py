@@ -28,13 +28,13 @@ def fold_batch_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     result, bias = conv.outputs[0], input_of(conv, 2)
     if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
         return why("something else reads the convolution", node)
-    given = [conv.inputs[1], *node.inputs[1:5]]
+    parameters = [conv.inputs[1], *node.inputs[1:5]]
     if bias is not None:
-        given.append(bias)
-    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
+        parameters.append(bias)
+    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in parameters):
         return why("weights or statistics are computed", node)
     channels = list(conv.inputs[1].shape[:1])
-    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
+    if not channels or any(list(tensor.shape) != channels for tensor in parameters[1:]):
         return why("statistics must have one value per channel", node)
     # The file would have the weight twice, scaled and as it is.
     if len(conv.inputs[1].outputs) > 1:
@@ -79,7 +79,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         return np.asarray((start - mean) * factor(scale, variance) + shift).astype(dtype)
 
     scale, _, _, variance = statistics
-    own = [bias] if isinstance(bias, gs.Constant) else []
+    biases = [bias] if isinstance(bias, gs.Constant) else []
     path = weight.name.removesuffix(".weight")
     return [
         lazy_constant(
@@ -91,7 +91,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         lazy_constant(
             names.claim(f"{path}.folded.bias"),
             folded_bias,
-            [*statistics, *own],
+            [*statistics, *biases],
             [weight.shape[0]],
             dtype,
         ),

@@ -68,10 +68,10 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
     for x, row in (total.inputs, total.inputs[::-1]):
         # The row must be constant: a sum of two computed tensors is a residual, which
         # fuse_skip_norms takes.
-        shape, own = shape_of(x), shape_of(row)
+        shape, dims = shape_of(x), shape_of(row)
         if not isinstance(row, gs.Constant) or isinstance(x, gs.Constant) or not shape:
             continue
-        bias = in_dtype(edit, row, dtype) if own is not None and own == shape[-1:] else None
+        bias = in_dtype(edit, row, dtype) if dims is not None and dims == shape[-1:] else None
         if bias is not None:
             return [x, bias]
     return None
@@ -79,20 +79,20 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
 
 def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
     """Move the activation that a node computes into the add_bias before it."""
-    found = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
-    path = [] if found is None else _path_from_bias(edit, found.input)
+    activation = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
+    path = [] if activation is None else _path_from_bias(edit, activation.input)
     bias = maker(path[-1]) if path else None
-    if found is None or bias is None:
+    if activation is None or bias is None:
         return False
     # Each activation has a body of its own: an attribute cannot choose between ops.
-    op_type = _call(bodies, node, found.kind, why)
+    op_type = _call(bodies, node, activation.kind, why)
     if op_type is None:
         return False
-    edit.become(bias, op_type, list(bias.inputs), **_attributes(found.kind))
+    edit.become(bias, op_type, list(bias.inputs), **_attributes(activation.kind))
     # Each value before the activation now has it: torch's value of that name does not.
     for tensor in path[1:]:
-        edit.retitle(tensor, f"{tensor.name}_{found.kind}")
-    edit.absorb(node, found.input)
+        edit.retitle(tensor, f"{tensor.name}_{activation.kind}")
+    edit.absorb(node, activation.input)
     return True
 
 

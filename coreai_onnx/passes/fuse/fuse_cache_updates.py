@@ -100,11 +100,11 @@ def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.T
 
 def _counts_from(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineExpr | None:
     """Return the first of consecutive positions; None if they are not consecutive."""
-    known = positions.of(tensor)
-    if not isinstance(known, AffineTensor) or len(known.dims) != 1:
+    affine = positions.of(tensor)
+    if not isinstance(affine, AffineTensor) or len(affine.dims) != 1:
         return None
-    single = known.dims[0] == AffineExpr(1)
-    return known.start if known.steps == (1,) or single else None
+    single = affine.dims[0] == AffineExpr(1)
+    return affine.start if affine.steps == (1,) or single else None
 
 
 def _is_one(tensor: gs.Tensor) -> bool:

@@ -210,10 +210,10 @@ class _Writer:
         """Return a sequence with zeros before and after it; onnxruntime has no Pad of 16 bits."""
         windows = self._windows
         parts = [self._zeros(x, windows.pads[0]), x, self._zeros(x, windows.pads[1])]
-        given = [part for part in parts if part is not None]
+        present = [part for part in parts if part is not None]
         length = windows.size[0] + sum(windows.pads)
         shape = [windows.batch, length, windows.channels]
-        return x if len(given) == 1 else self._made("Concat", given, shape, axis=1)
+        return x if len(present) == 1 else self._made("Concat", present, shape, axis=1)
 
     def _zeros(self, x: gs.Tensor, length: int) -> gs.Tensor | None:
         if length == 0:

@@ -118,12 +118,12 @@ class _Halves:
 
     def _again(self, node: gs.Node, inputs: list[gs.Tensor | None]) -> gs.Tensor | None:
         """Repeat a node on half of the lanes."""
-        known = [tensor for tensor in inputs if tensor is not None]
-        if len(known) < len(inputs):
+        halves = [tensor for tensor in inputs if tensor is not None]
+        if len(halves) < len(inputs):
             return None
         whole = node.outputs[0]
         shape = [*whole.shape[:-1], whole.shape[-1] // 2]
-        return self._edit.add(node.op, node, known, whole.dtype, shape, **node.attrs)
+        return self._edit.add(node.op, node, halves, whole.dtype, shape, **node.attrs)
 
 
 class _Rows:

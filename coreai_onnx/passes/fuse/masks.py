@@ -40,8 +40,8 @@ def remove_known_conditions(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     positions = edit.once(AffineAnalysis)
     for condition, other in (node.inputs, node.inputs[::-1]):
-        known = positions.of(condition)
-        if isinstance(known, AffineTensor) and known.splat == 1:
+        values = positions.of(condition)
+        if isinstance(values, AffineTensor) and values.splat == 1:
             replaced = _replaced(edit, node, other)
             return replaced or why("the other mask may have to be expanded", node)
     return False
@@ -96,10 +96,10 @@ def remove_open_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
 
 def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
     """Return the variant of a mask that is true or zero everywhere; None for other masks."""
-    known = positions.of(mask)
+    affine = positions.of(mask)
     if (
-        isinstance(known, AffineTensor)
-        and known.splat == 1
+        isinstance(affine, AffineTensor)
+        and affine.splat == 1
         and dtype_of(mask) == np.dtype(np.bool_)
     ):
         return "mask"
@@ -133,13 +133,13 @@ def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     """
     positions = edit.once(AffineAnalysis)
     mask = input_of(node, 3)
-    known = None if mask is None else positions.of(mask)
-    if not isinstance(known, AffineMask) or len(known.constraints) != 1:
+    affine = None if mask is None else positions.of(mask)
+    if not isinstance(affine, AffineMask) or len(affine.constraints) != 1:
         return False
     queries, keys = (_length(tensor) for tensor in node.inputs[:2])
     if queries is None or keys is None:
         return why("the lengths are not known", node)
-    if not is_causal(known, queries, keys):
+    if not is_causal(affine, queries, keys):
         return why("the mask depends on positions, but is not causal", node)
     if queries != keys:
         return why("there may be more keys than queries", node)

@@ -64,10 +64,10 @@ def _norm(product: Computation) -> tuple[gs.Tensor, gs.Tensor, float] | None:
         # The norms of transformers compute in float32 and round before the scale is applied.
         cast = made_by(other, "Cast")
         normalized = cast.inputs[0] if cast is not None else other
-        found = _normalized(normalized)
-        if found is None:
+        normal = _normalized(normalized)
+        if normal is None:
             continue
-        wide, eps = found
+        wide, eps = normal
         if cast is None:
             return wide, scale, eps
         inner = made_by(wide, "Cast")

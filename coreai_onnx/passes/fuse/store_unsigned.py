@@ -114,16 +114,16 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
     if not is_standard(node, *_LAYERS):
         return None
     rows = quantized_rows(node.inputs[0])
-    given = None if rows is None else steps_of(rows)
-    if given is None or given.dtype != _UINT8:
+    activations = None if rows is None else steps_of(rows)
+    if activations is None or activations.dtype != _UINT8:
         return None
     tensor = node.inputs[1]
     while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
         tensor = moved.inputs[0]
     reader = made_by(tensor, "DequantizeLinear")
-    held = None if reader is None else steps_of(reader)
+    weights = None if reader is None else steps_of(reader)
     # onnxruntime selects no integer product for weights with a scale per block.
-    if reader is None or held is None or held.dtype != _INT8 or held.block:
+    if reader is None or weights is None or weights.dtype != _INT8 or weights.block:
         return None
     return reader, 0, 2
 
@@ -140,16 +140,16 @@ def _shift(
     edit: Edit, reader: gs.Node, steps: int, zero: int, weights: dict[int, gs.Tensor]
 ) -> None:
     inputs = [*reader.inputs]
-    given = input_of(reader, zero)
+    zero_point = input_of(reader, zero)
     inputs[steps] = _moved(edit, reader, inputs[steps], weights)
     inputs += [gs.Variable.empty()] * (zero + 1 - len(inputs))
-    if given is None:
+    if zero_point is None:
         # One number serves MatMulInteger for all columns; DequantizeLinear needs zero points in
         # the shape of its scales.
         form = () if steps else static_shape_of(reader.inputs[1])
         inputs[zero] = edit.constant("zero_u8", np.full(form or (), HALF_RANGE, np.uint8))
     else:
-        inputs[zero] = unsigned(edit, reader, given)
+        inputs[zero] = unsigned(edit, reader, zero_point)
     edit.become(reader, reader.op, inputs, **reader.attrs)
 
 

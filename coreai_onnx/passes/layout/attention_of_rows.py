@@ -87,7 +87,7 @@ def _turned(tensor: gs.Tensor) -> bool:
 
 def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
     """Return the heads if they are the same in all calls."""
-    found: set[_Heads] = set()
+    kinds: set[_Heads] = set()
     for call in calls:
         query, key, value = (shape_of(tensor) for tensor in call.inputs[:3])
         if query is None or key is None or value is None or {4} != {*map(len, (query, key, value))}:
@@ -95,8 +95,8 @@ def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
         sizes = query[1], key[1], query[3], value[3]
         if key[1] != value[1] or not all(isinstance(size, int) for size in sizes):
             return None
-        found.add(_Heads(*(int(size) for size in sizes if isinstance(size, int))))
-    return found.pop() if len(found) == 1 else None
+        kinds.add(_Heads(*(int(size) for size in sizes if isinstance(size, int))))
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _end(graph: gs.Function, attention: gs.Node) -> gs.Node | None:

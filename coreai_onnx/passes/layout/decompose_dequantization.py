@@ -111,20 +111,20 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
 
 def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
     """Replace a node by plain ops; return whether that is possible."""
-    given, scale = node.inputs[0], node.inputs[1]
-    shape = static_shape_of(given)
+    integers, scale = node.inputs[0], node.inputs[1]
+    shape = static_shape_of(integers)
     form = steps.form(shape)
     if form is None:
         return False
-    values = edit.add("Cast", node, [given], _FLOAT, given.shape, to=onnx.TensorProto.FLOAT)
+    values = edit.add("Cast", node, [integers], _FLOAT, integers.shape, to=onnx.TensorProto.FLOAT)
     if steps.block:
         values = _reshaped(edit, node, values, steps.groups(shape or ()))
     if len(node.inputs) > 2 and not is_zero(node.inputs[2]):
         zero = _number(edit, node, node.inputs[2], form)
         values = edit.add("Sub", node, [values, zero], _FLOAT, values.shape)
     factor = _number(edit, node, scale, form)
-    wanted = attribute_of(node, "output_dtype", 0) or dtype_of(scale)
-    is_float = wanted in (_FLOAT, onnx.TensorProto.FLOAT)
+    target_dtype = attribute_of(node, "output_dtype", 0) or dtype_of(scale)
+    is_float = target_dtype in (_FLOAT, onnx.TensorProto.FLOAT)
     if is_float and not steps.block:
         edit.become(node, "Mul", [values, factor])
         return True
@@ -135,7 +135,11 @@ def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
             edit.become(node, "Reshape", [values, target])
             return True
         values = edit.add("Reshape", node, [values, target])
-    to = wanted if isinstance(wanted, int) else onnx.helper.np_dtype_to_tensor_dtype(wanted)
+    to = (
+        target_dtype
+        if isinstance(target_dtype, int)
+        else onnx.helper.np_dtype_to_tensor_dtype(target_dtype)
+    )
     edit.become(node, "Cast", [values], to=to)
     return True
 

@@ -24,10 +24,10 @@ def split_after_heads(edit: Edit, node: gs.Node, why: Why) -> bool:
     if all(part is None for part in parts):
         return False
     # One Split by heads needs parts of one head size.
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts) or len({part[1] for part in found}) > 1:
+    halves = [part for part in parts if part is not None]
+    if len(halves) < len(parts) or len({part[1] for part in halves}) > 1:
         return why("all parts must be split into heads of the same size", node)
-    _move(edit, node, found)
+    _move(edit, node, halves)
     return True
 
 

@@ -146,8 +146,8 @@ def _multiplied_in_call(bodies: Bodies, call: gs.Node, operand: gs.Tensor, *, ca
     function = bodies.function(call)
     if function is None:
         return False
-    given = zip(call.inputs, function.inputs, strict=False)
-    return any(_multiplied(bodies, inner, cast=cast) for outer, inner in given if outer is operand)
+    pairs = zip(call.inputs, function.inputs, strict=False)
+    return any(_multiplied(bodies, inner, cast=cast) for outer, inner in pairs if outer is operand)
 
 
 def _multiplied(bodies: Bodies, tensor: gs.Tensor, *, cast: bool) -> bool:
