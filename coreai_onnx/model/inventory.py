@@ -42,9 +42,7 @@ def composite_calls(model: ir.Model) -> dict[str, int]:
 
 def standard_op_types(model: ir.Model) -> list[str]:
     """Return the op types of the standard composites that a model calls anywhere, sorted."""
-    graphs = (model.graph, *(function.graph for function in model.functions.values()))
-    nodes = (node for graph in graphs for node in graph.all_nodes())
-    return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
+    return sorted({node.op_type for node in all_nodes(model) if node.domain == STANDARD_DOMAIN})
 
 
 def op_histogram(model: ir.Model) -> dict[str, int]:
@@ -59,6 +57,17 @@ def op_histogram(model: ir.Model) -> dict[str, int]:
     modules = frozenset(key for key in model.functions if key[0] == MODULE_DOMAIN)
     counts = _count(model, expand=modules)
     return _named({op: n for op, n in counts.items() if op[0] != MODULE_DOMAIN})
+
+
+def roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """Return the main graph and the functions."""
+    return [model.graph, *model.functions.values()]
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph, of the functions, and of every graph in an attribute."""
+    for root in roots(model):
+        yield from root.all_nodes()
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ from onnx_ir.passes.common import InlinePass
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.checks.violations import new_violations
+from coreai_onnx.model.inventory import all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
@@ -85,7 +86,7 @@ def _portable(model: ir.Model) -> tuple[ir.Model, int]:
 
 def _inline(model: ir.Model) -> int:
     """Inline every call; return the number of call nodes, of those in function bodies too."""
-    calls = sum(node.op_identifier() in model.functions for node in _nodes(model))
+    calls = sum(node.op_identifier() in model.functions for node in all_nodes(model))
     if calls:
         InlinePass()(model)
     model.functions.clear()
@@ -124,7 +125,7 @@ def _lower_opset(model: ir.Model) -> None:
 
 def _check_ops(model: ir.Model) -> None:
     obstacles: Counter[str] = Counter()
-    for root in _roots(model):
+    for root in roots(model):
         opset = root.opset_imports.get("", PORTABLE_OPSET)
         for node in root.all_nodes():
             reason = ""
@@ -146,15 +147,6 @@ def _not_portable(reasons: Iterable[str]) -> TargetError:
         f"the target portable needs opset {PORTABLE_OPSET}, and this program has{lines}\n"
         f"  convert it with opset_version={PORTABLE_OPSET}; the model is unchanged"
     )
-
-
-def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    return [model.graph, *model.functions.values()]
-
-
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    for root in _roots(model):
-        yield from root.all_nodes()
 
 
 _MAKES: dict[Pass, tuple[str, Mapping[str, int]]] = {

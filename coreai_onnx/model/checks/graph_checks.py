@@ -152,7 +152,8 @@ class _Checked:
             sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
             # Kernels read the inputs of a composite by position, whatever its body in the file
             # says.
-            if sizes is not None and (wrong := _composite_fault(node, *sizes)):
+            wrong = too_few(node, sizes[0], 1) or too_many(node, *sizes[1:]) if sizes else ""
+            if wrong:
                 return wrong
         function = self._functions.get(node.op_identifier())
         if function is not None:
@@ -172,10 +173,6 @@ class _Checked:
             if not given and parameter in needed:
                 return f"lacks the input {parameter.name!r}, which the function needs"
         return ""
-
-
-def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
-    return too_few(node, least, 1) or too_many(node, most, outputs)
 
 
 def _sorted(body: _Body) -> bool:

@@ -21,8 +21,14 @@ from coreai_onnx.passes.engine.match import (
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+_FEW_BITS = ("int4", "uint4", "int2", "uint2")
 HALF_RANGE = 128
 """The difference between a uint8 and the int8 that represents the same value."""
+
+
+def holds_integers(dtype: np.dtype | None) -> bool:
+    """Whether a dtype is known and holds integers."""
+    return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.passes.analysis.linear_quantization import BYTES
+from coreai_onnx.passes.analysis.linear_quantization import BYTES, holds_integers
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     VIEWS,
@@ -63,7 +63,8 @@ class Steps:
         if self.axis is None:
             return []
         if not self.block:
-            return None if self.rank is None else _with(self.rank, self.axis)
+            rank = self.rank
+            return None if rank is None else [-1 if i == self.axis else 1 for i in range(rank)]
         if shape is None or shape[self.axis] % self.block:
             return None
         sizes = [*shape]
@@ -78,10 +79,6 @@ class Steps:
         return sizes
 
 
-def _with(rank: int, axis: int) -> list[int]:
-    return [-1 if i == axis else 1 for i in range(rank)]
-
-
 def steps_of(node: gs.Node) -> Steps | None:
     """Return what a ``DequantizeLinear`` reads; None for another node, and for float8."""
     if not is_standard(node, "DequantizeLinear") or len(node.inputs) < 2:
@@ -90,7 +87,7 @@ def steps_of(node: gs.Node) -> Steps | None:
     zero, rank = input_of(node, 2), rank_of(integers)
     # ONNX gives both the same dtype, and a body of a function knows only that of its constants.
     dtype = dtype_of(integers) if zero is None else dtype_of(zero)
-    if form is None or dtype is None or not _holds_integers(dtype):
+    if form is None or dtype is None or not holds_integers(dtype):
         return None
     source, _ = before_transposes(integers, 0)
     is_weight = maker(source) is None
@@ -102,10 +99,6 @@ def steps_of(node: gs.Node) -> Steps | None:
         return None
     block = int(attribute_of(node, "block_size", 0))
     return Steps(dtype, rank, axis if axis >= 0 else axis + (rank or 0), block, is_weight)
-
-
-def _holds_integers(dtype: np.dtype) -> bool:
-    return dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2")
 
 
 def quantized_rows(tensor: gs.Tensor) -> gs.Node | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
+from coreai_onnx.passes.analysis.linear_quantization import holds_integers
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
@@ -26,7 +27,6 @@ from coreai_onnx.passes.engine.match import (
 )
 
 _FLOAT = np.dtype(np.float32)
-_FEW_BITS = ("int4", "uint4", "int2", "uint2")
 _EXACT = 1 << 24
 """Integers below this limit, and their sums here, are exact in float32."""
 
@@ -264,7 +264,7 @@ def _centered(
         tensor, zero = difference
         zeros = zeros + zero
     steps = constant_expression(tensor)
-    if steps is None or not _is_whole(dtype_of(tensor)) or static_shape_of(tensor) != full:
+    if steps is None or not holds_integers(dtype_of(tensor)) or static_shape_of(tensor) != full:
         return None
     return steps, zeros
 
@@ -288,14 +288,9 @@ def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None
 def _keeps_steps(cast: gs.Node) -> bool:
     """Whether a cast keeps every integer of few bits."""
     source, target = dtype_of(cast.inputs[0]), dtype_of(cast.outputs[0])
-    if source is None or target is None or not _is_whole(source):
+    if source is None or target is None or not holds_integers(source):
         return False
     return target == _FLOAT or (target.kind == "i" and target.itemsize > source.itemsize)
-
-
-def _is_whole(dtype: np.dtype | None) -> bool:
-    """Whether a dtype holds integers."""
-    return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
 
 
 def _is_signed(tensor: gs.Tensor) -> bool:

@@ -79,7 +79,9 @@ def _repeats_nothing(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> b
     target = analysis.of(node.inputs[1])
     if target is None:
         return why("the target shape is not known", node)
-    return _fills(node.inputs[0], target) if node.op == "Expand" else _once(target)
+    if node.op == "Expand":
+        return _fills(node.inputs[0], target)
+    return all(repeats == 1 for repeats in target.items)
 
 
 def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
@@ -102,10 +104,6 @@ def _shape_before_casts(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
         tensor = cast.inputs[0]
         cast = made_by(tensor, "Cast")
     return shape_of(tensor)
-
-
-def _once(repeats: ShapeValue) -> bool:
-    return all(item == 1 for item in repeats.items)
 
 
 @rewrites("Reshape", "Flatten", "Squeeze")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from coreai_onnx.passes.cleanup.remove_noops import remove_noop_expands
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
+from coreai_onnx.passes.engine.body_types import dims_by_axis
 from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import Dim, axes_of, is_standard, made_by, shape_of
 from coreai_onnx.passes.engine.narrow import computed_by
@@ -93,16 +94,11 @@ def _shared(tensors: list[gs.Tensor]) -> list[str | None] | None:
 
     The dims ``batch`` and ``texts`` of two calls become ``batch|texts``.
     """
-    shapes = [shape_of(tensor) for tensor in tensors]
-    present = [shape for shape in shapes if shape is not None]
-    if not present or len(present) < len(shapes) or len({len(shape) for shape in present}) > 1:
+    axes = dims_by_axis(tensors)
+    if axes is None:
         return None
-    return [_name(dims) for dims in zip(*present, strict=True)]
-
-
-def _name(dims: tuple[Dim, ...]) -> str | None:
-    """Return a name for a dim; sizes become names too, so that a body holds for all sizes."""
-    return None if None in dims else "|".join(str(dim) for dim in dims)
+    # Sizes become names too, so that a body holds for all sizes.
+    return [None if None in dims else "|".join(map(str, dims)) for dims in axes]
 
 
 @rewrites(composites=("scaled_dot_product_attention",))

@@ -55,7 +55,7 @@ class BodyTypes:
             return
         for tensor, passed in zip(function.inputs, arguments, strict=True):
             # Only what all calls agree on: the body runs for each of them.
-            tensor.dtype, tensor.shape = _shared_dtype(passed), _shared_shape(passed)
+            tensor.dtype, tensor.shape = _shared_dtype(passed), _shape(passed)
         body = Exporter(function).function(function)
         inferred = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
         types = {value.name: kind.tensor_type for value, kind in inferred.items()}
@@ -115,13 +115,19 @@ def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
-def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
-    """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
+def dims_by_axis(tensors: Sequence[gs.Tensor]) -> list[tuple[Dim, ...]] | None:
+    """Return the dims of each axis of some tensors; None if there is not one known rank."""
     shapes = [shape_of(tensor) for tensor in tensors]
-    of_known_rank = [shape for shape in shapes if shape is not None]
-    if len(of_known_rank) < len(shapes) or len({len(shape) for shape in of_known_rank}) > 1:
+    known = [shape for shape in shapes if shape is not None]
+    if not known or len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
         return None
-    return [_name(dims) for dims in zip(*of_known_rank, strict=True)]
+    return list(zip(*known, strict=True))
+
+
+def _shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
+    """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
+    axes = dims_by_axis(tensors)
+    return None if axes is None else [_name(dims) for dims in axes]
 
 
 def _name(dims: tuple[Dim, ...]) -> Dim:

@@ -46,8 +46,9 @@ def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> b
     op_type = bodies.provide_composite(NAME, dtype_of(cache))
     if op_type is None:
         return why("the model's kv_cache_update has another body", node)
-    update = edit.add("Transpose", node, [node.inputs[2]], perm=_BACK)
-    _learn_shape(update, node.inputs[2])
+    rows, shape = node.inputs[2], shape_of(node.inputs[2])
+    turned = None if shape is None else [shape[axis] for axis in _BACK]
+    update = edit.add("Transpose", node, [rows], rows.dtype, turned, perm=_BACK)
     edit.remove(node)
     edit.become(after, op_type, [cache, update, position], domain=STANDARD_DOMAIN, version=1)
     return True
@@ -110,9 +111,3 @@ def _counts_from(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineExpr | N
 def _is_one(tensor: gs.Tensor) -> bool:
     """Whether a tensor has exactly one element."""
     return shape_of(tensor) in ((), (1,))
-
-
-def _learn_shape(update: gs.Tensor, laid: gs.Tensor) -> None:
-    update.dtype, shape = laid.dtype, shape_of(laid)
-    if shape is not None:
-        update.shape = [shape[axis] for axis in _BACK]

@@ -41,7 +41,9 @@ def integer_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     if not _is_plain(node):
         return False
-    values, weight = _dequantized_rows(node.inputs[0]), dequantized_matrix(node.inputs[1])
+    # Also through a Reshape, as torch decomposes a product of more than two axes.
+    view, weight = made_by(node.inputs[0], "Reshape"), dequantized_matrix(node.inputs[1])
+    values = dequantized(node.inputs[0] if view is None else view.inputs[0])
     if values is None or weight is None or isinstance(values.scale, gs.Constant):
         return False
     if values.axis is not None or dtype_of(values.steps) != np.uint8:
@@ -50,12 +52,6 @@ def integer_products(edit: Edit, node: gs.Node, why: Why) -> bool:
         return why("the weight must have one scale, or one per column", node)
     _rewrite(edit, node, values, weight)
     return True
-
-
-def _dequantized_rows(tensor: gs.Tensor) -> Dequantized | None:
-    """Return the parts of a dequantized tensor, also through a Reshape, as torch decomposes it."""
-    view = made_by(tensor, "Reshape")
-    return dequantized(tensor if view is None else view.inputs[0])
 
 
 def _is_plain(node: gs.Node) -> bool:

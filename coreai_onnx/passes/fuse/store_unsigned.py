@@ -37,7 +37,7 @@ def unsigned_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     shifted = edit.once(dict)
     zero = input_of(node, 2)
-    if zero is None or dtype_of(zero) != _INT8 or not _is_one_number(node.inputs[1]):
+    if zero is None or dtype_of(zero) != _INT8 or static_shape_of(node.inputs[1]) not in ((), (1,)):
         return False
     steps = node.outputs[0]
     # The integers themselves change, so nothing else may read them.
@@ -50,10 +50,6 @@ def unsigned_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
         edit.become(user, user.op, inputs, **_without_dtype(user))
     steps.dtype = np.uint8
     return True
-
-
-def _is_one_number(scale: gs.Tensor) -> bool:
-    return static_shape_of(scale) in ((), (1,))
 
 
 def _restores(reader: gs.Node, quantize: gs.Node, edit: Edit) -> bool:
