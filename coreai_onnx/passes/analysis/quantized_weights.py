@@ -73,7 +73,7 @@ class QuantizedWeight:
 
 
 @dataclass(frozen=True)
-class PackedWeight:
+class CodedWeight:
     """A weight as products of few bits read it: one row per output, codes from 0 on.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import (
-    PackedWeight,
+    CodedWeight,
     QuantizedWeight,
     quantized_weight,
 )
@@ -40,7 +40,7 @@ def contrib_matmul_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     if weight is None:
         return False
     packing = _packing(weight, axis)
-    reason = obstacle(node, packing.outputs) if isinstance(packing, PackedWeight) else packing
+    reason = obstacle(node, packing.outputs) if isinstance(packing, CodedWeight) else packing
     if reason or isinstance(packing, str):
         return why(reason, node)
     if matrix not in packed:
@@ -49,7 +49,7 @@ def contrib_matmul_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _packing(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
+def _packing(weight: QuantizedWeight, axis: int) -> CodedWeight | str:
     """Return the layout of a weight with input features on ``axis``, or why there is none."""
     if weight.axis != axis:
         return "blocks must lie along the input features"
@@ -68,10 +68,10 @@ def _packing(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
     # The lowest values of int4 and uint4 come first: with them, symmetric weights have the op's
     # default zero point, which is not stored.
     fits = (first for first in (-_MIDDLE, 0) if first <= low and high < first + _STEPS)
-    return PackedWeight(weight, outputs, inputs, _BITS, block, next(fits, low))
+    return CodedWeight(weight, outputs, inputs, _BITS, block, next(fits, low))
 
 
-def _write(edit: Edit, node: gs.Node, packing: PackedWeight, tensors: list[gs.Tensor]) -> None:
+def _write(edit: Edit, node: gs.Node, packing: CodedWeight, tensors: list[gs.Tensor]) -> None:
     """Replace a product, and the bias added to it, with the op."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
     last = node

@@ -10,7 +10,7 @@ from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.packed_codes import CODE_BITS
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import (
-    PackedWeight,
+    CodedWeight,
     QuantizedWeight,
     quantized_weight,
 )
@@ -57,7 +57,7 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     return True
 
 
-def _codes(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
+def _codes(weight: QuantizedWeight, axis: int) -> CodedWeight | str:
     """Return the codes of a weight with input features on ``axis``, or why there are none."""
     if weight.axis != axis:
         return "groups must lie along the input features"
@@ -77,11 +77,11 @@ def _codes(weight: QuantizedWeight, axis: int) -> PackedWeight | str:
         firsts = (first for first in (-(1 << (bits - 1)), 0, low) if first <= low)
         first = next((first for first in firsts if high < first + (1 << bits)), None)
         if first is not None:
-            return PackedWeight(weight, outputs, inputs, bits, weight.block, first)
+            return CodedWeight(weight, outputs, inputs, bits, weight.block, first)
     return "the weight needs more than 8 bits, or a group does not fill whole bytes"
 
 
-def _op_type(codes: PackedWeight) -> str:
+def _op_type(codes: CodedWeight) -> str:
     """Return the composite with the variant of its body."""
     words = [] if codes.bits == _DEFAULT_BITS else [f"bits{codes.bits}"]
     words += ["zero_points"] if codes.zeros() is not None else []
@@ -89,7 +89,7 @@ def _op_type(codes: PackedWeight) -> str:
 
 
 def _write(
-    edit: Edit, node: gs.Node, op_type: str, codes: PackedWeight, tensors: list[gs.Tensor]
+    edit: Edit, node: gs.Node, op_type: str, codes: CodedWeight, tensors: list[gs.Tensor]
 ) -> None:
     """Replace a product; the bias of a Gemm is added to it."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
