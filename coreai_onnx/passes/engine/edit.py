@@ -276,7 +276,7 @@ def rewrites(
                 if (
                     not (ops or composites)
                     or is_standard(node, *ops)
-                    or composite(node, *composites) is not None
+                    or (composites and composite(node, *composites) is not None)
                 ):
                     count += one(edit, node, why, *args, **kwargs)
             edit.finish()
