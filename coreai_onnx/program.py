@@ -19,9 +19,8 @@ from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.files.bundles import save_bundle
 from coreai_onnx.model.files.program_files import load_models, save_program
 from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.model.inventory import composite_calls
+from coreai_onnx.model.inventory import composite_calls, summarize
 from coreai_onnx.model.provenance.debug_info import DebugInfo
-from coreai_onnx.model.summary import summarize
 from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
@@ -291,7 +290,7 @@ class OnnxProgram(Quantizable):
             StagingError: If there is no such entrypoint.
             SaveError: If the model has what Python source cannot express.
         """
-        from coreai_onnx.model.python.text import to_text
+        from coreai_onnx.model.python.single_file import to_text
 
         return to_text(self.models[self._choose(entrypoint)])
 

@@ -310,6 +310,6 @@ def from_text(text: str) -> OnnxProgram:
     Raises:
         LoadError: If it is no such text, or its Python is wrong; names the line.
     """
-    from coreai_onnx.model.python.text import from_text as read
+    from coreai_onnx.model.python.single_file import from_text as read
 
     return OnnxProgram({"main": read(text)})

@@ -28,7 +28,7 @@ from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
-from coreai_onnx.model.files.new_folders import check_new, new_folder
+from coreai_onnx.model.files.new_files import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
 from coreai_onnx.model.metadata import RELATIONS, STATES

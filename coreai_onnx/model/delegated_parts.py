@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.inventory import all_nodes, op_name
 
 PART = "part_"
 """The functions of a backend's parts are ``part_0``, ``part_1`` and so on, from 0 in each model."""
@@ -132,8 +132,7 @@ def delegated_parts(model: ir.Model) -> list[DelegatedPart]:
     """Return the delegated parts of a model that are called, in the order of their functions."""
     functions = [f for f in model.functions.values() if BACKEND in f.metadata_props]
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
-    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for node in (node for root in roots for node in root.all_nodes() if functions):
+    for node in all_nodes(model) if functions else ():
         calls.setdefault(node.op_identifier(), []).append(node)
     found = ((f, tuple(calls.get(f.identifier(), ()))) for f in functions)
     return [DelegatedPart(function, nodes) for function, nodes in found if nodes]

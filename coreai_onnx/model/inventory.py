@@ -1,4 +1,4 @@
-"""Counts of a model's composite calls, operators and weights, and iteration over its graphs."""
+"""Counts of a model's composite calls, operators and weights, its graphs, and a summary."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
+
+from coreai_onnx.messages import printable, render, size_text
+from coreai_onnx.model.interface import interface
+from coreai_onnx.model.metadata import TARGET
 
 MODULE_DOMAIN = "ai.coreai.module"
 STANDARD_DOMAIN = "ai.coreai"
@@ -38,9 +42,7 @@ def composite_calls(model: ir.Model) -> dict[str, int]:
 
 def standard_op_types(model: ir.Model) -> list[str]:
     """Return the op types of the standard composites that a model calls anywhere, sorted."""
-    graphs = (model.graph, *(function.graph for function in model.functions.values()))
-    nodes = (node for graph in graphs for node in graph.all_nodes())
-    return sorted({node.op_type for node in nodes if node.domain == STANDARD_DOMAIN})
+    return sorted({node.op_type for node in all_nodes(model) if node.domain == STANDARD_DOMAIN})
 
 
 def op_histogram(model: ir.Model) -> dict[str, int]:
@@ -55,6 +57,17 @@ def op_histogram(model: ir.Model) -> dict[str, int]:
     modules = frozenset(key for key in model.functions if key[0] == MODULE_DOMAIN)
     counts = _count(model, expand=modules)
     return _named({op: n for op, n in counts.items() if op[0] != MODULE_DOMAIN})
+
+
+def roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """Return the main graph and the functions."""
+    return [model.graph, *model.functions.values()]
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph, of the functions, and of every graph in an attribute."""
+    for root in roots(model):
+        yield from root.all_nodes()
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -149,3 +162,39 @@ def _callers_first(
 def _named(counts: Mapping[_Op, int]) -> dict[str, int]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return {op_name(*op): count for op, count in ordered}
+
+
+def summarize(name: str, model: ir.Model, needs: str = "") -> str:
+    """Return a model's contents as text: interface, composites, functions, operators, sizes.
+
+    Args:
+        name: The name of its entrypoint.
+        model: The model.
+        needs: The oldest onnxruntime with all its contrib ops; empty without such ops.
+    """
+    io = interface(model)
+    rows = [("input", i.name, i.type_text) for i in io.inputs]
+    rows += [("state", s.name, s.type_text) for s in io.states]
+    rows += [("output", o.name, o.type_text) for o in io.outputs]
+    size = weights(model)[1]
+    opset = ", ".join(
+        f"{domain or 'ai.onnx'} {version}" for domain, version in model.opset_imports.items()
+    )
+    optimized_for = model.metadata_props.get(TARGET)
+    target = f", optimized for {optimized_for}" if optimized_for else ""
+    if needs:
+        target += f", needs onnxruntime {needs} or later"
+    functions = [(op_name(*key[:2]), len(body)) for key, body in model.functions.items()]
+    tables = [
+        (("composite", "calls"), list(composite_calls(model).items())),
+        (("operator", "count"), list(op_histogram(model).items())),
+        (("function", "nodes"), functions),
+    ]
+    version = f"IR {model.ir_version}, {opset}"
+    return "\n\n".join(
+        [
+            printable(f"entrypoint {name}: {size_text(size)} of weights, {version}{target}"),
+            render(("", "name", "type"), rows, indent="  "),
+            *(render(header, table, indent="  ") for header, table in tables if table),
+        ]
+    )

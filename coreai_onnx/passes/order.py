@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from coreai_onnx.passes.cleanup.fold_constants import fold_constants, fold_shapes
-from coreai_onnx.passes.cleanup.merge_casts import merge_casts
-from coreai_onnx.passes.cleanup.merge_common_subexpressions import merge_common_subexpressions
-from coreai_onnx.passes.cleanup.merge_duplicate_constants import merge_duplicate_constants
-from coreai_onnx.passes.cleanup.merge_reshapes import constant_reshapes, merge_reshapes
-from coreai_onnx.passes.cleanup.merge_transposes import merge_transposes
-from coreai_onnx.passes.cleanup.remove_expands import (
-    remove_broadcast_expands,
-    remove_expands_in_functions,
+from coreai_onnx.passes.cleanup.merge_consecutive import (
+    constant_reshapes,
+    merge_casts,
+    merge_reshapes,
+    merge_transposes,
 )
-from coreai_onnx.passes.cleanup.remove_known_conditions import remove_known_conditions
+from coreai_onnx.passes.cleanup.merge_duplicates import (
+    merge_common_subexpressions,
+    merge_duplicate_constants,
+)
 from coreai_onnx.passes.cleanup.remove_noops import (
     remove_identities,
     remove_neutral_operands,
@@ -24,7 +24,11 @@ from coreai_onnx.passes.cleanup.remove_noops import (
     remove_noop_slices,
     remove_noop_transposes,
 )
-from coreai_onnx.passes.cleanup.remove_repeated_heads import remove_repeated_heads
+from coreai_onnx.passes.cleanup.remove_repetitions import (
+    remove_broadcast_expands,
+    remove_expands_in_functions,
+    remove_repeated_heads,
+)
 from coreai_onnx.passes.cleanup.remove_unused import (
     remove_dead_code,
     remove_single_inputs,
@@ -39,8 +43,8 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_open_attention,
 )
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
-from coreai_onnx.passes.contrib.linear_nbits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
@@ -52,26 +56,30 @@ from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
-from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
-from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
-from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
 from coreai_onnx.passes.fuse.integer_products import integer_products
-from coreai_onnx.passes.fuse.remove_open_masks import remove_open_masks
+from coreai_onnx.passes.fuse.masks import (
+    fuse_causal_masks,
+    remove_known_conditions,
+    remove_open_masks,
+)
+from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose import pretranspose_integers, pretranspose_weights
-from coreai_onnx.passes.layout.separate_transposes import separate_transposes
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
-from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products
+from coreai_onnx.passes.layout.transposes_of_products import (
+    separate_transposes,
+    transposes_after_products,
+)
 
 
 class Pass(Protocol):

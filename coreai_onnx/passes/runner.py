@@ -11,7 +11,7 @@ from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
-from coreai_onnx.passes.cleanup.merge_common_subexpressions import pure_functions
+from coreai_onnx.passes.cleanup.merge_duplicates import pure_functions
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, WriteBody
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped

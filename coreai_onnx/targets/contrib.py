@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import CONTRIB_DOMAIN
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes
 from coreai_onnx.targets.releases import (
     CONTRIB_SINCE,
     CONTRIB_SLOW_SINCE,
@@ -63,13 +63,11 @@ def contrib_needs(model: ir.Model) -> str:
 
     Returns an empty string if the model has no such ops.
     """
-    graphs = (model.graph, *(function.graph for function in model.functions.values()))
     releases = [
         contrib_since(
             node.op_type, {name: a.value for name, a in node.attributes.items()}, len(node.inputs)
         )
-        for graph in graphs
-        for node in graph.all_nodes()
+        for node in all_nodes(model)
         if node.domain == CONTRIB_DOMAIN
     ]
     return text_of(max(releases)) if releases else ""

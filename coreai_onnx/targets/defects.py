@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import all_nodes
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -38,8 +39,7 @@ def disabled_optimizers(model: ir.Model | None) -> list[str]:
 
 def _transposes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield the Transpose nodes whose first output axis is input axis 1."""
-    roots: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for node in (node for root in roots for node in root.all_nodes()):
+    for node in all_nodes(model):
         if node.op_type == "Transpose" and node.domain in ONNX_DOMAINS:
             perm = node.attributes.get("perm")
             if perm is not None and not perm.is_ref() and [*perm.as_ints()][:1] == [1]:

@@ -24,10 +24,8 @@ NEWEST_OPSET: dict[Release, int] = {
 }  # fmt: skip
 """The newest opset of a release and those after it (measured: tests/compat/test_opsets.py)."""
 CONTRIB_SINCE: dict[tuple[str, str], Release] = {
-    ("GatherBlockQuantized", ""): (
-        1,
-        27,
-    ),  # 4-bit zero points give wrong results before, 2 bits fail
+    # Before, 4-bit zero points give wrong results, and 2 bits fail.
+    ("GatherBlockQuantized", ""): (1, 27),
     # From input 9 on: position_ids, and the bias of the scores, which a mask becomes.
     ("GroupQueryAttention", "input 9"): (1, 23),
     ("GroupQueryAttention", "causal"): (1, 30),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coreai_onnx.model.summary import summarize
+from coreai_onnx.model.inventory import summarize
 from tests.support.small_models import counter_model
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import STANDARD_DOMAIN, op_name
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, all_nodes, op_name
 from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE, restore
 
 FIXED = "coreai.fixed_attributes"
@@ -50,12 +50,11 @@ def fixed_attributes_fault(model: ir.Model) -> str:
         model: The model; if a call is at fault, its nodes get their debug information.
     """
     fixed = {key: _fixed(f) for key, f in model.functions.items() if key[0] == STANDARD_DOMAIN}
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in root.all_nodes():
-            wanted = fixed.get(node.op_identifier()) if node.domain == STANDARD_DOMAIN else None
-            if wanted and (wrong := _fault(node, model.functions[node.op_identifier()], wanted)):
-                restore(model)
-                return f"{_place(node)} {wrong}\n  {_ADVICE}"
+    for node in all_nodes(model):
+        wanted = fixed.get(node.op_identifier()) if node.domain == STANDARD_DOMAIN else None
+        if wanted and (wrong := _fault(node, model.functions[node.op_identifier()], wanted)):
+            restore(model)
+            return f"{_place(node)} {wrong}\n  {_ADVICE}"
     return ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -50,7 +51,7 @@ def arrange(model: ir.Model) -> str:
     bodies += [(f"function {op_name(f.domain, f.name)}", f) for f in functions.values()]
     for name, body in bodies:
         checked = _Checked(functions, body.opset_imports, needed)
-        if wrong := checked.fault(body, ()):
+        if wrong := checked.fault(body, _Scope((), ())):
             return f"{name} is broken: {wrong}"
         if not checked.in_order and not _sorted(body):
             return f"{name} is broken: its nodes read each other in a circle"
@@ -79,11 +80,19 @@ def exceeds_memory(dims: Iterable[int], dtype: ir.DataType | None) -> bool:
     return math.prod(max(dim, 1) for dim in dims) * bits >= _MOST_BITS
 
 
+class _Scope(NamedTuple):
+    """The values that a node sees, one set per graph around it: all, and those computed so far."""
+
+    every: tuple[AbstractSet[ir.Value], ...]
+    ready: tuple[AbstractSet[ir.Value], ...]
+
+
 class _Checked:
     """One body with its subgraphs.
 
     Attributes:
-        in_order: Whether every node so far comes after the nodes whose results it reads.
+        in_order: Whether every node so far, with its subgraphs, comes after the nodes whose results
+            it reads.
     """
 
     def __init__(
@@ -97,38 +106,43 @@ class _Checked:
         self._opsets = opsets
         self._needed = needed
 
-    def fault(self, graph: _Body, outer: tuple[AbstractSet[ir.Value], ...]) -> str:
+    def fault(self, graph: _Body, outer: _Scope) -> str:
         """Return what is wrong with a graph.
 
         Args:
             graph: The graph.
-            outer: The values of the enclosing graphs, one set per graph.
+            outer: The values of the enclosing graphs.
         """
         ready = set(graph.inputs)
         if isinstance(graph, ir.Graph):
             ready |= set(graph.initializers.values())
         every = ready | {value for node in graph for value in node.outputs}
+        scope = _Scope((*outer.every, every), (*outer.ready, ready))
         for node in graph:
             if wrong := self._interface_fault(node):
                 return f"{node.op_type} node {node.name!r} {wrong}"
             for value in node.inputs:
-                if value is None or value in ready or any(value in values for values in outer):
-                    continue
-                if value not in every:
+                if value is not None and not self._is_produced(value, scope):
                     return (
                         f"{node.op_type} node {node.name!r} reads {value.name!r}, "
                         "which nothing produces"
                     )
-                self.in_order = False
             for attribute in node.attributes.values():
                 for inner in attribute_graphs(attribute):
-                    if wrong := self.fault(inner, (*outer, every)):
+                    if wrong := self.fault(inner, scope):
                         return wrong
             ready |= set(node.outputs)
         for value in graph.outputs:
-            if value not in every and not any(value in values for values in outer):
+            if not self._is_produced(value, scope):
                 return f"nothing produces the output {value.name!r}"
         return ""
+
+    def _is_produced(self, value: ir.Value, scope: _Scope) -> bool:
+        """Whether a graph or one around it has a value; clears ``in_order`` if it comes later."""
+        if any(value in values for values in scope.ready):
+            return True
+        self.in_order = False
+        return any(value in values for values in scope.every)
 
     def _interface_fault(self, node: ir.Node) -> str:
         """Return what is wrong with the inputs, outputs and attributes of a node."""
@@ -138,7 +152,8 @@ class _Checked:
             sizes = COMPOSITE_SIZES.get(node.op_type.partition(".")[0])
             # Kernels read the inputs of a composite by position, whatever its body in the file
             # says.
-            if sizes is not None and (wrong := _composite_fault(node, *sizes)):
+            wrong = too_few(node, sizes[0], 1) or too_many(node, *sizes[1:]) if sizes else ""
+            if wrong:
                 return wrong
         function = self._functions.get(node.op_identifier())
         if function is not None:
@@ -158,10 +173,6 @@ class _Checked:
             if not given and parameter in needed:
                 return f"lacks the input {parameter.name!r}, which the function needs"
         return ""
-
-
-def _composite_fault(node: ir.Node, least: int, most: int, outputs: int) -> str:
-    return too_few(node, least, 1) or too_many(node, most, outputs)
 
 
 def _sorted(body: _Body) -> bool:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from coreai_onnx.errors import ComparisonError, Where
-from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.inventory import op_name, roots
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE, SOURCE
 from coreai_onnx.model.standard.model_protos import is_large_constant, node_proto
 from coreai_onnx.model.standard.model_types import Fault, ModelTypes
@@ -83,7 +83,7 @@ def violations(model: ir.Model) -> list[Violation]:
     """
     found = [
         Violation(fault, _opset(fault.node, root))
-        for root in _roots(model)
+        for root in roots(model)
         for fault in _schema_faults(root, model)
     ]
     if found:
@@ -106,18 +106,10 @@ def new_violations(before: ir.Model, after: ir.Model) -> list[Violation]:
         return []
     known = violations(before)
     keys = {one.key for one in known}
-    if known and not any(_breaks_schema(one) for one in (*known, *found)):
+    # Faults of types come with the types of the inputs, those of schemas without.
+    if known and all(one.fault.inputs for one in (*known, *found)):
         return []
     return [one for one in found if one.key not in keys]
-
-
-def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    return [model.graph, *model.functions.values()]
-
-
-def _breaks_schema(violation: Violation) -> bool:
-    # Faults of types come with the types of the inputs, those of schemas without.
-    return not violation.fault.inputs
 
 
 def _schema_faults(root: ir.Graph | ir.Function, model: ir.Model) -> Iterator[Fault]:

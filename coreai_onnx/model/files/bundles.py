@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import SaveError
-from coreai_onnx.model.files.new_folders import new_folder
+from coreai_onnx.model.files.new_files import new_folder
 from coreai_onnx.model.files.program_files import MANIFEST, MANIFEST_VERSION, is_file_name, marked
 from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.model.interface import TensorInfo, interface

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import attribute_graphs, roots
 from coreai_onnx.model.provenance.source_lines import CODE, VALUES
 
 DebugInfo = Literal["full", "compact", "none"]
@@ -53,7 +54,7 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
     if level == "full":
         yield
         return
-    nodes = [list(_nodes(body)) for body in _bodies(model)]
+    nodes = [list(_nodes(body)) for body in roots(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
     table = _table([_known(body) for body in nodes]) if level == "compact" else None
     entries = (CODE, VALUES) if level == "none" else ()
@@ -154,7 +155,7 @@ def _placed(
 
     A table without keys, of an older file, is valid for the same number of nodes only.
     """
-    bodies = [list(_nodes(body)) for body in _bodies(model)]
+    bodies = [list(_nodes(body)) for body in roots(model)]
     lines = [str(packed) for packed in table["nodes"]]
     if "keys" not in table:
         pairs = zip(lines, bodies, strict=True)
@@ -249,20 +250,11 @@ def _position(file: str, line: str) -> str:
     return f"{file}:{line}"
 
 
-def _bodies(model: ir.Model) -> list[Any]:
-    return [model.graph, *model.functions.values()]
-
-
 def _nodes(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
     """Yield the nodes of a graph and of the graphs in their attributes, in file order."""
     for node in graph:
         yield node
         # ONNX's attributes have no order, and another tool may have changed it.
         for _, attribute in sorted(node.attributes.items()):
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _nodes(attribute.value)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.value:
-                    yield from _nodes(inner)
+            for inner in attribute_graphs(attribute):
+                yield from _nodes(inner)

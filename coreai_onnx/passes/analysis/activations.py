@@ -68,8 +68,8 @@ def _spelled_gelu(node: Computation) -> Activation | None:
         if inner is None or inner.inputs[0] is not x:
             continue
         by = scaled(inner)
-        wanted = 2**0.5 if inner.op == "Div" else 0.5**0.5
+        root = 2**0.5 if inner.op == "Div" else 0.5**0.5
         # The bound admits √2 rounded to float32, and rejects 1.4142.
-        if by is not None and abs(by[1] - wanted) < 1e-6:
+        if by is not None and abs(by[1] - root) < 1e-6:
             return Activation("gelu", x)
     return None

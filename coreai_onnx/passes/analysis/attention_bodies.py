@@ -1,10 +1,13 @@
-"""What function bodies compute: attention, and constants that calls pass."""
+"""Attention: its bodies, constants that calls pass, and the two layouts of heads."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, model_bodies
-from coreai_onnx.passes.engine.match import dtype_of, shape_of
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.match import Dim, dtype_of, shape_of
 
 NAME = "scaled_dot_product_attention"
 _CAUSAL = f"{NAME}.causal_upper_left"
@@ -24,9 +27,9 @@ def attention_without_mask(
         word: Its variant.
         causal: Whether query ``i`` attends only to keys up to ``i``.
     """
-    known = bodies.named(NAME)
+    function = bodies.named(NAME)
     # The inputs are queries, keys, values and, if there is one, the mask.
-    masked = known is not None and len(known.inputs) > 3
+    masked = function is not None and len(function.inputs) > 3
     if masked and not bodies.rename(NAME, f"{NAME}.{word}"):
         return None
     dtype = dtype_of(node.inputs[0])
@@ -64,3 +67,44 @@ def constants_behind(graph: gs.Graph, tensor: gs.Tensor) -> list[gs.Constant] | 
         return None
     # Several calls may pass the same constant, as layers with tied weights do.
     return list({id(one): one for constants in found for one in constants or ()}.values())
+
+
+PERM = [0, 2, 1, 3]
+"""The permutation from one layout to the other, and back."""
+
+
+def joined_heads(
+    edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
+) -> tuple[gs.Tensor, gs.Tensor]:
+    """Return ``[b, h, s, d]`` transposed, and as ``[b, s, width]``; both still untyped."""
+    turned = edit.add("Transpose", like, [tensor], perm=PERM)
+    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
+    return turned, edit.add("Reshape", like, [turned, target])
+
+
+def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
+    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; still untyped."""
+    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
+    return edit.add("Reshape", like, [row, target])
+
+
+def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
+    """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
+
+    ``h`` and ``d`` must be static; the dtype does not change.
+    """
+    batch, heads, length, size = tensor.shape
+    turned, row = joined_heads(edit, tensor, like, heads * size)
+    apart: list[Dim] = [batch, length, heads, size]
+    turned.dtype, turned.shape = tensor.dtype, apart
+    row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
+    return row
+
+
+def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
+    """Make ``node`` return ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype does not change."""
+    batch, length, width = row.shape
+    size = width // heads
+    apart = split_heads(edit, row, node, heads, size)
+    apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
+    edit.become(node, "Transpose", [apart], perm=PERM)

@@ -43,12 +43,12 @@ class ConstantExpression:
         Raises:
             CannotEvaluateError: A value may differ between runtimes.
         """
-        known = list(arrays)
+        values = list(arrays)
         for step in self._steps:
-            given = [None if slot is None else known[slot] for slot in step.reads]
+            operands = [None if slot is None else values[slot] for slot in step.reads]
             # The result replaces a weight, so it may be as large as one.
-            known += evaluate(step.node, given, limit=sys.maxsize)
-        return known[self._result]
+            values += evaluate(step.node, operands, limit=sys.maxsize)
+        return values[self._result]
 
     def values(self) -> np.ndarray | None:
         """Compute the tensor without caching it; None if it may differ between runtimes."""
@@ -63,8 +63,8 @@ def constant_expression(tensor: gs.Tensor) -> ConstantExpression | None:
     nodes = _needed(tensor)
     if nodes is None:
         return None
-    given: Sequence[gs.Tensor] = [tensor, *(t for node in nodes for t in node.inputs)]
-    constants = {id(t): t for t in given if isinstance(t, gs.Constant)}
+    tensors: Sequence[gs.Tensor] = [tensor, *(t for node in nodes for t in node.inputs)]
+    constants = {id(t): t for t in tensors if isinstance(t, gs.Constant)}
     slots = {key: i for i, key in enumerate(constants)}
     steps, count = [], len(constants)
     for node in nodes:

@@ -21,8 +21,14 @@ from coreai_onnx.passes.engine.match import (
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+_FEW_BITS = ("int4", "uint4", "int2", "uint2")
 HALF_RANGE = 128
 """The difference between a uint8 and the int8 that represents the same value."""
+
+
+def holds_integers(dtype: np.dtype | None) -> bool:
+    """Whether a dtype is known and holds integers."""
+    return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
 
 
 @dataclass(frozen=True)
@@ -58,18 +64,18 @@ def dequantized(tensor: gs.Tensor) -> Dequantized | None:
 
 def dequantized_matrix(tensor: gs.Tensor) -> Dequantized | None:
     """Return the parts of a constant matrix that is dequantized from bytes, or None."""
-    found = dequantized(tensor)
-    if found is None or not all(
+    parts = dequantized(tensor)
+    if parts is None or not all(
         part is None or isinstance(part, gs.Constant)
-        for part in (found.steps, found.scale, found.zero)
+        for part in (parts.steps, parts.scale, parts.zero)
     ):
         return None
-    shape = static_shape_of(found.steps)
+    shape = static_shape_of(parts.steps)
     if shape is None or len(shape) != 2:
         return None
-    if found.axis is None:
-        return found
-    return Dequantized(found.steps, found.scale, found.zero, found.axis % 2)
+    if parts.axis is None:
+        return parts
+    return Dequantized(parts.steps, parts.scale, parts.zero, parts.axis % 2)
 
 
 def before_views(tensor: gs.Tensor) -> gs.Tensor:
@@ -98,14 +104,13 @@ def is_zero(zero: gs.Tensor | None) -> bool:
 
 def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
     """Return int8 integers plus 128, as uint8; ``node`` is their first reader."""
-    known = constant_of(part)
-    if known is not None:
+    values = constant_of(part)
+    if values is not None:
         # An int8 plus 128 does not fit into int8, here and in the nodes below.
-        codes = (known.astype(np.int16) + HALF_RANGE).astype(np.uint8)
+        codes = (values.astype(np.int16) + HALF_RANGE).astype(np.uint8)
         return edit.constant(f"{part.name}_u8", codes)
-    wide = edit.node("Cast", node, [part], to=onnx.TensorProto.INT32).outputs[0]
+    wide = edit.add("Cast", node, [part], to=onnx.TensorProto.INT32)
     shift = edit.constant("shift", np.array(HALF_RANGE, np.int32))
-    total = edit.node("Add", node, [wide, shift]).outputs[0]
-    result = edit.node("Cast", node, [total], to=onnx.TensorProto.UINT8).outputs[0]
-    result.dtype, result.shape = np.uint8, part.shape
+    total = edit.add("Add", node, [wide, shift])
+    result = edit.add("Cast", node, [total], np.uint8, part.shape, to=onnx.TensorProto.UINT8)
     return result

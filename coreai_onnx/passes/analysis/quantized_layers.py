@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.passes.analysis.linear_quantization import BYTES
+from coreai_onnx.passes.analysis.linear_quantization import BYTES, holds_integers
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     VIEWS,
@@ -63,7 +63,8 @@ class Steps:
         if self.axis is None:
             return []
         if not self.block:
-            return None if self.rank is None else _with(self.rank, self.axis)
+            rank = self.rank
+            return None if rank is None else [-1 if i == self.axis else 1 for i in range(rank)]
         if shape is None or shape[self.axis] % self.block:
             return None
         sizes = [*shape]
@@ -78,21 +79,17 @@ class Steps:
         return sizes
 
 
-def _with(rank: int, axis: int) -> list[int]:
-    return [-1 if i == axis else 1 for i in range(rank)]
-
-
 def steps_of(node: gs.Node) -> Steps | None:
     """Return what a ``DequantizeLinear`` reads; None for another node, and for float8."""
     if not is_standard(node, "DequantizeLinear") or len(node.inputs) < 2:
         return None
-    given, form = node.inputs[0], static_shape_of(node.inputs[1])
-    zero, rank = input_of(node, 2), rank_of(given)
+    integers, form = node.inputs[0], static_shape_of(node.inputs[1])
+    zero, rank = input_of(node, 2), rank_of(integers)
     # ONNX gives both the same dtype, and a body of a function knows only that of its constants.
-    dtype = dtype_of(given) if zero is None else dtype_of(zero)
-    if form is None or dtype is None or not _holds_integers(dtype):
+    dtype = dtype_of(integers) if zero is None else dtype_of(zero)
+    if form is None or dtype is None or not holds_integers(dtype):
         return None
-    source, _ = before_transposes(given, 0)
+    source, _ = before_transposes(integers, 0)
     is_weight = maker(source) is None
     if form in {(), (1,)}:
         return Steps(dtype, rank, None, 0, is_weight)
@@ -102,10 +99,6 @@ def steps_of(node: gs.Node) -> Steps | None:
         return None
     block = int(attribute_of(node, "block_size", 0))
     return Steps(dtype, rank, axis if axis >= 0 else axis + (rank or 0), block, is_weight)
-
-
-def _holds_integers(dtype: np.dtype) -> bool:
-    return dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2")
 
 
 def quantized_rows(tensor: gs.Tensor) -> gs.Node | None:
@@ -133,10 +126,10 @@ def has_other_bias_scale(product: gs.Node, bias: gs.Tensor) -> bool:
     source, scales = made_by(bias, "DequantizeLinear"), sum_scales(product)
     if source is None or scales is None:
         return False
-    own = constant_of(source.inputs[1])
-    if own is None:
+    unit = constant_of(source.inputs[1])
+    if unit is None:
         return False
-    return not np.allclose(own.reshape(-1).astype(np.float64), scales, rtol=_SAME_SCALE, atol=0)
+    return not np.allclose(unit.reshape(-1).astype(np.float64), scales, rtol=_SAME_SCALE, atol=0)
 
 
 _FLOAT32 = np.dtype(np.float32)
@@ -171,4 +164,8 @@ def obstacle(node: gs.Node, outputs: int, dtype: np.dtype[Any] = _FLOAT32) -> st
     if any(attribute_of(node, name, value) != value for name, value in plain.items()):
         return "the product is scaled or transposed"
     bias = input_of(node, 2)
-    return "" if bias is None or shape_of(bias) == (outputs,) else "the bias is no row"
+    return (
+        ""
+        if bias is None or shape_of(bias) == (outputs,)
+        else "the bias must be a row with one value per output"
+    )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
+from coreai_onnx.passes.analysis.linear_quantization import holds_integers
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import lazy_constant
+from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
@@ -21,7 +27,6 @@ from coreai_onnx.passes.engine.match import (
 )
 
 _FLOAT = np.dtype(np.float32)
-_FEW_BITS = ("int4", "uint4", "int2", "uint2")
 _EXACT = 1 << 24
 """Integers below this limit, and their sums here, are exact in float32."""
 
@@ -67,6 +72,87 @@ class QuantizedWeight:
         return _per_block(values, self.form, self.shape, self.axis)
 
 
+@dataclass(frozen=True)
+class CodedWeight:
+    """A weight as products of few bits read it: one row per output, codes from 0 on.
+
+    Attributes:
+        weight: The quantized weight.
+        outputs: Number of rows.
+        inputs: Number of columns.
+        bits: Size of a code.
+        block: Number of columns that share a scale; it divides the block of the weight.
+        lowest: The quantized value with code 0.
+    """
+
+    weight: QuantizedWeight
+    outputs: int
+    inputs: int
+    bits: int
+    block: int
+    lowest: int
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks in a row."""
+        return -(-self.inputs // self.block)
+
+    def codes(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the packed codes, ``[outputs, blocks, bytes]``."""
+        # In int16, since an int8 minus the lowest value, such as -128, does not fit into int8.
+        steps = self.weight.steps(*sources).astype(np.int16).reshape(self.weight.shape)
+        # The ops read whole blocks; they ignore what is after the last column.
+        codes = np.zeros((self.outputs, self.blocks * self.block), np.uint8)
+        codes[:, : self.inputs] = self.weight.by_rows(steps) - self.lowest
+        return pack_codes(codes.reshape(self.outputs, self.blocks, -1), self.bits)
+
+    def scales(self, *sources: np.ndarray) -> np.ndarray:
+        """Return the scales, ``[outputs, blocks]``."""
+        return self._split(self.weight.per_block(self.weight.scales(*sources)))
+
+    def zeros(self) -> np.ndarray | None:
+        """Return the codes of the zero points, ``[outputs, blocks]``; None if all are the middle.
+
+        The middle, 8 of 4 bits, is the default of the ops.
+        """
+        zeros = self._split(self.weight.zeros) - self.lowest
+        return None if np.all(zeros == 1 << self.bits - 1) else zeros.astype(np.uint8, order="C")
+
+    def _split(self, values: np.ndarray) -> np.ndarray:
+        """Repeat the values of each block of the weight for the smaller blocks of the op."""
+        return np.repeat(self.weight.by_rows(values), self.weight.block // self.block, axis=1)
+
+    def tensors(
+        self, edit: Edit, unit: str, stored: Callable[[np.ndarray], np.ndarray]
+    ) -> list[gs.Tensor]:
+        """Return codes, scales and, unless they are the default, zero points.
+
+        Args:
+            edit: The edit of the graph.
+            unit: The name of the scales says that there is one per unit.
+            stored: Returns zero points in the form that the op reads.
+        """
+        names, steps, scales = context_of(edit.graph).names, self.weight.steps, self.weight.scales
+        size, width = [self.outputs, self.blocks], self.block * self.bits // 8
+        first, second = (parts.constants[0].name for parts in (steps, scales))
+        tensors: list[gs.Tensor] = [
+            lazy_constant(
+                names.claim(f"{first}.{self.bits}_bits"),
+                self.codes,
+                steps.constants,
+                [*size, width],
+                np.dtype(np.uint8),
+            ),
+            lazy_constant(
+                names.claim(f"{second}.{unit}"), self.scales, scales.constants, size, _FLOAT
+            ),
+        ]
+        zeros = self.zeros()
+        if zeros is not None:
+            tensors.append(edit.constant(f"{first}.zero_points", stored(zeros)))
+        return tensors
+
+
 def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
     """Return the parts of a quantized matrix; None if it is not one, or not constant.
 
@@ -97,8 +183,8 @@ def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
     # The last block of a row may be shorter, so the number of blocks is rounded up.
     if math.prod(form) != -(-shape[axis] // block) * shape[1 - axis]:
         return None
-    given = input_of(node, 2)
-    zeros = np.zeros(form, np.int64) if given is None else _whole(given)
+    zero_points = input_of(node, 2)
+    zeros = np.zeros(form, np.int64) if zero_points is None else _whole(zero_points)
     if zeros is None:
         return None
     zeros = _per_block(zeros, form, shape, axis)
@@ -115,10 +201,10 @@ def _product(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
         # As many scales as steps are a product of two matrices, not a quantization.
         if scales is None or form is None or math.prod(form) >= math.prod(full):
             continue
-        found = _centered(centered, full)
-        if found is None:
+        parts = _centered(centered, full)
+        if parts is None:
             continue
-        steps, zeros = found
+        steps, zeros = parts
         return _blocks(steps, scales, zeros, np.broadcast_shapes(form, zeros.shape), full, shape)
     return None
 
@@ -147,13 +233,13 @@ def _blocks(
     # The elements of a block are the last axis of the steps, or the one before it: a view that
     # flattens the blocks keeps them side by side only there.
     if form[-1] == 1 and shape[1] % full[-1] == 0:
-        axis, block, wanted = 1, full[-1], (*full[:-1], 1)
+        axis, block, scales_form = 1, full[-1], (*full[:-1], 1)
     elif form[-2] == 1 and shape[1] == full[-1] and shape[0] % full[-2] == 0:
-        axis, block, wanted = 0, full[-2], (*full[:-2], 1, full[-1])
+        axis, block, scales_form = 0, full[-2], (*full[:-2], 1, full[-1])
     else:
         return None
-    zeros = _per_block(zeros, wanted, shape, axis)
-    return QuantizedWeight(steps, shape, axis, block, scales, zeros, wanted)
+    zeros = _per_block(zeros, scales_form, shape, axis)
+    return QuantizedWeight(steps, shape, axis, block, scales, zeros, scales_form)
 
 
 def _per_block(
@@ -172,13 +258,13 @@ def _centered(
         if is_standard(node, "Cast") and _keeps_steps(node):
             tensor = node.inputs[0]
             continue
-        found = _subtracted(node, math.prod(full)) if _is_signed(tensor) else None
-        if found is None:
+        difference = _subtracted(node, math.prod(full)) if _is_signed(tensor) else None
+        if difference is None:
             break
-        tensor, zero = found
+        tensor, zero = difference
         zeros = zeros + zero
     steps = constant_expression(tensor)
-    if steps is None or not _is_whole(dtype_of(tensor)) or static_shape_of(tensor) != full:
+    if steps is None or not holds_integers(dtype_of(tensor)) or static_shape_of(tensor) != full:
         return None
     return steps, zeros
 
@@ -202,14 +288,9 @@ def _subtracted(node: gs.Node, size: int) -> tuple[gs.Tensor, np.ndarray] | None
 def _keeps_steps(cast: gs.Node) -> bool:
     """Whether a cast keeps every integer of few bits."""
     source, target = dtype_of(cast.inputs[0]), dtype_of(cast.outputs[0])
-    if source is None or target is None or not _is_whole(source):
+    if source is None or target is None or not holds_integers(source):
         return False
     return target == _FLOAT or (target.kind == "i" and target.itemsize > source.itemsize)
-
-
-def _is_whole(dtype: np.dtype | None) -> bool:
-    """Whether a dtype holds integers."""
-    return dtype is not None and (dtype.kind in "iu" or dtype.name in _FEW_BITS)
 
 
 def _is_signed(tensor: gs.Tensor) -> bool:
@@ -220,8 +301,8 @@ def _is_signed(tensor: gs.Tensor) -> bool:
 
 def _whole(tensor: gs.Tensor) -> np.ndarray | None:
     """Return the values of a constant if all are integers."""
-    found = constant_expression(tensor)
-    values = None if found is None else found.values()
+    expression = constant_expression(tensor)
+    values = None if expression is None else expression.values()
     if values is None:
         return None
     wide = np.asarray(values).astype(np.float64)

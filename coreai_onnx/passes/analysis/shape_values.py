@@ -61,8 +61,8 @@ class ShapeValueAnalysis(ForwardAnalysis[ShapeValue]):
 
     def transfer(self, node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
         """Apply the rule of the op."""
-        found = _RULES[node.op](node, known)
-        return found if found is None or len(found.items) <= LONGEST else None
+        value = _RULES[node.op](node, known)
+        return value if value is None or len(value.items) <= LONGEST else None
 
     def of_constant(self, constant: gs.Constant) -> ShapeValue | None:
         """Return the elements of a small constant."""

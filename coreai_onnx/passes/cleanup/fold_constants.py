@@ -9,7 +9,7 @@ import numpy as np
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import VIEWS, dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
@@ -21,7 +21,8 @@ DATA_LIMIT = 256
 """Size in bytes from which an input in 8 or 16 bits is data, which is not stored in more bits."""
 
 
-def fold_constants(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def fold_constants(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Standard op on constants → its result, if it is exact and small.
 
     Mul(2, 3) → a, Add(x, a) → y     becomes     a = 6, Add(x, a) → y
@@ -30,23 +31,18 @@ def fold_constants(graph: gs.Graph, why: Why) -> int:
     data with other readers is not stored again in another shape. QuantizeLinear, DequantizeLinear
     and ops outside the standard domain are not folded.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, node.op) or not can_evaluate(node.op) or not _is_constant(node):
-            continue
-        if any(edit.is_output(tensor) for tensor in node.outputs):
-            count += _fold_output(edit, node, why)
-            continue
-        results = _results(node, why)
-        if results is None:
-            continue
-        for tensor, values in zip(node.outputs, results, strict=True):
-            if not tensor.is_empty():
-                edit.fix(tensor, values)
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    if not is_standard(node, node.op) or not can_evaluate(node.op) or not _is_constant(node):
+        return False
+    if any(edit.is_output(tensor) for tensor in node.outputs):
+        return _fold_output(edit, node, why)
+    results = _results(node, why)
+    if results is None:
+        return False
+    for tensor, values in zip(node.outputs, results, strict=True):
+        if not tensor.is_empty():
+            edit.fix(tensor, values)
+    edit.remove(node)
+    return True
 
 
 def _is_constant(node: gs.Node) -> bool:
@@ -69,15 +65,15 @@ def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     except CannotEvaluateError as error:
         why(str(error), node)
         return None
-    made = sum(result.nbytes for result in results)
-    if made > LIMIT or made > max(read, GROWTH_LIMIT):
+    written = sum(result.nbytes for result in results)
+    if written > LIMIT or written > max(read, GROWTH_LIMIT):
         why("the result is bigger than the limit", node)
         return None
     # Dequantizing a weight when the file is written would undo its quantization.
-    if made > read and any(map(_is_compact, constants)):
+    if written > read and any(map(_is_compact, constants)):
         why("the result stores data in more bits", node)
         return None
-    if made > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
+    if written > GROWTH_LIMIT and node.op in VIEWS and len(node.inputs[0].outputs) > 1:
         why("something else reads the data", node)
         return None
     # numpy makes a contiguous scalar a vector of one element; the reshape restores the scalar.
@@ -95,19 +91,18 @@ def _nbytes(constant: gs.Constant) -> int:
     return int(math.prod(constant.shape) * np.dtype(constant.dtype).itemsize)
 
 
-def _fold_output(edit: Edit, node: gs.Node, why: Why) -> int:
+def _fold_output(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Produce a graph output by an Identity of the result: outputs are never constants."""
     if len(node.outputs) != 1:
-        why("several results, one of them a graph output", node)
-        return 0
+        return why("several results, one of them a graph output", node)
     results = _results(node, why)
     if results is None:
-        return 0
+        return False
     output = node.outputs[0]
     constant = edit.constant(f"{output.name}_value", results[0])
     constant.maker = node.origin
     edit.become(node, "Identity", [constant])
-    return 1
+    return True
 
 
 _SOURCES = ("Shape", "Size")
@@ -117,30 +112,24 @@ _DERIVED = (
 )  # fmt: skip
 
 
-def fold_shapes(graph: gs.Graph, why: Why) -> int:
+@rewrites(*_SOURCES, *_DERIVED)
+def fold_shapes(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Shape arithmetic whose result is known → constant.
 
     x:[batch, 128, 64] ─Shape→ ─Gather(1)→ n     becomes     n = 128
     """
-    edit, analysis, count = Edit(graph), ShapeValueAnalysis(), 0
-    for node in graph.nodes:
-        if not is_standard(node, *_SOURCES, *_DERIVED) or len(node.outputs) != 1:
-            continue
-        dims = analysis.of(node.outputs[0])
-        # A shape with a named dim cannot be a constant, but its readers may pick known dims from
-        # it.
-        if dims is None or not dims.is_known():
-            if node.op in _SOURCES:
-                why("the shape is not known in full", node)
-            continue
-        if edit.is_output(node.outputs[0]):
-            why("a graph output keeps its node", node)
-            continue
-        edit.fix(node.outputs[0], dims.array(_dtype(node)))
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    analysis = edit.once(ShapeValueAnalysis)
+    if len(node.outputs) != 1:
+        return False
+    dims = analysis.of(node.outputs[0])
+    # A shape with a named dim cannot be a constant, but its readers may pick known dims from it.
+    if dims is None or not dims.is_known():
+        return node.op in _SOURCES and why("the shape is not known in full", node)
+    if edit.is_output(node.outputs[0]):
+        return why("a graph output keeps its node", node)
+    edit.fix(node.outputs[0], dims.array(_dtype(node)))
+    edit.remove(node)
+    return True
 
 
 def _dtype(node: gs.Node) -> np.dtype:

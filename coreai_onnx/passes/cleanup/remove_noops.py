@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.analysis.shape_values import ShapeValue, ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import bypass_nodes
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
@@ -23,19 +23,16 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.why import Why
 
 
-def remove_noop_casts(graph: gs.Graph, why: Why) -> int:
+@rewrites("Cast", "CastLike")
+def remove_noop_casts(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Cast or CastLike to the same dtype → nothing.
 
     x:f32 ─Cast(to=f32)→ y ─Relu→ z     becomes     x:f32 ─Relu→ z
     """
-    return bypass_nodes(graph, why, ("Cast", "CastLike"), _is_noop_cast)
-
-
-def _is_noop_cast(node: gs.Node, why: Why) -> bool:
     source, target = dtype_of(node.inputs[0]), _target(node)
     if source is None or target is None:
         return why("a dtype is not known", node)
-    return source == target
+    return source == target and edit.bypass_or(why, node, node.inputs[0])
 
 
 def _target(node: gs.Node) -> np.dtype | None:
@@ -45,12 +42,13 @@ def _target(node: gs.Node) -> np.dtype | None:
     return ir.DataType(to).numpy() if isinstance(to, int) else None
 
 
-def remove_noop_transposes(graph: gs.Graph, why: Why) -> int:
+@rewrites("Transpose")
+def remove_noop_transposes(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Transpose with the identity permutation → nothing.
 
     x ─Transpose(perm=[0, 1, 2])→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    return bypass_nodes(graph, why, ("Transpose",), _keeps_order)
+    return _keeps_order(node, why) and edit.bypass_or(why, node, node.inputs[0])
 
 
 def _keeps_order(node: gs.Node, why: Why) -> bool:
@@ -65,15 +63,14 @@ def _keeps_order(node: gs.Node, why: Why) -> bool:
     return perm == list(range(len(perm)))
 
 
-def remove_noop_expands(graph: gs.Graph, why: Why) -> int:
+@rewrites("Expand", "Tile")
+def remove_noop_expands(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Expand to the shape that the tensor already has, Tile with repeats of 1 → nothing.
 
     x:[batch, 8] ─Expand([1, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    analysis = ShapeValueAnalysis()
-    return bypass_nodes(
-        graph, why, ("Expand", "Tile"), lambda node, why: _repeats_nothing(node, analysis, why)
-    )
+    is_noop = _repeats_nothing(node, edit.once(ShapeValueAnalysis), why)
+    return is_noop and edit.bypass_or(why, node, node.inputs[0])
 
 
 def _repeats_nothing(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> bool:
@@ -82,7 +79,9 @@ def _repeats_nothing(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> b
     target = analysis.of(node.inputs[1])
     if target is None:
         return why("the target shape is not known", node)
-    return _fills(node.inputs[0], target) if node.op == "Expand" else _once(target)
+    if node.op == "Expand":
+        return _fills(node.inputs[0], target)
+    return all(repeats == 1 for repeats in target.items)
 
 
 def _fills(tensor: gs.Tensor, target: ShapeValue) -> bool:
@@ -107,22 +106,14 @@ def _shape_before_casts(tensor: gs.Tensor) -> tuple[Dim, ...] | None:
     return shape_of(tensor)
 
 
-def _once(repeats: ShapeValue) -> bool:
-    return all(item == 1 for item in repeats.items)
-
-
-def remove_noop_reshapes(graph: gs.Graph, why: Why) -> int:
+@rewrites("Reshape", "Flatten", "Squeeze")
+def remove_noop_reshapes(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Reshape, Flatten, Squeeze to the same shape → nothing; equal names mean equal dims.
 
     x:[batch, 8] ─Reshape([0, 8])→ y ─Relu→ z     becomes     x:[batch, 8] ─Relu→ z
     """
-    analysis = ShapeValueAnalysis()
-    return bypass_nodes(
-        graph,
-        why,
-        ("Reshape", "Flatten", "Squeeze"),
-        lambda node, why: _keeps_shape(node, analysis, why),
-    )
+    is_noop = _keeps_shape(node, edit.once(ShapeValueAnalysis), why)
+    return is_noop and edit.bypass_or(why, node, node.inputs[0])
 
 
 def _keeps_shape(node: gs.Node, analysis: ShapeValueAnalysis, why: Why) -> bool:
@@ -156,12 +147,13 @@ _OPEN_END = 2**31 - 1
 """Exporters write an end of INT32_MAX or INT64_MAX for "to the end"."""
 
 
-def remove_noop_slices(graph: gs.Graph, why: Why) -> int:
+@rewrites("Slice")
+def remove_noop_slices(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Slice from 0 to the end with step 1 on all its axes → nothing.
 
     x ─Slice(starts=[0], ends=[INT64_MAX])→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    return bypass_nodes(graph, why, ("Slice",), _keeps_all)
+    return _keeps_all(node, why) and edit.bypass_or(why, node, node.inputs[0])
 
 
 def _keeps_all(node: gs.Node, why: Why) -> bool:
@@ -179,7 +171,7 @@ def _keeps_all(node: gs.Node, why: Why) -> bool:
     if any(step != 1 for step in steps):
         return False
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        return why("starts, ends, axes and steps are not of one length", node)
+        return why("starts, ends, axes and steps must have the same length", node)
     shape = shape_of(node.inputs[0])
     for start, end, axis in zip(starts, ends, axes, strict=True):
         dim: Dim = None
@@ -192,17 +184,14 @@ def _keeps_all(node: gs.Node, why: Why) -> bool:
     return True
 
 
-def remove_identities(graph: gs.Graph, why: Why) -> int:
+@rewrites("Identity", "Dropout")
+def remove_identities(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Identity, and Dropout in inference mode → nothing.
 
     a ─Identity→ b ─Relu→ c     becomes     a ─Relu→ c
     """
-    return bypass_nodes(graph, why, ("Identity", "Dropout"), _is_noop)
-
-
-def _is_noop(node: gs.Node, why: Why) -> bool:
     if node.op == "Identity" or _is_inference(node):
-        return True
+        return edit.bypass_or(why, node, node.inputs[0])
     return why("Dropout may be in training mode, or its mask is used", node)
 
 
@@ -218,15 +207,16 @@ def _is_inference(node: gs.Node) -> bool:
 _COMMUTATIVE = ("Add", "Mul", "And", "Or")
 
 
-def remove_neutral_operands(graph: gs.Graph, why: Why) -> int:
+@rewrites(*_COMMUTATIVE, "Sub", "Div")
+def remove_neutral_operands(edit: Edit, node: gs.Node, why: Why) -> bool:
     """x + 0 and x - 0 of integers, x * 1, x / 1, And(x, True), Or(x, False) → x.
 
     x ─Mul(1.0)→ y ─Relu→ z     becomes     x ─Relu→ z
 
     A float plus 0 is not removed: -0 + 0 is 0.
     """
-    ops = (*_COMMUTATIVE, "Sub", "Div")
-    return bypass_nodes(graph, why, ops, lambda node, _: _kept(node) is not None, _kept)
+    kept = _kept(node)
+    return kept is not None and edit.bypass_or(why, node, kept)
 
 
 def _kept(node: gs.Node) -> gs.Tensor | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import bypass_nodes, detach
+from coreai_onnx.passes.engine.edit import Edit, detach, rewrites
 from coreai_onnx.passes.engine.graphs import (
     attribute_graphs,
     called_functions,
@@ -52,13 +52,11 @@ def remove_unused_functions(graph: gs.Graph, why: Why) -> int:
 _COMBINING = ("Concat", "Sum", "Mean", "Max", "Min")
 
 
-def remove_single_inputs(graph: gs.Graph, why: Why) -> int:
+@rewrites(*_COMBINING, "Split")
+def remove_single_inputs(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Concat, Sum, Mean, Max, Min of one tensor, Split into one → nothing.
 
     x ─Concat(axis=1)→ y ─Relu→ z     becomes     x ─Relu→ z
     """
-    return bypass_nodes(graph, why, (*_COMBINING, "Split"), _is_single)
-
-
-def _is_single(node: gs.Node, _: Why) -> bool:
-    return len(node.outputs if node.op == "Split" else node.inputs) == 1
+    joined = node.outputs if node.op == "Split" else node.inputs
+    return len(joined) == 1 and edit.bypass_or(why, node, node.inputs[0])

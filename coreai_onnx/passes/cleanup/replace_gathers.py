@@ -7,7 +7,7 @@ import numpy as np
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     axes_of,
@@ -24,7 +24,8 @@ _LARGEST = 1 << 20
 """Tables with more elements are not read."""
 
 
-def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
+@rewrites("Gather")
+def gathers_of_one_row(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Gather with equal indices, added to a tensor of its shape → the row.
 
     Gather(table:[2, 64], zeros:[b, s]) → r:[b, s, 64], Add(x:[b, s, 64], r)
@@ -32,32 +33,27 @@ def gathers_of_one_row(graph: gs.Graph, why: Why) -> int:
 
     For example the token type embeddings of an encoder, whose token type ids default to zeros.
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        if not is_standard(node, "Gather") or attribute_of(node, "axis", 0) != 0:
-            continue
-        table, known = node.inputs[0], positions.of(node.inputs[1])
-        if not isinstance(table, gs.Constant) or not isinstance(known, AffineTensor):
-            continue
-        index, rows = known.splat, table.shape[0] if table.shape else 0
-        # An index beyond the table is an error of the model, which onnxruntime reports at run time.
-        if index is None or not node.inputs[1].shape or not -rows <= index < rows:
-            continue
-        if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
-            why("it is not only added to tensors of its shape", node)
-            continue
-        # After all other conditions, since this loads the table.
-        values = constant_of(table, at_most=_LARGEST)
-        if values is None or edit.is_output(node.outputs[0]):
-            why("the table is large, or the rows are an output", node)
-            continue
-        row = edit.constant(f"{table.name}_{index}", np.ascontiguousarray(values[index]))
-        for reader in list(node.outputs[0].outputs):
-            set_input(reader, list(reader.inputs).index(node.outputs[0]), row)
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    if attribute_of(node, "axis", 0) != 0:
+        return False
+    table, indices = node.inputs[0], positions.of(node.inputs[1])
+    if not isinstance(table, gs.Constant) or not isinstance(indices, AffineTensor):
+        return False
+    index, rows = indices.splat, table.shape[0] if table.shape else 0
+    # An index beyond the table is an error of the model, which onnxruntime reports at run time.
+    if index is None or not node.inputs[1].shape or not -rows <= index < rows:
+        return False
+    if not all(_is_added(node.outputs[0], reader) for reader in node.outputs[0].outputs):
+        return why("the rows must only be added to tensors of their shape", node)
+    # After all other conditions, since this loads the table.
+    values = constant_of(table, at_most=_LARGEST)
+    if values is None or edit.is_output(node.outputs[0]):
+        return why("the table is large, or the rows are an output", node)
+    row = edit.constant(f"{table.name}_{index}", np.ascontiguousarray(values[index]))
+    for reader in list(node.outputs[0].outputs):
+        set_input(reader, list(reader.inputs).index(node.outputs[0]), row)
+    edit.remove(node)
+    return True
 
 
 def _is_added(rows: gs.Tensor, reader: gs.Node) -> bool:
@@ -68,28 +64,26 @@ def _is_added(rows: gs.Tensor, reader: gs.Node) -> bool:
     return len(others) == 1 and same_known_shape(others[0], rows)
 
 
-def gathers_of_ranges(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def gathers_of_ranges(edit: Edit, node: gs.Node, why: Why) -> bool:
     """GatherND by ranges over whole axes of the data → the data with axes of size 1.
 
     GatherND(x:[b, s], Concat(i:[b, 1, s, 1], j:[b, 1, s, 1])), i = 0 … b - 1, j = 0 … s - 1
     becomes     Unsqueeze(x, [1, 3])
     """
     # The declared length of a Range is enough: it is compared with a dim of the data below.
-    edit, count, positions = Edit(graph), 0, AffineAnalysis(open_ranges=True)
-    for node in graph.nodes:
-        if not is_standard(node, "GatherND") or attribute_of(node, "batch_dims", 0) != 0:
-            continue
-        axes = _free_axes(node, positions, why)
-        if axes is None:
-            continue
-        constant = edit.constant(f"{node.outputs[0].name}_axes", np.array(axes, np.int64))
-        if axes:
-            edit.become(node, "Unsqueeze", [node.inputs[0], constant])
-        else:
-            edit.become(node, "Identity", [node.inputs[0]])
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis, open_ranges=True)
+    if not is_standard(node, "GatherND") or attribute_of(node, "batch_dims", 0) != 0:
+        return False
+    axes = _free_axes(node, positions, why)
+    if axes is None:
+        return False
+    constant = edit.constant(f"{node.outputs[0].name}_axes", np.array(axes, np.int64))
+    if axes:
+        edit.become(node, "Unsqueeze", [node.inputs[0], constant])
+    else:
+        edit.become(node, "Identity", [node.inputs[0]])
+    return True
 
 
 def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] | None:
@@ -98,23 +92,23 @@ def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] 
     if data is None or concat is None:
         return None
     ranges = [_last_axis_dropped(tensor, positions) for tensor in concat.inputs]
-    found = [one for one in ranges if one is not None]
-    if len(found) < len(ranges):
+    spans = [one for one in ranges if one is not None]
+    if len(spans) < len(ranges):
         return None
-    rank, used = len(found[0].dims), [one.steps.index(1) for one in found]
-    if attribute_of(concat, "axis", 0) not in (-1, rank) or any(len(r.dims) != rank for r in found):
+    rank, used = len(spans[0].dims), [one.steps.index(1) for one in spans]
+    if attribute_of(concat, "axis", 0) not in (-1, rank) or any(len(r.dims) != rank for r in spans):
         return None
     if used != sorted(set(used)):
         why("the axes are gathered in another order", node)
         return None
-    lengths = [one.dims[axis] for one, axis in zip(found, used, strict=True)]
-    if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(found)]]:
-        why("the positions may not be all of the axis", node)
+    lengths = [one.dims[axis] for one, axis in zip(spans, used, strict=True)]
+    if None in lengths or lengths != [affine_expr(dim) for dim in data[: len(spans)]]:
+        why("the positions may not cover the axis", node)
         return None
     shape = shape_of(node.outputs[0])
     free = [axis for axis in range(rank) if axis not in used]
     if shape is None or any(shape[axis] != 1 for axis in free):
-        why("the result repeats what is gathered", node)
+        why("the result repeats the gathered elements", node)
         return None
     return free
 
@@ -124,7 +118,7 @@ def _last_axis_dropped(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineTe
     unsqueeze, rank = made_by(tensor, "Unsqueeze"), rank_of(tensor)
     if unsqueeze is None or rank is None or axes_of(unsqueeze) not in ([-1], [rank - 1]):
         return None
-    known = positions.of(unsqueeze.inputs[0])
-    if not isinstance(known, AffineTensor) or known.start != AffineExpr(0):
+    affine = positions.of(unsqueeze.inputs[0])
+    if not isinstance(affine, AffineTensor) or affine.start != AffineExpr(0):
         return None
-    return known if sorted(known.steps) == [0] * (len(known.steps) - 1) + [1] else None
+    return affine if sorted(affine.steps) == [0] * (len(affine.steps) - 1) + [1] else None

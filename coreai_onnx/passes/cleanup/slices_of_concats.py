@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     axes_of,
     input_of,
     ints_of,
-    is_standard,
     made_by,
     shape_of,
 )
@@ -24,34 +23,24 @@ END = np.iinfo(np.int32).max
 """An end beyond every axis: exporters write any value from here to the largest int64."""
 
 
-def slices_of_concats(graph: gs.Graph, why: Why) -> int:
+@rewrites("Slice", "Split")
+def slices_of_concats(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Slice or Split of a Concat that returns one of its inputs → that input.
 
     Concat(a:[b, 1], c:[b, s]) ─Slice(1:)→ y ─Relu→ z     becomes     c ─Relu→ z
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if is_standard(node, "Slice"):
-            part = _slice(node)
-            if part is None:
-                continue
-            if edit.bypass(node, part):
-                count += 1
-            else:
-                why("it names a graph output", node)
-        elif is_standard(node, "Split"):
-            parts = _split(node)
-            if parts is None:
-                continue
-            if any(edit.is_output(tensor) for tensor in node.outputs):
-                why("it names a graph output", node)
-                continue
-            for old, new in zip(list(node.outputs), parts, strict=True):
-                edit.replace(old, new)
-            edit.remove(node)
-            count += 1
-    edit.finish()
-    return count
+    if node.op == "Slice":
+        part = _slice(node)
+        return part is not None and edit.bypass_or(why, node, part)
+    parts = _split(node)
+    if parts is None:
+        return False
+    if any(edit.is_output(tensor) for tensor in node.outputs):
+        return why("it names a graph output", node)
+    for old, new in zip(list(node.outputs), parts, strict=True):
+        edit.replace(old, new)
+    edit.remove(node)
+    return True
 
 
 def _joined(tensor: gs.Tensor, axis: int) -> Sequence[gs.Tensor] | None:

@@ -4,47 +4,38 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     composite,
     dtype_of,
-    is_standard,
     made_by,
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
 
 
-def contrib_activations(graph: gs.Graph, why: Why) -> int:
+@rewrites("Gelu", composites=("gelu", "silu"))
+def contrib_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
     """gelu → Gelu, FastGelu or, after a bias, BiasGelu; silu → QuickGelu with a factor of 1.
 
     x ─Add(b)→ ─ai.coreai::gelu→ y     becomes     com.microsoft::BiasGelu(x, b) → y
 
     In float32 only, the one dtype for which onnxruntime has CPU kernels of them.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        is_silu = composite(node, "silu") is not None
-        is_gelu = composite(node, "gelu") is not None or is_standard(node, "Gelu")
-        if not is_silu and not is_gelu:
-            continue
-        x = node.inputs[0]
-        if dtype_of(x) != np.dtype(np.float32):
-            why("the dtype is not float32", node)
-            continue
-        if is_silu:
-            # QuickGelu is x * sigmoid(alpha * x), by default with an alpha of 1.702.
-            edit.become(node, "QuickGelu", [x], domain=CONTRIB_DOMAIN, alpha=1.0)
-        elif attribute_of(node, "approximate", "none") == "tanh":
-            edit.become(node, "FastGelu", [x], domain=CONTRIB_DOMAIN)
-        else:
-            _gelu(edit, node, x)
-        count += 1
-    edit.finish()
-    return count
+    x = node.inputs[0]
+    if dtype_of(x) != np.dtype(np.float32):
+        return why("the dtype is not float32", node)
+    if composite(node, "silu") is not None:
+        # QuickGelu is x * sigmoid(alpha * x), by default with an alpha of 1.702.
+        edit.become(node, "QuickGelu", [x], domain=CONTRIB_DOMAIN, alpha=1.0)
+    elif attribute_of(node, "approximate", "none") == "tanh":
+        edit.become(node, "FastGelu", [x], domain=CONTRIB_DOMAIN)
+    else:
+        _gelu(edit, node, x)
+    return True
 
 
 def _gelu(edit: Edit, node: gs.Node, x: gs.Tensor) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
+from coreai_onnx.passes.analysis.attention_bodies import become_heads, side_by_side
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     Dim,
     attribute_of,
     composite,
@@ -25,14 +26,15 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+from coreai_onnx.passes.fuse.masks import is_causal
 from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 from coreai_onnx.targets.releases import text_of
 
 _NAME = "scaled_dot_product_attention"
-# The numbers of the dtypes in ONNX.
-_FLOAT, _INT32 = 1, 6
+_SINGLE = np.dtype(np.float32)
+# The number of the dtype in ONNX.
+_INT32 = 6
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def write_attentions(graph: gs.Graph, why: Why, *, open_groups: bool) -> int:
             continue
         if is_open and grouped and not open_groups:
             since = contrib_since("GroupQueryAttention", {"causal": 0})
-            why(f"groups of heads that are not causal need onnxruntime {text_of(since)}", node)
+            why(f"grouped heads that are not causal need onnxruntime {text_of(since)}", node)
             continue
         writer.write(node, shapes, is_causal=causal, rotates=causal or open_groups)
         count += 1
@@ -114,7 +116,7 @@ def _shapes(node: gs.Node) -> _AttentionShapes | None:
 
 def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     """Return why none of onnxruntime's ops is equivalent; empty if one is."""
-    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
+    if dtype_of(node.inputs[0]) != _SINGLE:
         return "the dtype is not float32"
     if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
         return "there is a soft cap or a window"
@@ -124,7 +126,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     if (grouped or causal) and shapes.queries != shapes.keys:
         return "there may be more keys than queries"
     if grouped and shapes.head_dim != shapes.value_dim:
-        return "values have another size than keys"
+        return "values must have the size of the keys"
     if grouped and shapes.head_dim % 8:
         return "head_dim must be a multiple of 8"
     mask = input_of(node, 3)
@@ -132,7 +134,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
         return ""
     dims = shape_of(mask)
     if dims is None or len(dims) != 4 or dims[1] != 1:
-        return "the mask is not one for all heads"
+        return "the mask must be the same for all heads"
     if dims[2:] != (shapes.queries, shapes.keys) or dims[0] not in (1, shapes.batch):
         return "the mask must have a row for each query and a column for each key"
     return ""
@@ -141,11 +143,11 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
 def _rotated(node: gs.Node, shapes: _AttentionShapes) -> list[gs.Node] | None:
     """Return the rotations of queries and keys, if GroupQueryAttention can apply them."""
     ropes = [maker(tensor) for tensor in node.inputs[:2]]
-    known = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
+    rotations = [rope for rope in ropes if rope is not None and composite(rope, "rope") is not None]
     if shapes.queries != shapes.keys or shapes.head_dim != shapes.value_dim:
         return None
     # GroupQueryAttention refuses tables of angles for heads that are not a multiple of 16.
-    return known if len(known) == len(ropes) and shapes.head_dim % 16 == 0 else None
+    return rotations if len(rotations) == len(ropes) and shapes.head_dim % 16 == 0 else None
 
 
 class _AttentionWriter:
@@ -200,16 +202,16 @@ class _AttentionWriter:
             inputs.pop()
         if attribute_of(node, "scale", None) is not None:
             attrs["scale"] = node.attrs["scale"]
-        made = edit.node(op, node, inputs, domain=domain or None, **attrs).outputs[0]
+        attended = edit.add(op, node, inputs, domain=domain or None, **attrs)
         if op == "GroupQueryAttention":
-            self._add_caches(made)
+            self._add_caches(attended)
         wide: list[Dim] = [shapes.batch, shapes.queries, shapes.heads * shapes.value_dim]
-        made.dtype, made.shape = node.inputs[0].dtype, wide
+        attended.dtype, attended.shape = node.inputs[0].dtype, wide
         if some is not None:
             # The composite returns zeros for a query without a key, as torch does.
-            zero = edit.constant(f"{made.name}_zero", np.zeros((), np.float32))
-            made = self._typed(edit.node("Where", node, [some, made, zero]), wide)
-        become_heads(edit, node, made, shapes.heads)
+            zero = edit.constant(f"{attended.name}_zero", np.zeros((), np.float32))
+            attended = edit.add("Where", node, [some, attended, zero], _SINGLE, wide)
+        become_heads(edit, node, attended, shapes.heads)
 
     def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
         queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
@@ -223,34 +225,28 @@ class _AttentionWriter:
         for what in ("keys", "values"):
             self._edit.produce(result.inputs[0], gs.Variable(names.claim(f"{result.name}_{what}")))
 
-    def _typed(self, node: gs.Node, shape: list[Dim]) -> gs.Variable:
-        tensor = node.outputs[0]
-        tensor.dtype, tensor.shape = np.dtype(np.float32), shape
-        return tensor
-
     def _bias(self, mask: gs.Tensor, like: gs.Node) -> tuple[gs.Tensor, gs.Tensor]:
         """Return a mask as a bias, and a mask ``[b, s, 1]`` of the queries that have a key."""
         if mask in self._biases:
             return self._biases[mask]
         edit, shape = self._edit, list(mask.shape)
         lowest = edit.constant(f"{mask.name}_low", np.array(LOWEST, np.float32))
-        if dtype_of(mask) == np.dtype(np.float32):  # onnxruntime hides keys with the lowest number
+        if dtype_of(mask) == _SINGLE:  # onnxruntime hides keys with the lowest number
             # In torch, a float mask hides a key by -inf only.
             least = -np.inf
             next_one = edit.constant(f"{mask.name}_above", np.array(LOWEST_SCORE, np.float32))
-            hides = edit.node("Equal", like, [mask, lowest]).outputs[0]
-            bias = self._typed(edit.node("Where", like, [hides, next_one, mask]), shape)
+            hides = edit.add("Equal", like, [mask, lowest])
+            bias = edit.add("Where", like, [hides, next_one, mask], _SINGLE, shape)
         else:
             least = LOWEST
             zero = edit.constant(f"{mask.name}_zero", np.zeros((), np.float32))
-            bias = self._typed(edit.node("Where", like, [mask, zero, lowest]), shape)
+            bias = edit.add("Where", like, [mask, zero, lowest], _SINGLE, shape)
         last = edit.constant(f"{mask.name}_axis", np.array([-1], np.int64))
         low = edit.constant(f"{mask.name}_least", np.array(least, np.float32))
-        best = edit.node("ReduceMax", like, [bias, last], keepdims=1)
-        known = edit.node("Greater", like, [best.outputs[0], low]).outputs[0]
+        best = edit.add("ReduceMax", like, [bias, last], keepdims=1)
+        keyed = edit.add("Greater", like, [best, low])
         head = edit.constant(f"{mask.name}_head", np.array([1], np.int64))
-        some = edit.node("Squeeze", like, [known, head]).outputs[0]
-        some.dtype, some.shape = np.dtype(np.bool_), [shape[0], shape[2], 1]
+        some = edit.add("Squeeze", like, [keyed, head], np.dtype(np.bool_), [shape[0], shape[2], 1])
         self._biases[mask] = bias, some
         return bias, some
 
@@ -275,14 +271,13 @@ class _AttentionWriter:
         if key not in self._lengths:
             edit, tensor = self._edit, node.inputs[2]
             sizes = [
-                edit.size(dim, node)
-                or edit.node("Shape", node, [tensor], start=axis, end=axis + 1).outputs[0]
+                edit.size(dim, node) or edit.add("Shape", node, [tensor], start=axis, end=axis + 1)
                 for dim, axis in ((shapes.batch, 0), (shapes.keys, 2))
             ]
             first = edit.constant(f"{tensor.name}_first", np.array([0], np.int64))
-            whole = edit.node("Squeeze", node, [sizes[1], first]).outputs[0]
-            total = edit.node("Cast", node, [whole], to=_INT32).outputs[0]
+            whole = edit.add("Squeeze", node, [sizes[1], first])
+            total = edit.add("Cast", node, [whole], to=_INT32)
             one = edit.constant(f"{tensor.name}_one", np.array(1, np.int32))
-            last = edit.node("Sub", node, [total, one]).outputs[0]
-            self._lengths[key] = [edit.node("Expand", node, [last, sizes[0]]).outputs[0], total]
+            last = edit.add("Sub", node, [total, one])
+            self._lengths[key] = [edit.add("Expand", node, [last, sizes[0]]), total]
         return self._lengths[key]

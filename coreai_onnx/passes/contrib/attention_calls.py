@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.analysis.attention_bodies import NAME, become_heads, side_by_side
 from coreai_onnx.passes.contrib.attention import write_attentions
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
-from coreai_onnx.passes.engine.edit import Edit, become_heads, side_by_side
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     composite,
     dtype_of,
@@ -25,7 +25,7 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.fuse_causal_masks import is_causal
+from coreai_onnx.passes.fuse.masks import is_causal
 
 _FLOAT = np.dtype(np.float32)
 
@@ -40,7 +40,8 @@ class _Joined:
     concat: gs.Node
 
 
-def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=(NAME,))
+def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Causal attention over past and new tokens → ONNX's Attention, which concatenates them.
 
     Concat(past:[b, h, p, d], k:[b, h, s, d]) → keys, attention(q, keys, values, j <= i + p)
@@ -49,26 +50,33 @@ def contrib_cached_attention(graph: gs.Graph, why: Why) -> int:
     The op reads ``[b, s, h * d]``, so that the transposes cancel those of the model. A rotation in
     between is replaced with com.microsoft's. From opset 23.
     """
-    bodies = bodies_of(graph)
+    bodies = bodies_of(edit.graph)
     if bodies is None:
-        return 0
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    writer = _CachedAttentionWriter(edit)
-    for node in graph.nodes:
-        if composite(node, NAME) is None:
-            continue
-        joined = [_joined(tensor, node, edit) for tensor in node.inputs[1:3]]
-        keys, values = joined
-        if keys is None or values is None:
-            continue
-        reason = _obstacle(node, keys, values, positions)
-        if reason or bodies.opset < 23:
-            why(reason or "the opset has no Attention", node)
-            continue
-        writer.write(node, keys, values)
-        count += 1
-    edit.finish()
-    return count
+        return False
+    positions = edit.once(AffineAnalysis)
+    keys, values = (_joined(tensor, node, edit) for tensor in node.inputs[1:3])
+    if keys is None or values is None:
+        return False
+    query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
+    if query is None or new_keys is None or new_values is None or None in query:
+        return why("the dims are not known", node)
+    sizes = (*query[1::2], *new_keys[1::2], *new_values[1::2])
+    if not all(isinstance(size, int) for size in sizes):
+        return why("heads and their sizes are not known", node)
+    if not query[2] == new_keys[2] == new_values[2]:
+        return why("there must be as many new keys as queries", node)
+    if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
+        return why("the dtype is not float32", node)
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return why("there is a soft cap or a window", node)
+    if input_of(node, 4) is not None:
+        return why("there are sinks", node)
+    if not _is_causal(node, keys, positions):
+        return why("the mask is not known to be causal", node)
+    if bodies.opset < 23:
+        return why("the opset has no Attention", node)
+    edit.once(_CachedAttentionWriter, edit).write(node, keys, values)
+    return True
 
 
 def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
@@ -87,25 +95,6 @@ def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
     return _Joined(past, new, concat.outputs[0], concat)
 
 
-def _obstacle(node: gs.Node, keys: _Joined, values: _Joined, positions: AffineAnalysis) -> str:
-    """Return why Attention is not equivalent; empty if it is."""
-    query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
-    if query is None or new_keys is None or new_values is None or None in query:
-        return "the dims are not known"
-    sizes = (*query[1::2], *new_keys[1::2], *new_values[1::2])
-    if not all(isinstance(size, int) for size in sizes):
-        return "heads and their sizes are not known"
-    if not query[2] == new_keys[2] == new_values[2]:
-        return "there are not as many new keys as queries"
-    if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
-        return "the dtype is not float32"
-    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
-        return "there is a soft cap or a window"
-    if input_of(node, 4) is not None:
-        return "there are sinks"
-    return "" if _is_causal(node, keys, positions) else "the mask is not known to be causal"
-
-
 def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
     """Whether each query attends to all earlier positions and to its own."""
     mask = input_of(node, 3)
@@ -116,10 +105,10 @@ def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
         # to all keys, so it needs no mask.
         aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
         return aligned if attribute_of(node, "is_causal", 0) else queries == AffineExpr(1)
-    known = positions.of(mask)
-    if isinstance(known, AffineTensor):
-        return known.splat == 1 and queries == AffineExpr(1)
-    return past is not None and queries is not None and is_causal(known, queries, queries + past)
+    rule = positions.of(mask)
+    if isinstance(rule, AffineTensor):
+        return rule.splat == 1 and queries == AffineExpr(1)
+    return past is not None and queries is not None and is_causal(rule, queries, queries + past)
 
 
 class _CachedAttentionWriter:
@@ -154,10 +143,10 @@ class _CachedAttentionWriter:
         if rope is None or angles is None:
             return side_by_side(self._edit, tensor, like)
         row = side_by_side(self._edit, rope.inputs[0], like)
-        made = self._edit.node("RotaryEmbedding", like, [row, *angles], domain=CONTRIB_DOMAIN)
-        turned = made.outputs[0]
-        turned.dtype, turned.shape = row.dtype, row.shape
-        return turned
+        inputs = [row, *angles]
+        return self._edit.add(
+            "RotaryEmbedding", like, inputs, row.dtype, row.shape, domain=CONTRIB_DOMAIN
+        )
 
     def _angles(self, rope: gs.Node) -> list[gs.Tensor] | None:
         """Return the first position and the tables of a rotation by either op."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from coreai_onnx.passes.contrib.few_bit_codes import (
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
+from coreai_onnx.passes.contrib.few_bits import (
     codes_in_rows,
     obstacle_in_codes,
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
-    composite,
     dtype_of,
     input_of,
 )
@@ -27,7 +26,8 @@ _DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 _INDICES = (np.dtype(np.int64), np.dtype(np.int32))
 
 
-def contrib_embedding_nbits(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=("embedding_nbits",))
+def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """embedding_nbits → GatherBlockQuantized.
 
     embedding_nbits(scales, codes:uint8[n, k / 32, 16], indices, zeros) → y
@@ -35,52 +35,22 @@ def contrib_embedding_nbits(graph: gs.Graph, why: Why) -> int:
 
     Also in a function that gets the table as an argument. Zero points are packed like the codes.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, "embedding_nbits") is None:
-            continue
-        if reason := _obstacle(graph, node):
-            why(reason, node)
-            continue
-        _write(edit, node)
-        count += 1
-    edit.finish()
-    return count
-
-
-def _obstacle(graph: gs.Graph, node: gs.Node) -> str:
-    """Return why the op cannot compute a call; empty if it can."""
     scales, codes, indices = node.inputs[:3]
-    bits, group = _sizes(node)
+    bits, group = attribute_of(node, "bits", 4), attribute_of(node, "group_size", 32)
+    zeros = input_of(node, 3)
     if input_of(node, 4) is not None:
-        return "the op has no palette"
+        return why("the op does not support palettes", node)
     if bits not in _BITS:
-        return f"the op has no {bits}-bit codes"
+        return why(f"the op does not support {bits}-bit codes", node)
     if group < _SMALLEST_BLOCK or group & (group - 1):
-        return "the op has no blocks of that size"
+        return why("the op does not support this block size", node)
     if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
-        return "the op has no such dtype"
-    return obstacle_in_codes(graph, codes, input_of(node, 3), bits)
-
-
-def _sizes(node: gs.Node) -> tuple[int, int]:
-    """Return the bits of a code, and the size of a group."""
-    return int(attribute_of(node, "bits", 4)), int(attribute_of(node, "group_size", 32))
-
-
-def _write(edit: Edit, node: gs.Node) -> None:
-    scales, codes, indices = node.inputs[:3]
-    zeros, (bits, group) = input_of(node, 3), _sizes(node)
+        return why("the op does not support these dtypes", node)
+    if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
+        return why(reason, node)
     inputs = [codes_in_rows(edit, node, codes), indices, scales]
     if zeros is not None:
         inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
-    edit.become(
-        node,
-        "GatherBlockQuantized",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        bits=bits,
-        block_size=group,
-        gather_axis=0,
-        quantize_axis=1,
-    )
+    attributes = {"bits": bits, "block_size": group, "gather_axis": 0, "quantize_axis": 1}
+    edit.become(node, "GatherBlockQuantized", inputs, domain=CONTRIB_DOMAIN, **attributes)
+    return True

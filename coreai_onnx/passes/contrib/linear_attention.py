@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     Dim,
     attribute_of,
-    composite,
     dtype_of,
     input_of,
     shape_of,
@@ -37,7 +36,8 @@ class _StateShapes:
     value_dim: int
 
 
-def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=(_NAME,))
+def contrib_linear_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """gated_delta_update → LinearAttention after the normalization of queries and keys.
 
     ai.coreai::gated_delta_update(q:[b, h, s, d], k, v, g:[b, h, s], beta, state) → y, last
@@ -46,21 +46,13 @@ def contrib_linear_attention(graph: gs.Graph, why: Why) -> int:
     The transposes between the two layouts cancel those of the model. The op needs a key head for
     each value head: if there are fewer, queries and keys are repeated.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if composite(node, _NAME) is None:
-            continue
-        shapes = _shapes(node)
-        if shapes is None:
-            why("heads and their sizes are not known", node)
-            continue
-        if any(dtype_of(tensor) != _FLOAT for tensor in node.inputs if not tensor.is_empty()):
-            why("the dtype is not float32", node)
-            continue
-        _LinearAttentionWriter(edit, node, shapes).write()
-        count += 1
-    edit.finish()
-    return count
+    shapes = _shapes(node)
+    if shapes is None:
+        return why("heads and their sizes are not known", node)
+    if any(dtype_of(tensor) != _FLOAT for tensor in node.inputs if not tensor.is_empty()):
+        return why("the dtype is not float32", node)
+    _LinearAttentionWriter(edit, node, shapes).write()
+    return True
 
 
 def _shapes(node: gs.Node) -> _StateShapes | None:
@@ -97,7 +89,7 @@ class _LinearAttentionWriter:
             *(self._add("Transpose", [x], perm=[0, 2, 1]) for x in (g, beta)),
         ]
         outputs = list(node.outputs)
-        made = self._edit.node(
+        attended = self._edit.node(
             "LinearAttention",
             node,
             inputs,
@@ -108,7 +100,7 @@ class _LinearAttentionWriter:
             update_rule="gated_delta",
         )
         target = self._ints("split", [0, 0, heads, sizes.value_dim])
-        self._edit.become(node, "Reshape", [made.outputs[0], target])
+        self._edit.become(node, "Reshape", [attended.outputs[0], target])
 
     def _unit_length(self, x: gs.Tensor) -> gs.Tensor:
         """Return ``[b, h, s, d]`` divided by the L2 norms of its rows."""
@@ -143,12 +135,7 @@ class _LinearAttentionWriter:
         **attrs: list[int] | int,
     ) -> gs.Tensor:
         """Insert a node and return its output, which is float32."""
-        made = self._edit.node(op, self._node, inputs, outputs=None, domain=None, **attrs)
-        result: gs.Tensor = made.outputs[0]
-        result.dtype = _FLOAT
-        if shape is not None:
-            result.shape = shape
-        return result
+        return self._edit.add(op, self._node, inputs, _FLOAT, shape, domain=None, **attrs)
 
     def _ints(self, name: str, values: list[int]) -> gs.Tensor:
         return self._edit.constant(f"{self._node.name}_{name}", np.array(values, np.int64))

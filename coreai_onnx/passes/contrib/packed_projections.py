@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import joined_name, lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     Dim,
     input_of,
     is_standard,
@@ -57,7 +57,8 @@ class _Layer:
         )
 
 
-def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def contrib_packed_projections(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Three products that feed one GroupQueryAttention → one product, which the op splits itself.
 
     MatMul(x, q) → a, MatMul(x, k) → b, MatMul(x, v) → c, GroupQueryAttention(a, b, c, …) → y
@@ -66,26 +67,20 @@ def contrib_packed_projections(graph: gs.Graph, why: Why) -> int:
     Biases and 4-bit weights are concatenated too. The weights are concatenated when the model is
     written, one result at a time. A weight with another reader is left unchanged.
     """
-    if context_of(graph).kind == "function":
-        return 0  # in a function, weights are inputs
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
-            continue
-        if len(node.inputs) < 3 or any(tensor.is_empty() for tensor in node.inputs[:3]):
-            continue
-        layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
-        known = [layer for layer in layers if layer is not None]
-        if len(known) < len(layers):
-            why("not all of them are products that nothing else reads", node)
-            continue
-        if not all(known[0].fits(layer) for layer in known[1:]):
-            why("the products are not of one kind and of one input", node)
-            continue
-        _pack(edit, node, known)
-        count += 1
-    edit.finish()
-    return count
+    if context_of(edit.graph).kind == "function":
+        return False  # in a function, weights are inputs
+    if (node.domain, node.op) != (CONTRIB_DOMAIN, "GroupQueryAttention"):
+        return False
+    if len(node.inputs) < 3 or any(tensor.is_empty() for tensor in node.inputs[:3]):
+        return False
+    layers = [_layer(tensor, node, edit) for tensor in node.inputs[:3]]
+    present = [layer for layer in layers if layer is not None]
+    if len(present) < len(layers):
+        return why("queries, keys and values must be products without other readers", node)
+    if not all(present[0].fits(layer) for layer in present[1:]):
+        return why("the products must have the same operator and input", node)
+    _pack(edit, node, present)
+    return True
 
 
 def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:
@@ -96,20 +91,20 @@ def _layer(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Layer | None:
     product = last
     if is_standard(last, "Add"):
         for inner, other in (last.inputs, last.inputs[::-1]):
-            found = maker(inner)
-            if found is not None and is_standard(found, "MatMul") and _is_row(other, inner):
-                product, bias = found, other
+            dot = maker(inner)
+            if dot is not None and is_standard(dot, "MatMul") and _is_row(other, inner):
+                product, bias = dot, other
         if product is last or not _is_read_by(product.outputs[0], last, edit):
             return None
     if is_standard(product, "MatMul") and edit.holds(product):
-        given, axis = product.inputs[1:2], 1
+        parts, axis = product.inputs[1:2], 1
     elif (product.domain, product.op) == (CONTRIB_DOMAIN, "MatMulNBits"):
-        given, axis, bias = product.inputs[1:4], 0, input_of(product, 5) if bias is None else bias
+        parts, axis, bias = product.inputs[1:4], 0, input_of(product, 5) if bias is None else bias
     else:
         return None
-    weights = [one for one in given if isinstance(one, gs.Constant)]
+    weights = [one for one in parts if isinstance(one, gs.Constant)]
     # g_idx (input 4) reorders the columns of one layer, which one product cannot do for three.
-    if len(weights) < sum(not one.is_empty() for one in given) or input_of(product, 4) is not None:
+    if len(weights) < sum(not one.is_empty() for one in parts) or input_of(product, 4) is not None:
         return None
     owned = [*weights] if bias is None else [*weights, bias]
     # The file would have a shared weight twice.
@@ -145,17 +140,16 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
             inputs += [gs.Variable.empty() for _ in range(5 - len(inputs))]
             inputs, bias = [*inputs, bias], None
     op, domain = first.product.op, first.product.domain
-    made = edit.node(op, first.product, inputs, domain=domain, **attrs).outputs[0]
+    product = edit.add(op, first.product, inputs, domain=domain, **attrs)
     shape = shape_of(first.product.outputs[0])
     wide: list[Dim] | None = None if shape is None else [*shape[:-1], columns]
-    made.dtype, made.shape = first.product.outputs[0].dtype, wide
+    product.dtype, product.shape = first.product.outputs[0].dtype, wide
     if bias is not None:
-        added = edit.node("Add", first.last, [made, bias]).outputs[0]
-        added.dtype, added.shape = made.dtype, wide
-        made = added
+        added = edit.add("Add", first.last, [product, bias], product.dtype, wide)
+        product = added
     absent = [gs.Variable.empty(), gs.Variable.empty()]
     rest = list(node.inputs[3:])
-    edit.become(node, node.op, [made, *absent, *rest], domain=node.domain, **node.attrs)
+    edit.become(node, node.op, [product, *absent, *rest], domain=node.domain, **node.attrs)
     for layer in layers:
         edit.remove(layer.product)
         edit.remove(layer.last)

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.passes.contrib.expert_blocks import (
+from coreai_onnx.passes.contrib.few_bits import BLOCKS
+from coreai_onnx.passes.contrib.moe import (
     ExpertBlock,
     expert_block,
     in_turns,
     rows_of_tokens,
     softmax_routing,
 )
-from coreai_onnx.passes.contrib.linear_nbits import BLOCKS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     attribute_of,
     behind_views,
     constant_of,
@@ -74,16 +74,8 @@ class _Weight:
         return experts, rows, groups * self.group
 
 
-@dataclass(frozen=True)
-class _FewBitsBlock:
-    """A block that the op can compute."""
-
-    found: ExpertBlock
-    up: _Weight
-    down: _Weight
-
-
-def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
+@rewrites("ReduceSum")
+def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """TopK, two gather_mm_nbits around a swiglu, and their weighted sum → one QMoE.
 
     w, e ←TopK; x ─gather_mm_nbits(e)→ ─Split→ ─swiglu→ ─gather_mm_nbits(e)→ ─Mul(w)→ ─Sum→ y
@@ -94,53 +86,41 @@ def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
     weights of the sum. onnxruntime expects the rows of gate and up weights interleaved. The
     weights are rearranged when the model is written, one at a time.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        found = expert_block(node, "gather_mm_nbits", _is_plain, why)
-        block = None if found is None else _block(found, why)
-        if block is None:
-            continue
-        _write(edit, block)
-        count += 1
-    edit.finish()
-    return count
+    block = expert_block(node, "gather_mm_nbits", _is_plain, why)
+    if block is None:
+        return False
+    up, down = _weight(block.up), _weight(block.down)
+    if isinstance(up, str):
+        return why(up, node)
+    if isinstance(down, str):
+        return why(down, node)
+    if reason := _obstacle(block, up, down):
+        return why(reason, node)
+    _write(edit, block, up, down)
+    return True
 
 
 def _is_plain(call: gs.Node) -> bool:
-    """Whether codes are numbers; the op has no palette."""
+    """Whether codes are numbers; the op does not support palettes."""
     return input_of(call, 5) is None
-
-
-def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
-    """Return the block if onnxruntime's op is equivalent."""
-    up, down = (_weight(call) for call in (found.up, found.down))
-    reason = next((part for part in (up, down) if isinstance(part, str)), "")
-    if isinstance(up, str) or isinstance(down, str):
-        why(reason, found.total)
-        return None
-    reason = _obstacle(found, up, down)
-    if reason:
-        why(reason, found.total)
-        return None
-    return _FewBitsBlock(found, up, down)
 
 
 def _weight(call: gs.Node) -> _Weight | str:
     """Return the weight of a product, or why the op cannot read it."""
-    codes, scales, given = call.inputs[1], call.inputs[2], input_of(call, 4)
+    codes, scales, point = call.inputs[1], call.inputs[2], input_of(call, 4)
     if not isinstance(codes, gs.Constant) or not isinstance(scales, gs.Constant):
         return "the weights are not constant"
     bits = int(attribute_of(call, "bits", 4))
     group = int(attribute_of(call, "group_size", 32))
     rounding = int(attribute_of(call, "activation_bits", 0))
     if (bits, rounding) not in _LEVELS:
-        return f"onnxruntime has no exact product of {bits}-bit experts"
+        return f"onnxruntime has no exact product with {bits}-bit experts"
     if group not in BLOCKS:
-        return "onnxruntime has no blocks of that size"
-    zeros, columns = None if given is None else constant_of(given), int(codes.shape[2]) * group
+        return "onnxruntime does not support this block size"
+    zeros, columns = None if point is None else constant_of(point), int(codes.shape[2]) * group
     if bits == _TWO and group != _EXACT_GROUP and columns % _ROUNDED_ROWS == 0:
         return f"onnxruntime rounds the activations of 2-bit rows of {columns} values"
-    if given is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
+    if point is not None and (zeros is None or zeros.dtype != np.uint8 or zeros.max() >= 1 << bits):
         return "zero points must be integers that fit into the bits of a code"
     return _Weight(codes, scales, zeros, bits, group, rounding)
 
@@ -156,7 +136,7 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     if not found.chosen or up.shape != (experts, 2 * hidden, lanes):
         return "the sizes are not known"
     if not found.is_laid_out(lanes, hidden):
-        return "the products are not of one matrix per token and expert"
+        return "the products must have one matrix per token and expert"
     # The tables have one place for each expert, and TopK never selects an expert twice.
     top = maker(found.experts)
     if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:
@@ -167,35 +147,35 @@ def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
     return "" if weights == shape_of(found.experts) else "the weights of the sum have other axes"
 
 
-def _write(edit: Edit, block: _FewBitsBlock) -> None:
+def _write(edit: Edit, block: ExpertBlock, up: _Weight, down: _Weight) -> None:
     """Replace the sum with the op."""
-    found, (experts, lanes, _) = block.found, block.down.shape
-    tokens = rows_of_tokens(edit, found, lanes)
-    up, down = _tensors(edit, block.up, is_turned=True), _tensors(edit, block.down, is_turned=False)
-    routing = softmax_routing(found)
+    experts, lanes, _ = down.shape
+    tokens = rows_of_tokens(edit, block, lanes)
+    ups, downs = _tensors(edit, up, is_turned=True), _tensors(edit, down, is_turned=False)
+    routing = softmax_routing(block)
     is_normalized = routing is not None and routing[1]
     routed = (
         routing[:1]
         if routing is not None and is_normalized
-        else _routing_tables(edit, found, experts)
+        else _routing_tables(edit, block, experts)
     )
     # Logits are input 1. With tables, input 1 selects the experts and input 14 has their weights.
-    places = (0, *_UP[: len(up)], *_DOWN[: len(down)], *(1, _WEIGHTS)[: len(routed)])
-    given = dict(zip(places, (tokens, *up, *down, *routed), strict=True))
-    inputs = [given.get(i, gs.Variable.empty()) for i in range(max(given) + 1)]
-    level = _LEVELS[block.up.bits, block.up.rounding]
+    places = (0, *_UP[: len(ups)], *_DOWN[: len(downs)], *(1, _WEIGHTS)[: len(routed)])
+    tensors = dict(zip(places, (tokens, *ups, *downs, *routed), strict=True))
+    inputs = [tensors.get(i, gs.Variable.empty()) for i in range(max(tensors) + 1)]
+    level = _LEVELS[up.bits, up.rounding]
     edit.become(
-        found.total,
+        block.total,
         "QMoE",
         inputs,
         domain=CONTRIB_DOMAIN,
-        k=found.chosen,
+        k=block.chosen,
         activation_type="swiglu",
         # 1: gate and up are one product with interleaved rows.
         swiglu_fusion=1,
         normalize_routing_weights=int(is_normalized),
-        expert_weight_bits=block.up.bits,
-        block_size=block.up.group,
+        expert_weight_bits=up.bits,
+        block_size=up.group,
         **({"accuracy_level": level} if level else {}),
     )
 
@@ -215,7 +195,7 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
         return ordered(values).astype(np.float32)
 
     source, single = weight.codes.name, np.dtype(np.float32)
-    made: list[gs.Tensor] = [
+    tensors: list[gs.Tensor] = [
         lazy_constant(names.claim(f"{source}.rows"), codes, [weight.codes], [experts, rows, size]),
         lazy_constant(
             names.claim(f"{weight.scales.name}.float32"),
@@ -227,8 +207,8 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
     ]
     if weight.zeros is not None:
         packed = pack_rows(ordered(weight.zeros).reshape(-1, groups), weight.bits)
-        made.append(edit.constant(f"{source}.zero_points", packed.reshape(experts, rows, -1)))
-    return made
+        tensors.append(edit.constant(f"{source}.zero_points", packed.reshape(experts, rows, -1)))
+    return tensors
 
 
 def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Tensor, gs.Tensor]:
@@ -240,15 +220,15 @@ def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Te
         for word, value in (("zero", 0), ("one", 1))
     )
     width = edit.constant(f"{name}_experts", np.array([experts], np.int64))
-    tokens = edit.node("Shape", total, [chosen], start=0, end=1).outputs[0]
-    table = edit.node("Concat", total, [tokens, width], axis=0).outputs[0]
-    zeros = edit.node("Expand", total, [zero, table]).outputs[0]
-    shape = edit.node("Shape", total, [chosen]).outputs[0]
-    ones = edit.node("Expand", total, [one, shape]).outputs[0]
+    tokens = edit.add("Shape", total, [chosen], start=0, end=1)
+    table = edit.add("Concat", total, [tokens, width], axis=0)
+    zeros = edit.add("Expand", total, [zero, table])
+    shape = edit.add("Shape", total, [chosen])
+    ones = edit.add("Expand", total, [one, shape])
     weights = behind_views(found.weights)
     # The op selects the largest values, which are the ones: the experts that the model has chosen.
     selected, weighted = (
-        edit.node("ScatterElements", total, [zeros, chosen, values], axis=1).outputs[0]
+        edit.add("ScatterElements", total, [zeros, chosen, values], axis=1)
         for values in (ones, weights)
     )
     for value in (zeros, selected, weighted):

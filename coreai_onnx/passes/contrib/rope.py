@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    CONTRIB_DOMAIN,
     VIEWS,
     Dim,
     attribute_of,
-    composite,
     dtype_of,
     is_standard,
     made_by,
@@ -23,7 +22,8 @@ from coreai_onnx.passes.engine.why import Why
 _ELEMENTWISE = ("Cast", "Cos", "Sin", "Mul")
 
 
-def contrib_rope(graph: gs.Graph, why: Why) -> int:
+@rewrites(composites=("rope",))
+def contrib_rope(edit: Edit, node: gs.Node, why: Why) -> bool:
     """rope with the same angles for every batch item → RotaryEmbedding.
 
     ai.coreai::rope(x, Expand(cos:[1, 1, s, f]), Expand(sin))
@@ -31,21 +31,13 @@ def contrib_rope(graph: gs.Graph, why: Why) -> int:
 
     Angles are read from the first position on, without a copy per batch item.
     """
-    edit, count = Edit(graph), 0
-    tables = Tables(edit)
-    for node in graph.nodes:
-        if composite(node, "rope") is None:
-            continue
-        pair = tables.of(node)
-        if pair is None:
-            why("each row of the batch has angles of its own", node)
-            continue
-        start = edit.constant(f"{node.outputs[0].name}_start", np.zeros(1, np.int64))
-        inputs = [node.inputs[0], start, *pair]
-        edit.become(node, "RotaryEmbedding", inputs, domain=CONTRIB_DOMAIN)
-        count += 1
-    edit.finish()
-    return count
+    pair = edit.once(Tables, edit).of(node)
+    if pair is None:
+        return why("the angles may differ within the batch", node)
+    start = edit.constant(f"{node.outputs[0].name}_start", np.zeros(1, np.int64))
+    inputs = [node.inputs[0], start, *pair]
+    edit.become(node, "RotaryEmbedding", inputs, domain=CONTRIB_DOMAIN)
+    return True
 
 
 class Tables:
@@ -97,16 +89,16 @@ class Tables:
                 tensor if len(tensor.shape) < 2 else self._matrix(tensor, like)
                 for tensor in node.inputs
             ]
-            return edit.node(node.op, like, parts, **node.attrs).outputs[0]
+            return edit.add(node.op, like, parts, **node.attrs)
         if node is not None and is_standard(node, *VIEWS):
             if _dims(node.inputs[0]) == dims:
                 return self._matrix(node.inputs[0], like)
             if shape_of(node.inputs[0]) == dims[:1]:  # the shape without the last axis
                 last = edit.constant(f"{table.name}_last", np.array([1], np.int64))
-                return edit.node("Unsqueeze", like, [node.inputs[0], last]).outputs[0]
+                return edit.add("Unsqueeze", like, [node.inputs[0], last])
         lead = np.arange(len(table.shape) - 2, dtype=np.int64)
         axes = edit.constant(f"{table.name}_lead", lead)
-        return edit.node("Squeeze", like, [table, axes]).outputs[0]
+        return edit.add("Squeeze", like, [table, axes])
 
 
 def _dims(table: gs.Tensor) -> tuple[Dim, Dim] | None:

@@ -16,11 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.checks.fixed_attributes import FIXED
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.importer import Importer
-from coreai_onnx.passes.engine.match import DOMAIN, STANDARD_DOMAINS
+from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
 
 WriteBody = Callable[[str, str, int], ir.Function | None]
@@ -121,7 +122,7 @@ class Bodies:
         A function of an old file has no fixed attributes in its metadata.
         """
         for function in self._main.functions:
-            same = function.domain == DOMAIN and _plain(function.name) == _plain(name)
+            same = function.domain == STANDARD_DOMAIN and _plain(function.name) == _plain(name)
             if same and _fixed(function) in ("", fixed) and outline(function) == structure:
                 return function.name
         return None
@@ -143,12 +144,12 @@ class Bodies:
         function.bodies = self
         # The runner looked for pure functions before this one existed. Composites are pure; without
         # this line, equal calls would stay apart.
-        self._set_pure(self._main.pure_calls | {(DOMAIN, op_type)})
+        self._set_pure(self._main.pure_calls | {(STANDARD_DOMAIN, op_type)})
         return op_type
 
     def named(self, name: str) -> gs.Function | None:
         """Return the function of a composite, with its variant."""
-        return self.find(DOMAIN, name)
+        return self.find(STANDARD_DOMAIN, name)
 
     def function(self, node: gs.Node) -> gs.Function | None:
         """Return the function that a node calls."""
@@ -161,14 +162,14 @@ class Bodies:
             return False
         for graph in self._graphs():
             for node in graph.nodes:
-                if (node.domain, node.op) == (DOMAIN, old):
+                if (node.domain, node.op) == (STANDARD_DOMAIN, old):
                     node.op = new
         function.name = new
         self._indexed = ()
         self._calls = CallIndex()
         pure = self._main.pure_calls
-        if (DOMAIN, old) in pure:
-            self._set_pure(pure - {(DOMAIN, old)} | {(DOMAIN, new)})
+        if (STANDARD_DOMAIN, old) in pure:
+            self._set_pure(pure - {(STANDARD_DOMAIN, old)} | {(STANDARD_DOMAIN, new)})
         return True
 
     def find(self, domain: str, name: str) -> gs.Function | None:
@@ -286,7 +287,7 @@ def bodies_of(graph: gs.Graph) -> Bodies | None:
 
     Returns None for the body of a composite, since it could call itself.
     """
-    if isinstance(graph, gs.Function) and graph.domain == DOMAIN:
+    if isinstance(graph, gs.Function) and graph.domain == STANDARD_DOMAIN:
         return None
     return model_bodies(graph)
 

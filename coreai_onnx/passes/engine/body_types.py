@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.exporter import Exporter
-from coreai_onnx.passes.engine.match import DOMAIN, Dim, dtype_of, shape_of
+from coreai_onnx.passes.engine.match import Dim, dtype_of, shape_of
 
 _UNKNOWN = onnx.TensorProto.UNDEFINED
 
@@ -46,7 +47,7 @@ class BodyTypes:
         The bodies of composites stay untyped, since they must hold for every possible call. So do
         functions with attributes.
         """
-        if function.domain == DOMAIN or function.attrs:
+        if function.domain == STANDARD_DOMAIN or function.attrs:
             return
         arguments = self._bodies.arguments(function)
         # Nothing calls the function, or it has no inputs: there are no types to learn from.
@@ -54,7 +55,7 @@ class BodyTypes:
             return
         for tensor, passed in zip(function.inputs, arguments, strict=True):
             # Only what all calls agree on: the body runs for each of them.
-            tensor.dtype, tensor.shape = _shared_dtype(passed), _shared_shape(passed)
+            tensor.dtype, tensor.shape = _shared_dtype(passed), _shape(passed)
         body = Exporter(function).function(function)
         inferred = self._types.of_function(body, [_type(tensor) for tensor in function.inputs])
         types = {value.name: kind.tensor_type for value, kind in inferred.items()}
@@ -77,7 +78,7 @@ class BodyTypes:
 
 def forget_types(function: gs.Function) -> None:
     """Remove the types again."""
-    if function.domain == DOMAIN or function.attrs:
+    if function.domain == STANDARD_DOMAIN or function.attrs:
         return
     for tensor in _variables(function):
         tensor.dtype = tensor.shape = None
@@ -92,7 +93,7 @@ def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
     types = [
         (tensor, tensor.dtype, tensor.shape)
         for function in functions
-        if function.domain != DOMAIN and not function.attrs
+        if function.domain != STANDARD_DOMAIN and not function.attrs
         for tensor in _variables(function)
     ]
     for tensor, _, _ in types:
@@ -114,13 +115,19 @@ def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
-def _shared_shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
-    """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
+def dims_by_axis(tensors: Sequence[gs.Tensor]) -> list[tuple[Dim, ...]] | None:
+    """Return the dims of each axis of some tensors; None if there is not one known rank."""
     shapes = [shape_of(tensor) for tensor in tensors]
-    of_known_rank = [shape for shape in shapes if shape is not None]
-    if len(of_known_rank) < len(shapes) or len({len(shape) for shape in of_known_rank}) > 1:
+    known = [shape for shape in shapes if shape is not None]
+    if not known or len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
         return None
-    return [_name(dims) for dims in zip(*of_known_rank, strict=True)]
+    return list(zip(*known, strict=True))
+
+
+def _shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:
+    """Return one shape for all calls; dims ``batch`` and ``texts`` become ``batch|texts``."""
+    axes = dims_by_axis(tensors)
+    return None if axes is None else [_name(dims) for dims in axes]
 
 
 def _name(dims: tuple[Dim, ...]) -> Dim:

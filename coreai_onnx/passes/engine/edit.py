@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.graphs import context_of, origin_of, with_subgraphs
-from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
+from coreai_onnx.passes.engine.match import Dim, composite, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Edit:
@@ -28,6 +31,14 @@ class Edit:
         # By id: a user's pass may hand in objects of graph-surgeon itself, which have no hash.
         self._dead: set[int] = set()
         self._added: dict[int, list[gs.Node]] = {}
+        self._shared: dict[Callable[..., Any], Any] = {}
+
+    def once(self, create: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Return what ``create`` returns, one object for all rewrites of the pass."""
+        if create not in self._shared:
+            self._shared[create] = create(*args, **kwargs)
+        shared: _T = self._shared[create]
+        return shared
 
     @functools.cached_property
     def _outputs(self) -> set[int]:
@@ -88,6 +99,10 @@ class Edit:
             return False
         self.remove(node)
         return True
+
+    def bypass_or(self, why: Why, node: gs.Node, source: gs.Tensor) -> bool:
+        """Remove a node like ``bypass``, or record that its output must remain."""
+        return self.bypass(node, source) or why("it names a graph output", node)
 
     def absorb(self, node: gs.Node, source: gs.Tensor) -> None:
         """Remove a node whose first output the producer of ``source`` computes from now on.
@@ -181,6 +196,23 @@ class Edit:
                 return self.node("Shape", like, [tensor], start=axis, end=axis + 1).outputs[0]
         return None
 
+    def add(
+        self,
+        op: str,
+        like: gs.Node,
+        inputs: Sequence[gs.Tensor],
+        dtype: Any = None,
+        shape: Sequence[Dim] | None = None,
+        /,
+        *,
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> gs.Variable:
+        """Insert a node as ``node`` does; return its output, of this dtype and shape if known."""
+        tensor = self.node(op, like, inputs, domain=domain, **attrs).outputs[0]
+        tensor.dtype, tensor.shape = dtype, None if shape is None else list(shape)
+        return tensor
+
     def node(
         self,
         op: str,
@@ -219,36 +251,40 @@ class Edit:
         return node
 
 
-def bypass_nodes(
-    graph: gs.Graph,
-    why: Why,
-    ops: tuple[str, ...],
-    is_noop: Callable[[gs.Node, Why], bool],
-    source_of: Callable[[gs.Node], gs.Tensor | None] = lambda node: node.inputs[0],
-) -> int:
-    """Remove the no-op nodes of some standard ops.
+def rewrites(
+    *ops: str, composites: tuple[str, ...] = ()
+) -> Callable[
+    [Callable[Concatenate[Edit, gs.Node, Why, _P], int]],
+    Callable[Concatenate[gs.Graph, Why, _P], int],
+]:
+    """Return a decorator that makes a pass of the rewrite of one node.
+
+    The rewrite returns whether it changed the graph, or how many rewrites it made.
 
     Args:
-        graph: The graph.
-        why: Collects near misses, among them nodes whose result is a graph output.
-        ops: The ops.
-        is_noop: Whether the result of a node equals its source.
-        source_of: Returns the source of a no-op: its first input by default.
-
-    Returns:
-        The number of removed nodes.
+        *ops: The standard ops that the pass rewrites.
+        composites: The composites whose calls it rewrites; all nodes if there are no names at all.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        source = source_of(node) if is_standard(node, *ops) and is_noop(node, why) else None
-        if source is None:
-            continue
-        if edit.bypass(node, source):
-            count += 1
-        else:
-            why("it names a graph output", node)
-    edit.finish()
-    return count
+
+    def decorate(
+        one: Callable[Concatenate[Edit, gs.Node, Why, _P], int],
+    ) -> Callable[Concatenate[gs.Graph, Why, _P], int]:
+        @functools.wraps(one)
+        def run(graph: gs.Graph, why: Why, /, *args: _P.args, **kwargs: _P.kwargs) -> int:
+            edit, count = Edit(graph), 0
+            for node in graph.nodes:
+                if (
+                    not (ops or composites)
+                    or is_standard(node, *ops)
+                    or (composites and composite(node, *composites) is not None)
+                ):
+                    count += one(edit, node, why, *args, **kwargs)
+            edit.finish()
+            return count
+
+        return run
+
+    return decorate
 
 
 def set_input(node: gs.Node, index: int, tensor: gs.Tensor) -> None:
@@ -325,44 +361,3 @@ def _learn(kept: gs.Tensor, gone: gs.Tensor) -> None:
             b if isinstance(b, int) or a is None else a
             for a, b in zip(kept.shape, gone.shape, strict=True)
         ]
-
-
-PERM = [0, 2, 1, 3]
-"""The permutation from one layout to the other, and back."""
-
-
-def joined_heads(
-    edit: Edit, tensor: gs.Tensor, like: gs.Node, width: int
-) -> tuple[gs.Tensor, gs.Tensor]:
-    """Return ``[b, h, s, d]`` transposed, and as ``[b, s, width]``; both still untyped."""
-    turned = edit.node("Transpose", like, [tensor], perm=PERM).outputs[0]
-    target = edit.constant(f"{tensor.name}_row", np.array([0, 0, width], np.int64))
-    return turned, edit.node("Reshape", like, [turned, target]).outputs[0]
-
-
-def split_heads(edit: Edit, row: gs.Tensor, like: gs.Node, heads: int, size: int) -> gs.Tensor:
-    """Return ``[b, s, heads * size]`` as ``[b, s, heads, size]``; still untyped."""
-    target = edit.constant(f"{row.name}_heads", np.array([0, 0, heads, size], np.int64))
-    return edit.node("Reshape", like, [row, target]).outputs[0]
-
-
-def side_by_side(edit: Edit, tensor: gs.Tensor, like: gs.Node) -> gs.Tensor:
-    """Return ``tensor:[b, h, s, d]`` as ``[b, s, h * d]``, computed before ``like``.
-
-    ``h`` and ``d`` must be static; the dtype does not change.
-    """
-    batch, heads, length, size = tensor.shape
-    turned, row = joined_heads(edit, tensor, like, heads * size)
-    apart: list[Dim] = [batch, length, heads, size]
-    turned.dtype, turned.shape = tensor.dtype, apart
-    row.dtype, row.shape = tensor.dtype, [batch, length, heads * size]
-    return row
-
-
-def become_heads(edit: Edit, node: gs.Node, row: gs.Tensor, heads: int) -> None:
-    """Make ``node`` return ``row:[b, s, h * d]`` as ``[b, h, s, d]``; the dtype does not change."""
-    batch, length, width = row.shape
-    size = width // heads
-    apart = split_heads(edit, row, node, heads, size)
-    apart.dtype, apart.shape = row.dtype, [batch, length, heads, size]
-    edit.become(node, "Transpose", [apart], perm=PERM)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.graphs import (
@@ -16,7 +17,7 @@ from coreai_onnx.passes.engine.graphs import (
     reads_of,
     with_subgraphs,
 )
-from coreai_onnx.passes.engine.match import CONTRIB_DOMAIN, STANDARD_DOMAINS
+from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
 from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.releases import Release, text_of
 

@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 
 Dim = int | str | None
 STANDARD_DOMAINS = (None, "", "ai.onnx")
-DOMAIN = "ai.coreai"
-"""Domain of the standard composites."""
-CONTRIB_DOMAIN = "com.microsoft"
-"""Domain of onnxruntime's contrib ops."""
 
 
 def is_standard(node: gs.Operation, *ops: str) -> bool:
@@ -119,7 +116,7 @@ def composite(node: gs.Node | None, *names: str) -> str | None:
 
     ``ai.coreai::rms_norm.wide_scale`` is the composite ``rms_norm`` in its variant ``wide_scale``.
     """
-    if node is None or node.domain != DOMAIN:
+    if node is None or node.domain != STANDARD_DOMAIN:
         return None
     name, _, suffix = node.op.partition(".")
     return suffix if name in names else None

@@ -6,13 +6,14 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
-from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, is_standard, made_by
+from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
 
-def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
+@rewrites("BatchNormalization", composites=("batch_norm",))
+def fold_batch_norms(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Conv, then batch normalization with constant statistics → Conv with scaled weights.
 
     x ─Conv(w, b)→ ─BatchNormalization(scale, bias, mean, var)→ y
@@ -20,55 +21,41 @@ def fold_batch_norms(graph: gs.Graph, why: Why) -> int:
 
     The weights are computed in float64 when the model is written, and rounded once.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        eps = _eps(node)
-        conv = None if eps is None else made_by(node.inputs[0], "Conv")
-        if eps is None or conv is None:
-            continue
-        reason = _obstacle(edit, node, conv)
-        if reason:
-            why(reason, node)
-            continue
-        weights = _folded(edit, node, conv, eps)
-        edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
-        edit.remove(conv)
-        count += 1
-    edit.finish()
-    return count
+    eps = _eps(node)
+    conv = None if eps is None else made_by(node.inputs[0], "Conv")
+    if eps is None or conv is None:
+        return False
+    result, bias = conv.outputs[0], input_of(conv, 2)
+    if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
+        return why("something else reads the convolution", node)
+    parameters = [conv.inputs[1], *node.inputs[1:5]]
+    if bias is not None:
+        parameters.append(bias)
+    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in parameters):
+        return why("weights or statistics are computed", node)
+    channels = list(conv.inputs[1].shape[:1])
+    if not channels or any(list(tensor.shape) != channels for tensor in parameters[1:]):
+        return why("statistics must have one value per channel", node)
+    # The file would have the weight twice, scaled and as it is.
+    if len(conv.inputs[1].outputs) > 1:
+        return why("something else reads the weight", node)
+    # The other outputs are running statistics, which an inference does not update.
+    if len(node.outputs) > 1:
+        return why("the statistics are read", node)
+    weights = _folded(edit, node, conv, eps)
+    edit.become(node, "Conv", [conv.inputs[0], *weights], **conv.attrs)
+    edit.remove(conv)
+    return True
 
 
 def _eps(node: gs.Node) -> float | None:
-    """Return eps of a batch normalization in inference mode; None for any other node."""
+    """Return eps of a batch normalization in inference mode; None in training mode."""
     if composite(node, "batch_norm") is not None:
         eps = attribute_of(node, "eps", None)
-    elif is_standard(node, "BatchNormalization") and attribute_of(node, "training_mode", 0) == 0:
-        eps = attribute_of(node, "epsilon", 1e-5)
     else:
-        return None
+        is_training = attribute_of(node, "training_mode", 0) != 0
+        eps = None if is_training else attribute_of(node, "epsilon", 1e-5)
     return eps if isinstance(eps, float) else None
-
-
-def _obstacle(edit: Edit, node: gs.Node, conv: gs.Node) -> str:
-    """Return why the two cannot be merged; empty if they can."""
-    result, bias = conv.outputs[0], input_of(conv, 2)
-    if len(result.outputs) > 1 or edit.is_output(result) or not edit.holds(conv):
-        return "something else reads the convolution"
-    given = [conv.inputs[1], *node.inputs[1:5]]
-    if bias is not None:
-        given.append(bias)
-    if len(node.inputs) < 5 or not all(isinstance(tensor, gs.Constant) for tensor in given):
-        return "weights or statistics are computed"
-    channels = list(conv.inputs[1].shape[:1])
-    if not channels or any(list(tensor.shape) != channels for tensor in given[1:]):
-        return "statistics are not one number for each channel"
-    # The file would have the weight twice, scaled and as it is.
-    if len(conv.inputs[1].outputs) > 1:
-        return "something else reads the weight"
-    # The other outputs are running statistics, which an inference does not update.
-    if len(node.outputs) > 1:
-        return "the statistics are read"
-    return ""
 
 
 def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Constant]:
@@ -92,7 +79,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         return np.asarray((start - mean) * factor(scale, variance) + shift).astype(dtype)
 
     scale, _, _, variance = statistics
-    own = [bias] if isinstance(bias, gs.Constant) else []
+    biases = [bias] if isinstance(bias, gs.Constant) else []
     path = weight.name.removesuffix(".weight")
     return [
         lazy_constant(
@@ -104,7 +91,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         lazy_constant(
             names.claim(f"{path}.folded.bias"),
             folded_bias,
-            [*statistics, *own],
+            [*statistics, *biases],
             [weight.shape[0]],
             dtype,
         ),

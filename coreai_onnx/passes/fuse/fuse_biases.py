@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.activations import activation_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     VIEWS,
     attribute_of,
     composite,
@@ -26,7 +26,8 @@ _IN_ANY_ORDER = ("Transpose", *VIEWS)
 
 
 @makes_functions
-def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites()
+def fuse_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Add of a constant row in bfloat16 or float16, and silu or gelu of the sum → add_bias.
 
     Add(x:bf16[…, n], b:bf16[n]) → s, gelu(s) → y
@@ -35,23 +36,19 @@ def fuse_biases(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     onnxruntime has neither op in these dtypes on x86, and casts operands and results. The sum is
     not rounded before the activation.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        terms = _terms(edit, computation(node))
-        if terms is None:
-            # The add_bias before it may be a node that this loop has just rewritten.
-            count += _activate(edit, bodies, node, why)
-            continue
-        op_type = _call(bodies, node, "none", why)
-        if op_type is not None:
-            edit.become(node, op_type, terms, **_attributes("none"))
-            count += 1
-    edit.finish()
-    return count
+    terms = _terms(edit, computation(node))
+    if terms is None:
+        # The add_bias before it may be a node that the pass has just rewritten.
+        return _activate(edit, bodies, node, why)
+    op_type = _call(bodies, node, "none", why)
+    if op_type is None:
+        return False
+    edit.become(node, op_type, terms, **_attributes("none"))
+    return True
 
 
 def _attributes(activation: str) -> dict[str, Any]:
-    return {"domain": DOMAIN, "activation": activation, "version": 1}
+    return {"domain": STANDARD_DOMAIN, "activation": activation, "version": 1}
 
 
 def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | None:
@@ -71,10 +68,10 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
     for x, row in (total.inputs, total.inputs[::-1]):
         # The row must be constant: a sum of two computed tensors is a residual, which
         # fuse_skip_norms takes.
-        shape, own = shape_of(x), shape_of(row)
+        shape, dims = shape_of(x), shape_of(row)
         if not isinstance(row, gs.Constant) or isinstance(x, gs.Constant) or not shape:
             continue
-        bias = in_dtype(edit, row, dtype) if own is not None and own == shape[-1:] else None
+        bias = in_dtype(edit, row, dtype) if dims is not None and dims == shape[-1:] else None
         if bias is not None:
             return [x, bias]
     return None
@@ -82,20 +79,20 @@ def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
 
 def _activate(edit: Edit, bodies: Bodies, node: gs.Node, why: Why) -> bool:
     """Move the activation that a node computes into the add_bias before it."""
-    found = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
-    path = [] if found is None else _path_from_bias(edit, found.input)
+    activation = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
+    path = [] if activation is None else _path_from_bias(edit, activation.input)
     bias = maker(path[-1]) if path else None
-    if found is None or bias is None:
+    if activation is None or bias is None:
         return False
     # Each activation has a body of its own: an attribute cannot choose between ops.
-    op_type = _call(bodies, node, found.kind, why)
+    op_type = _call(bodies, node, activation.kind, why)
     if op_type is None:
         return False
-    edit.become(bias, op_type, list(bias.inputs), **_attributes(found.kind))
+    edit.become(bias, op_type, list(bias.inputs), **_attributes(activation.kind))
     # Each value before the activation now has it: torch's value of that name does not.
     for tensor in path[1:]:
-        edit.retitle(tensor, f"{tensor.name}_{found.kind}")
-    edit.absorb(node, found.input)
+        edit.retitle(tensor, f"{tensor.name}_{activation.kind}")
+    edit.absorb(node, activation.input)
     return True
 
 

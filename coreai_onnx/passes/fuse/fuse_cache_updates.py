@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     axes_of,
     dtype_of,
@@ -26,7 +26,8 @@ _AHEAD, _BACK = [2, 0, 1, 3], [1, 2, 0, 3]
 
 
 @makes_functions
-def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("ScatterND")
+def fuse_cache_updates(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Tokens scattered to positions of a transposed cache → one ai.coreai::kv_cache_update.
 
     Transpose(cache:[b, h, s, d]) → c:[s, b, h, d], ScatterND(c, p + [0, 1, …], u) ─Transpose→ y
@@ -35,28 +36,22 @@ def fuse_cache_updates(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     ``index_copy`` and the static cache of transformers produce this pattern. The body does not
     transpose the cache, and our kernel writes into it in place.
     """
-    edit, count, positions = Edit(graph), 0, AffineAnalysis()
-    for node in graph.nodes:
-        if not is_standard(node, "ScatterND"):
-            continue
-        cache, after = _cache(node), _after(node, edit)
-        if cache is None or after is None:
-            continue
-        position = _position(node.inputs[1], positions, edit)
-        if position is None:
-            why("the places may not follow each other", node)
-            continue
-        op_type = bodies.provide_composite(NAME, dtype_of(cache))
-        if op_type is None:
-            why("the model's kv_cache_update has another body", node)
-            continue
-        update = edit.node("Transpose", node, [node.inputs[2]], perm=_BACK).outputs[0]
-        _learn_shape(update, node.inputs[2])
-        edit.remove(node)
-        edit.become(after, op_type, [cache, update, position], domain=DOMAIN, version=1)
-        count += 1
-    edit.finish()
-    return count
+    positions = edit.once(AffineAnalysis)
+    cache, after = _cache(node), _after(node, edit)
+    if cache is None or after is None:
+        return False
+    position = _position(node.inputs[1], positions, edit)
+    if position is None:
+        return why("the positions may not be consecutive", node)
+    op_type = bodies.provide_composite(NAME, dtype_of(cache))
+    if op_type is None:
+        return why("the model's kv_cache_update has another body", node)
+    rows, shape = node.inputs[2], shape_of(node.inputs[2])
+    turned = None if shape is None else [shape[axis] for axis in _BACK]
+    update = edit.add("Transpose", node, [rows], rows.dtype, turned, perm=_BACK)
+    edit.remove(node)
+    edit.become(after, op_type, [cache, update, position], domain=STANDARD_DOMAIN, version=1)
+    return True
 
 
 def _cache(scatter: gs.Node) -> gs.Tensor | None:
@@ -106,19 +101,13 @@ def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.T
 
 def _counts_from(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineExpr | None:
     """Return the first of consecutive positions; None if they are not consecutive."""
-    known = positions.of(tensor)
-    if not isinstance(known, AffineTensor) or len(known.dims) != 1:
+    affine = positions.of(tensor)
+    if not isinstance(affine, AffineTensor) or len(affine.dims) != 1:
         return None
-    single = known.dims[0] == AffineExpr(1)
-    return known.start if known.steps == (1,) or single else None
+    single = affine.dims[0] == AffineExpr(1)
+    return affine.start if affine.steps == (1,) or single else None
 
 
 def _is_one(tensor: gs.Tensor) -> bool:
     """Whether a tensor has exactly one element."""
     return shape_of(tensor) in ((), (1,))
-
-
-def _learn_shape(update: gs.Tensor, laid: gs.Tensor) -> None:
-    update.dtype, shape = laid.dtype, shape_of(laid)
-    if shape is not None:
-        update.shape = [shape[axis] for axis in _BACK]

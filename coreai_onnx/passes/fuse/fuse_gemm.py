@@ -6,12 +6,11 @@ import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     dtype_of,
     input_of,
-    is_standard,
     made_by,
     rank_of,
     shape_of,
@@ -22,30 +21,25 @@ from coreai_onnx.passes.engine.why import Why
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.float64))
 
 
-def matmul_add_to_gemm(graph: gs.Graph, why: Why) -> int:
+@rewrites("Add")
+def matmul_add_to_gemm(edit: Edit, node: gs.Node, why: Why) -> bool:
     """MatMul of two matrices, plus a bias row → Gemm.
 
     x:[n, 8] ─MatMul(w)→ ─Add(b)→ y     becomes     Gemm(x, w, b) → y
 
     Only for rank 2: with a higher rank, a Gemm between two Reshapes is no faster in onnxruntime.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Add"):
+    for tensor, bias in (node.inputs, node.inputs[::-1]):
+        product = made_by(tensor, "MatMul")
+        if product is None or not _fits(product, bias):
             continue
-        for tensor, bias in (node.inputs, node.inputs[::-1]):
-            product = made_by(tensor, "MatMul")
-            if product is None or not _fits(product, bias):
-                continue
-            if len(tensor.outputs) > 1 or edit.is_output(tensor) or not edit.holds(product):
-                why("something else reads the product", node)
-                continue
-            edit.become(node, "Gemm", [*product.inputs, bias])
-            edit.remove(product)
-            count += 1
-            break
-    edit.finish()
-    return count
+        if len(tensor.outputs) > 1 or edit.is_output(tensor) or not edit.holds(product):
+            why("something else reads the product", node)
+            continue
+        edit.become(node, "Gemm", [*product.inputs, bias])
+        edit.remove(product)
+        return True
+    return False
 
 
 def _fits(product: gs.Node, bias: gs.Tensor) -> bool:
@@ -58,36 +52,31 @@ def _fits(product: gs.Node, bias: gs.Tensor) -> bool:
     return same and columns is not None and row in ((columns,), (1, columns))
 
 
-def add_to_conv_bias(graph: gs.Graph, why: Why) -> int:
+@rewrites("Add")
+def add_to_conv_bias(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Conv plus a constant per channel → Conv with it as a bias.
 
     x ─Conv(w)→ ─Add(c:[8, 1, 1])→ y     becomes     x ─Conv(w, c:[8])→ y
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Add"):
+    for tensor, constant in (node.inputs, node.inputs[::-1]):
+        conv = made_by(tensor, "Conv")
+        if conv is None or not isinstance(constant, gs.Constant):
             continue
-        for tensor, constant in (node.inputs, node.inputs[::-1]):
-            conv = made_by(tensor, "Conv")
-            if conv is None or not isinstance(constant, gs.Constant):
-                continue
-            if not _is_per_channel(conv, constant):
-                why("the constant is not one per channel", node)
-                continue
-            if len(tensor.outputs) > 1 or edit.is_output(tensor) or not edit.holds(conv):
-                why("something else reads the convolution", node)
-                continue
-            bias = input_of(conv, 2)
-            if bias is not None and not isinstance(bias, gs.Constant):
-                why("the bias is computed", node)
-                continue
-            inputs = [*conv.inputs[:2], _bias(edit, conv, constant, bias)]
-            edit.become(node, "Conv", inputs, **conv.attrs)
-            edit.remove(conv)
-            count += 1
-            break
-    edit.finish()
-    return count
+        if not _is_per_channel(conv, constant):
+            why("the constant must have one value per channel", node)
+            continue
+        if len(tensor.outputs) > 1 or edit.is_output(tensor) or not edit.holds(conv):
+            why("something else reads the convolution", node)
+            continue
+        bias = input_of(conv, 2)
+        if bias is not None and not isinstance(bias, gs.Constant):
+            why("the bias is computed", node)
+            continue
+        inputs = [*conv.inputs[:2], _bias(edit, conv, constant, bias)]
+        edit.become(node, "Conv", inputs, **conv.attrs)
+        edit.remove(conv)
+        return True
+    return False
 
 
 def _is_per_channel(conv: gs.Node, constant: gs.Constant) -> bool:

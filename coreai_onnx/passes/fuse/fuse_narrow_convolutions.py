@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     Dim,
     attribute_of,
     cast_to,
@@ -68,7 +68,8 @@ class _Windows:
 
 
 @makes_functions
-def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("Conv", "Cast")
+def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Conv of bfloat16 or float16 with windows that are patches, or of a sequence → gather_mm.
 
     Conv(x:bf16[b, c, 16·h, 16·w], w:bf16[n, c, 16, 16], strides = [16, 16]) → y
@@ -78,45 +79,30 @@ def fuse_narrow_convolutions(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     padded sequence that begin at each position of the kernel. The product is rounded before the
     bias is added.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        conv = computation(node)
-        dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
-        if dtype is None or dtype not in NARROW:
-            continue
-        windows = _windows(conv)
-        reason = _obstacle(conv, windows)
-        if windows is None or reason:
-            why(reason, node)
-            continue
-        weight = in_dtype(edit, conv.inputs[1], dtype)
-        if weight is None:
-            why("the weight has more bits than the input", node)
-            continue
-        op_type = bodies.provide_composite("gather_mm.transposed", dtype)
-        if op_type is None:
-            why("the model's gather_mm has another body", node)
-            continue
-        _Writer(edit, node, windows, dtype).write(
-            op_type, [conv.inputs[0], weight, *conv.inputs[2:]]
-        )
-        count += 1
-    edit.finish()
-    return count
-
-
-def _obstacle(conv: Computation, windows: _Windows | None) -> str:
-    """Return why a convolution stays; empty if it is a product."""
+    conv = computation(node)
+    dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
+    if dtype is None or dtype not in NARROW:
+        return False
+    windows = _windows(conv)
     # Then both the convolution and the product would be computed.
     if conv.last.op == "Cast" and len(conv.last.inputs[0].outputs) > 1:
-        return "the result is read in float32"
+        return why("the result is read in float32", node)
     if windows is None:
-        return "the sizes are not known, or the convolution is grouped or dilated"
+        return why("the sizes are not known, or the convolution is grouped or dilated", node)
     if not isinstance(conv.inputs[1], gs.Constant) or _readers(conv.inputs[1]) > 1:
-        return "the weight is no constant, or something else reads it"
+        return why("the weight must be a constant that nothing else reads", node)
     if not windows.are_patches and not windows.are_slices:
-        return "the windows are neither patches nor those of a sequence with many channels"
-    return ""
+        return why(
+            "the windows are neither patches nor those of a sequence with many channels", node
+        )
+    weight = in_dtype(edit, conv.inputs[1], dtype)
+    if weight is None:
+        return why("the weight has more bits than the input", node)
+    op_type = bodies.provide_composite("gather_mm.transposed", dtype)
+    if op_type is None:
+        return why("the model's gather_mm has another body", node)
+    _Writer(edit, node, windows, dtype).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
+    return True
 
 
 def _readers(weight: gs.Constant) -> int:
@@ -155,7 +141,12 @@ class _Writer:
         windows, places = self._windows, math.prod(self._windows.steps)
         lead = [windows.batch, places]
         rows = self._patches(operands[0]) if windows.are_patches else self._slices(operands[0])
-        attributes = {"domain": DOMAIN, "num_batch_axes": 0, "transpose_rhs": 1, "version": 1}
+        attributes = {
+            "domain": STANDARD_DOMAIN,
+            "num_batch_axes": 0,
+            "transpose_rhs": 1,
+            "version": 1,
+        }
         factors = [rows, self._matrix(operands[1])]
         product = self._made(op_type, factors, [*lead, windows.filters], **attributes)
         if len(operands) > 2:
@@ -219,17 +210,17 @@ class _Writer:
         """Return a sequence with zeros before and after it; onnxruntime has no Pad of 16 bits."""
         windows = self._windows
         parts = [self._zeros(x, windows.pads[0]), x, self._zeros(x, windows.pads[1])]
-        given = [part for part in parts if part is not None]
+        present = [part for part in parts if part is not None]
         length = windows.size[0] + sum(windows.pads)
         shape = [windows.batch, length, windows.channels]
-        return x if len(given) == 1 else self._made("Concat", given, shape, axis=1)
+        return x if len(present) == 1 else self._made("Concat", present, shape, axis=1)
 
     def _zeros(self, x: gs.Tensor, length: int) -> gs.Tensor | None:
         if length == 0:
             return None
-        batch = self._edit.node("Shape", self._node, [x], start=0, end=1).outputs[0]
+        batch = self._edit.add("Shape", self._node, [x], start=0, end=1)
         rest = self._ints([length, self._windows.channels])
-        dims = self._edit.node("Concat", self._node, [batch, rest], axis=0).outputs[0]
+        dims = self._edit.add("Concat", self._node, [batch, rest], axis=0)
         shape = [self._windows.batch, length, self._windows.channels]
         zero = gs.Constant("zero", np.zeros(1, self._dtype))
         return self._made("ConstantOfShape", [dims], shape, value=zero)
@@ -258,6 +249,5 @@ class _Writer:
         self, op: str, inputs: Sequence[gs.Tensor], shape: Sequence[Dim], **attributes: Any
     ) -> gs.Tensor:
         """Return the result of a new node, in the dtype of the convolution."""
-        tensor = self._edit.node(op, self._node, inputs, **attributes).outputs[0]
-        tensor.dtype, tensor.shape = self._dtype, list(shape)
+        tensor = self._edit.add(op, self._node, inputs, self._dtype, list(shape), **attributes)
         return tensor

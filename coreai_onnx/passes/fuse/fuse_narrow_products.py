@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.quantized_layers import (
     before_transposes,
     obstacle,
@@ -14,13 +15,11 @@ from coreai_onnx.passes.analysis.quantized_layers import (
 )
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     cast_to,
     dtype_of,
     input_of,
-    is_standard,
     made_by,
 )
 from coreai_onnx.passes.engine.narrow import BFLOAT16
@@ -31,7 +30,8 @@ _FLOAT = int(ir.DataType.FLOAT)
 
 
 @makes_functions
-def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("MatMul", "Gemm")
+def fuse_narrow_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """MatMul or Gemm of bfloat16 or float16 factors, the second one constant → gather_mm.
 
     x:bf16 ─Cast→, w:bf16[k, n] ─Cast→, MatMul ─Cast→ y:bf16
@@ -42,35 +42,29 @@ def fuse_narrow_products(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
     has them (AMX). Only if the product is rounded to the dtype of its factors; a Gemm is rounded
     before its bias is added, as a MatMul is.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul", "Gemm") or len(node.inputs) < 2:
-            continue
-        left = _narrow(node.inputs[0])
-        turned, axis = second_factor(node)
-        narrow = _narrow(turned)
-        if left is None or narrow is None:
-            continue
-        matrix, axis = before_transposes(narrow, axis)
-        if not isinstance(matrix, gs.Constant) or len(matrix.shape) != 2:
-            continue
-        dtype = dtype_of(left)
-        # A product of float16 is written as such: onnxruntime itself inserts the casts that a
-        # conversion writes for bfloat16.
-        computed = np.dtype(np.float32) if dtype == BFLOAT16 else _FLOAT16
-        reason = obstacle(node, matrix.shape[1 - axis], computed) or _not_rounded(edit, node)
-        if reason:
-            why(reason, node)
-            continue
-        name = "gather_mm.transposed" if axis else "gather_mm"
-        op_type = bodies.provide_composite(name, dtype)
-        if op_type is None:
-            why("the model's gather_mm has another body", node)
-            continue
-        _write(edit, node, op_type, [left, matrix], axis)
-        count += 1
-    edit.finish()
-    return count
+    if len(node.inputs) < 2:
+        return False
+    left = _narrow(node.inputs[0])
+    turned, axis = second_factor(node)
+    narrow = _narrow(turned)
+    if left is None or narrow is None:
+        return False
+    matrix, axis = before_transposes(narrow, axis)
+    if not isinstance(matrix, gs.Constant) or len(matrix.shape) != 2:
+        return False
+    dtype = dtype_of(left)
+    # A product of float16 is written as such: onnxruntime itself inserts the casts that a
+    # conversion writes for bfloat16.
+    computed = np.dtype(np.float32) if dtype == BFLOAT16 else _FLOAT16
+    reason = obstacle(node, matrix.shape[1 - axis], computed) or _not_rounded(edit, node)
+    if reason:
+        return why(reason, node)
+    name = "gather_mm.transposed" if axis else "gather_mm"
+    op_type = bodies.provide_composite(name, dtype)
+    if op_type is None:
+        return why("the model's gather_mm has another body", node)
+    _write(edit, node, op_type, [left, matrix], axis)
+    return True
 
 
 def _narrow(tensor: gs.Tensor) -> gs.Tensor | None:
@@ -99,15 +93,14 @@ def _write(edit: Edit, node: gs.Node, op_type: str, factors: list[gs.Tensor], ax
     attributes: dict[str, Any] = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}
     bias, output = input_of(node, 2), node.outputs[0]
     if bias is None:
-        edit.become(node, op_type, factors, domain=DOMAIN, **attributes)
+        edit.become(node, op_type, factors, domain=STANDARD_DOMAIN, **attributes)
         output.dtype = factors[0].dtype  # the Casts that read it have no effect now
         return
-    product = edit.node(op_type, node, factors, domain=DOMAIN, **attributes).outputs[0]
+    product = edit.add(op_type, node, factors, domain=STANDARD_DOMAIN, **attributes)
     shape = [*factors[0].shape[:-1], factors[1].shape[1 - axis]]
     product.dtype, product.shape = factors[0].dtype, shape
     if dtype_of(product) == _FLOAT16:
         edit.become(node, "Add", [product, bias])
         return
-    wide = edit.node("Cast", node, [product], to=_FLOAT).outputs[0]
-    wide.dtype, wide.shape = np.dtype(np.float32), shape
+    wide = edit.add("Cast", node, [product], np.dtype(np.float32), shape, to=_FLOAT)
     edit.become(node, "Add", [wide, bias])

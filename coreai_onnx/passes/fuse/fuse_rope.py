@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     Dim,
     attribute_of,
     axes_of,
@@ -33,17 +32,9 @@ _SCALED = ("Mul", "Div", "Add")
 _ATTRIBUTES = {"scale": 1.0, "base": 10000.0, "dims": 0, "interleaved": 0, "version": 1}
 
 
-@dataclass(frozen=True)
-class _Rotation:
-    """The rotated tensor, and the cosines and sines of half of the lanes."""
-
-    input: gs.Tensor
-    cos: gs.Tensor
-    sin: gs.Tensor
-
-
 @makes_functions
-def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
+@rewrites("Add", "Cast")
+def fuse_rope(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """x * cos + rotate_half(x) * sin, in seven nodes → one ai.coreai::rope.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[h:]), x[:h]), sin)), cos = Cos(Concat(f, f))
@@ -51,26 +42,29 @@ def fuse_rope(graph: gs.Graph, why: Why, bodies: Bodies) -> int:
 
     All layers share the cosines and sines.
     """
-    edit, count = Edit(graph), 0
-    halves, rows = _Halves(edit), _Rows(edit)
-    for node in graph.nodes:
-        total = computation(node)
-        rotation = _rotation(total) if is_standard(total, "Add") else None
-        if rotation is None or not _fits(rotation, node, why):
-            continue
-        cos, sin = halves.of(rotation.cos), halves.of(rotation.sin)
-        if cos is None or sin is None:
-            why("the cosines of both halves may differ", node)
-            continue
-        op_type = bodies.provide_composite("rope", dtype_of(rotation.input))
-        if op_type is None:
-            why("the model's rope has another body", node)
-            continue
-        cos, sin = (rows.of(half, rotation.input, node) for half in (cos, sin))
-        edit.become(node, op_type, [rotation.input, cos, sin], domain=DOMAIN, **_ATTRIBUTES)
-        count += 1
-    edit.finish()
-    return count
+    halves, rows = edit.once(_Halves, edit), edit.once(_Rows, edit)
+    total = computation(node)
+    rotation = _rotation(total) if is_standard(total, "Add") else None
+    if rotation is None:
+        return False
+    x, *tables = rotation
+    dtypes, shapes = {*map(dtype_of, rotation)}, [shape_of(tensor) for tensor in rotation]
+    if len(dtypes) > 1 or None in dtypes:
+        return why("input, cosines and sines are not known to have the same dtype", node)
+    shape, table, other = shapes
+    if shape is None or table is None or table != other or len(shape) != 4 or len(table) != 4:
+        return why("input, cosines and sines must have four axes", node)
+    if table[1] != 1 or table[0] not in (1, shape[0]) or table[2:] != shape[2:] or None in table:
+        return why("cosines must have the shape [1 or batch, 1, length, lanes]", node)
+    cos, sin = map(halves.of, tables)
+    if cos is None or sin is None:
+        return why("the cosines of both halves may differ", node)
+    op_type = bodies.provide_composite("rope", dtype_of(x))
+    if op_type is None:
+        return why("the model's rope has another body", node)
+    cos, sin = (rows.of(half, x, node) for half in (cos, sin))
+    edit.become(node, op_type, [x, cos, sin], domain=STANDARD_DOMAIN, **_ATTRIBUTES)
+    return True
 
 
 class _Halves:
@@ -124,14 +118,12 @@ class _Halves:
 
     def _again(self, node: gs.Node, inputs: list[gs.Tensor | None]) -> gs.Tensor | None:
         """Repeat a node on half of the lanes."""
-        known = [tensor for tensor in inputs if tensor is not None]
-        if len(known) < len(inputs):
+        halves = [tensor for tensor in inputs if tensor is not None]
+        if len(halves) < len(inputs):
             return None
-        made = self._edit.node(node.op, node, known, **node.attrs)
-        half = made.outputs[0]
         whole = node.outputs[0]
-        half.dtype, half.shape = whole.dtype, [*whole.shape[:-1], whole.shape[-1] // 2]
-        return half
+        shape = [*whole.shape[:-1], whole.shape[-1] // 2]
+        return self._edit.add(node.op, node, halves, whole.dtype, shape, **node.attrs)
 
 
 class _Rows:
@@ -157,7 +149,7 @@ class _Rows:
 
     def _repeated(self, half: gs.Tensor, size: gs.Tensor, batch: Dim, like: gs.Node) -> gs.Tensor:
         ones = self._edit.constant(f"{half.name}_ones", np.ones(3, np.int64))
-        rows = self._edit.node("Concat", like, [size, ones], axis=0).outputs[0]
+        rows = self._edit.add("Concat", like, [size, ones], axis=0)
         if dtype_of(half) != BFLOAT16:
             return self._made("Expand", like, [half, rows], half.dtype, batch)
         # onnxruntime has no Expand of bfloat16
@@ -169,25 +161,12 @@ class _Rows:
         self, op: str, like: gs.Node, inputs: list[gs.Tensor], dtype: np.dtype[Any], batch: Dim
     ) -> gs.Tensor:
         attrs: dict[str, Any] = {"to": int(ir.DataType.from_numpy(dtype))} if op == "Cast" else {}
-        tensor = self._edit.node(op, like, inputs, **attrs).outputs[0]
-        tensor.dtype, tensor.shape = dtype, [batch, *inputs[0].shape[1:]]
+        tensor = self._edit.add(op, like, inputs, dtype, [batch, *inputs[0].shape[1:]], **attrs)
         return tensor
 
 
-def _fits(rotation: _Rotation, node: gs.Node, why: Why) -> bool:
-    dtypes = {dtype_of(t) for t in (rotation.input, rotation.cos, rotation.sin)}
-    if len(dtypes) > 1 or None in dtypes:
-        return why("input, cosines and sines are not known to have the same dtype", node)
-    shape, cos, sin = (shape_of(t) for t in (rotation.input, rotation.cos, rotation.sin))
-    if shape is None or cos is None or cos != sin or len(shape) != 4 or len(cos) != 4:
-        return why("input, cosines and sines must have four axes", node)
-    if cos[1] != 1 or cos[0] not in (1, shape[0]) or cos[2:] != shape[2:] or None in cos:
-        return why("the cosines are not [1 or batch, 1, length, lanes]", node)
-    return True
-
-
-def _rotation(total: Computation) -> _Rotation | None:
-    """Match the sum of two products, in any order."""
+def _rotation(total: Computation) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor] | None:
+    """Match the sum of two products, in any order; return x, cosines and sines."""
     left, right = (computed_by(tensor, "Mul") for tensor in total.inputs)
     if left is None or right is None:
         return None
@@ -198,7 +177,7 @@ def _rotation(total: Computation) -> _Rotation | None:
             # commutative ops.
             for position in (0, 1):
                 if x is not None and plain.inputs[position] is x:
-                    return _Rotation(x, plain.inputs[1 - position], turned.inputs[1 - index])
+                    return x, plain.inputs[1 - position], turned.inputs[1 - index]
     return None
 
 
@@ -207,17 +186,10 @@ def _rotated_half(tensor: gs.Tensor) -> gs.Tensor | None:
     concat = computed_by(tensor, "Concat")
     if concat is None or len(concat.inputs) != 2:
         return None
-    negative = computed_by(concat.inputs[0], "Neg")
-    shape = shape_of(tensor)
-    if (
-        negative is None
-        or shape is None
-        or attribute_of(concat, "axis", 0)
-        not in (
-            -1,
-            len(shape) - 1,
-        )
-    ):
+    negative, shape = computed_by(concat.inputs[0], "Neg"), shape_of(tensor)
+    if negative is None or shape is None:
+        return None
+    if attribute_of(concat, "axis", 0) not in (-1, len(shape) - 1):
         return None
     second, first = _lanes(negative.inputs[0]), _lanes(concat.inputs[1])
     if first is None or second is None or first[0] is not second[0]:

@@ -13,7 +13,7 @@ from coreai_onnx.passes.analysis.linear_quantization import (
     is_zero,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
@@ -28,7 +28,8 @@ _LONGEST = (1 << 31) // (255 * 255)
 """The largest number of products whose sum fits in an int32."""
 
 
-def integer_products(graph: gs.Graph, why: Why) -> int:
+@rewrites("MatMul", "Gemm")
+def integer_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Product of values quantized at run time and a quantized matrix → MatMulInteger.
 
     MatMul(DQ(q, s, z), DQ(w, t))     becomes     Cast(MatMulInteger(q, w, z)) * (s * t)
@@ -38,29 +39,19 @@ def integer_products(graph: gs.Graph, why: Why) -> int:
     each run. The sums of integers are exact. With a scale that is known when the model is
     written, the left side is the form that onnxruntime computes on integers.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "MatMul", "Gemm") or not _is_plain(node):
-            continue
-        values, weight = _dequantized_rows(node.inputs[0]), dequantized_matrix(node.inputs[1])
-        if values is None or weight is None or isinstance(values.scale, gs.Constant):
-            continue
-        if values.axis is not None or dtype_of(values.steps) != np.uint8:
-            why("the activations are not uint8 with one scale", node)
-            continue
-        if not _has_scales_of_columns(node, weight):
-            why("the scales of the weight are not those of its columns", node)
-            continue
-        _rewrite(edit, node, values, weight)
-        count += 1
-    edit.finish()
-    return count
-
-
-def _dequantized_rows(tensor: gs.Tensor) -> Dequantized | None:
-    """Return the parts of a dequantized tensor, also through a Reshape, as torch decomposes it."""
-    view = made_by(tensor, "Reshape")
-    return dequantized(tensor if view is None else view.inputs[0])
+    if not _is_plain(node):
+        return False
+    # Also through a Reshape, as torch decomposes a product of more than two axes.
+    view, weight = made_by(node.inputs[0], "Reshape"), dequantized_matrix(node.inputs[1])
+    values = dequantized(node.inputs[0] if view is None else view.inputs[0])
+    if values is None or weight is None or isinstance(values.scale, gs.Constant):
+        return False
+    if values.axis is not None or dtype_of(values.steps) != np.uint8:
+        return why("the activations are not uint8 with one scale", node)
+    if not _has_scales_of_columns(node, weight):
+        return why("the weight must have one scale, or one per column", node)
+    _rewrite(edit, node, values, weight)
+    return True
 
 
 def _is_plain(node: gs.Node) -> bool:
@@ -79,23 +70,29 @@ def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized
     steps, scale, zero = _parameters(values)
     view = made_by(node.inputs[0], "Reshape")
     if view is not None:
-        steps = edit.node("Reshape", node, [steps, view.inputs[1]], **view.attrs).outputs[0]
+        steps = edit.add("Reshape", node, [steps, view.inputs[1]], **view.attrs)
     matrix = weight.steps
     if attribute_of(node, "transB", 0):
         # MatMulInteger has no transB; pretranspose_weights stores the transposed integers in the
         # next round.
-        matrix = edit.node("Transpose", node, [matrix], perm=[1, 0]).outputs[0]
-        matrix.dtype, matrix.shape = weight.steps.dtype, list(reversed(weight.steps.shape))
+        matrix = edit.add(
+            "Transpose",
+            node,
+            [matrix],
+            weight.steps.dtype,
+            list(reversed(weight.steps.shape)),
+            perm=[1, 0],
+        )
     inputs = [steps, matrix, zero or gs.Variable.empty()]
     inputs += [] if weight.zero is None or is_zero(weight.zero) else [weight.zero]
-    sums = edit.node("MatMulInteger", node, inputs).outputs[0]
-    floats = edit.node("Cast", node, [sums], to=onnx.TensorProto.FLOAT).outputs[0]
-    scales = edit.node("Mul", node, [scale, weight.scale]).outputs[0]
+    sums = edit.add("MatMulInteger", node, inputs)
+    floats = edit.add("Cast", node, [sums], to=onnx.TensorProto.FLOAT)
+    scales = edit.add("Mul", node, [scale, weight.scale])
     bias = input_of(node, 2)
     if bias is None:
         edit.become(node, "Mul", [floats, scales])
         return
-    product = edit.node("Mul", node, [floats, scales]).outputs[0]
+    product = edit.add("Mul", node, [floats, scales])
     edit.become(node, "Add", [product, bias])
 
 

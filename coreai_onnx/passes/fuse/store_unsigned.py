@@ -9,7 +9,7 @@ import numpy as np
 from coreai_onnx.passes.analysis.linear_quantization import HALF_RANGE, unsigned
 from coreai_onnx.passes.analysis.quantized_layers import quantized_rows, steps_of
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     VIEWS,
     attribute_of,
@@ -26,7 +26,8 @@ from coreai_onnx.passes.engine.why import Why
 _INT8 = np.dtype(np.int8)
 
 
-def unsigned_activations(graph: gs.Graph, why: Why) -> int:
+@rewrites("QuantizeLinear")
+def unsigned_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Q/DQ with an int8 zero point → Q/DQ with a uint8 zero point that is 128 larger.
 
     Q(x, s, -5:int8) ─DQ(s, -5)→ y     becomes     Q(x, s, 123:uint8) ─DQ(s, 123)→ y
@@ -34,29 +35,21 @@ def unsigned_activations(graph: gs.Graph, why: Why) -> int:
     The dequantized values are equal. On x86, onnxruntime's products of int8 by int8 are ten times
     slower than those of uint8 by int8, and some of its operators exist only for uint8.
     """
-    edit, count, shifted = Edit(graph), 0, {}
-    for node in graph.nodes:
-        zero = input_of(node, 2) if is_standard(node, "QuantizeLinear") else None
-        if zero is None or dtype_of(zero) != _INT8 or not _is_one_number(node.inputs[1]):
-            continue
-        steps = node.outputs[0]
-        # The integers themselves change, so nothing else may read them.
-        if edit.is_output(steps) or not all(_restores(r, node, edit) for r in steps.outputs):
-            why("something else than DequantizeLinear reads the int8 values", node)
-            continue
-        if id(zero) not in shifted:
-            shifted[id(zero)] = unsigned(edit, node, zero)
-        for user in [node, *steps.outputs]:
-            inputs = [user.inputs[0], user.inputs[1], shifted[id(zero)]]
-            edit.become(user, user.op, inputs, **_without_dtype(user))
-        steps.dtype = np.uint8
-        count += 1
-    edit.finish()
-    return count
-
-
-def _is_one_number(scale: gs.Tensor) -> bool:
-    return static_shape_of(scale) in ((), (1,))
+    shifted = edit.once(dict)
+    zero = input_of(node, 2)
+    if zero is None or dtype_of(zero) != _INT8 or static_shape_of(node.inputs[1]) not in ((), (1,)):
+        return False
+    steps = node.outputs[0]
+    # The integers themselves change, so nothing else may read them.
+    if edit.is_output(steps) or not all(_restores(r, node, edit) for r in steps.outputs):
+        return why("the int8 values have readers other than DequantizeLinear", node)
+    if id(zero) not in shifted:
+        shifted[id(zero)] = unsigned(edit, node, zero)
+    for user in [node, *steps.outputs]:
+        inputs = [user.inputs[0], user.inputs[1], shifted[id(zero)]]
+        edit.become(user, user.op, inputs, **_without_dtype(user))
+    steps.dtype = np.uint8
+    return True
 
 
 def _restores(reader: gs.Node, quantize: gs.Node, edit: Edit) -> bool:
@@ -87,7 +80,8 @@ _LAYERS = ("MatMul", "Gemm", "Conv")
 _PRODUCTS = ("MatMulInteger", "ConvInteger")
 
 
-def unsigned_weights(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def unsigned_weights(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Integer product of uint8 and int8 → with a uint8 weight and zero points that are 128 larger.
 
     MatMulInteger(q, w:int8, z)     becomes     MatMulInteger(q, w + 128:uint8, z, 128)
@@ -97,20 +91,15 @@ def unsigned_weights(graph: gs.Graph, why: Why) -> int:
     there is VNNI. Weights within ±64, which cannot saturate, stay. The weights of
     ``DequantizeLinear`` around which onnxruntime selects integer products change likewise.
     """
-    edit, count = Edit(graph), 0
-    weights: dict[int, gs.Tensor] = {}
-    for node in graph.nodes:
-        place = _place(node)
-        if place is None:
-            continue
-        reader, steps, zero = place
-        if _is_safe(reader.inputs[steps]):
-            why("the weights are within ±64", node)
-            continue
-        _shift(edit, reader, steps, zero, weights)
-        count += 1
-    edit.finish()
-    return count
+    weights: dict[int, gs.Tensor] = edit.once(dict)
+    place = _place(node)
+    if place is None:
+        return False
+    reader, steps, zero = place
+    if _is_safe(reader.inputs[steps]):
+        return why("the weights are within ±64", node)
+    _shift(edit, reader, steps, zero, weights)
+    return True
 
 
 def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
@@ -121,16 +110,16 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
     if not is_standard(node, *_LAYERS):
         return None
     rows = quantized_rows(node.inputs[0])
-    given = None if rows is None else steps_of(rows)
-    if given is None or given.dtype != _UINT8:
+    activations = None if rows is None else steps_of(rows)
+    if activations is None or activations.dtype != _UINT8:
         return None
     tensor = node.inputs[1]
     while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
         tensor = moved.inputs[0]
     reader = made_by(tensor, "DequantizeLinear")
-    held = None if reader is None else steps_of(reader)
+    weights = None if reader is None else steps_of(reader)
     # onnxruntime selects no integer product for weights with a scale per block.
-    if reader is None or held is None or held.dtype != _INT8 or held.block:
+    if reader is None or weights is None or weights.dtype != _INT8 or weights.block:
         return None
     return reader, 0, 2
 
@@ -147,16 +136,16 @@ def _shift(
     edit: Edit, reader: gs.Node, steps: int, zero: int, weights: dict[int, gs.Tensor]
 ) -> None:
     inputs = [*reader.inputs]
-    given = input_of(reader, zero)
+    zero_point = input_of(reader, zero)
     inputs[steps] = _moved(edit, reader, inputs[steps], weights)
     inputs += [gs.Variable.empty()] * (zero + 1 - len(inputs))
-    if given is None:
+    if zero_point is None:
         # One number serves MatMulInteger for all columns; DequantizeLinear needs zero points in
         # the shape of its scales.
         form = () if steps else static_shape_of(reader.inputs[1])
         inputs[zero] = edit.constant("zero_u8", np.full(form or (), HALF_RANGE, np.uint8))
     else:
-        inputs[zero] = unsigned(edit, reader, given)
+        inputs[zero] = unsigned(edit, reader, zero_point)
     edit.become(reader, reader.op, inputs, **reader.attrs)
 
 
@@ -170,9 +159,8 @@ def _moved(
             weights[id(tensor)] = unsigned(edit, reader, tensor)
         else:
             source = _moved(edit, reader, moved.inputs[0], weights)
-            (result,) = edit.node(
-                moved.op, reader, [source, *moved.inputs[1:]], **moved.attrs
-            ).outputs
-            result.dtype, result.shape = np.uint8, tensor.shape
-            weights[id(tensor)] = result
+            inputs = [source, *moved.inputs[1:]]
+            weights[id(tensor)] = edit.add(
+                moved.op, reader, inputs, np.uint8, tensor.shape, **moved.attrs
+            )
     return weights[id(tensor)]

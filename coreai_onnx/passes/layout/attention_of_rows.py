@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.passes.analysis.attention_bodies import NAME, PERM, joined_heads, split_heads
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
-from coreai_onnx.passes.engine.edit import PERM, Edit, joined_heads, set_input, split_heads
+from coreai_onnx.passes.engine.edit import Edit, set_input
 from coreai_onnx.passes.engine.match import (
-    DOMAIN,
     attribute_of,
     input_of,
     is_standard,
@@ -44,7 +44,7 @@ def attention_of_rows(graph: gs.Graph, why: Why) -> int:
     those of the calls, so that nothing is copied from one layout to the other.
     """
     bodies = model_bodies(graph)
-    if not isinstance(graph, gs.Function) or bodies is None or graph.domain != DOMAIN:
+    if not isinstance(graph, gs.Function) or bodies is None or graph.domain != STANDARD_DOMAIN:
         return 0
     if graph.name.partition(".")[0] != NAME:
         return 0
@@ -72,11 +72,11 @@ def _obstacle(attention: gs.Node, calls: list[gs.Node]) -> str:
         readers = call.outputs[0].outputs
         # A transpose that does not cancel is a copy that the body did not make before.
         if not readers or any(attribute_of(r, "perm", None) != PERM for r in readers):
-            return "what a call gives is not transposed to rows"
+            return "the result of a call is not transposed to rows"
         mask = input_of(call, _MASK)
         dims = (1, 1) if mask is None else shape_of(mask)
         if dims is None or (mask is not None and len(dims) != 4) or dims[1] != 1:
-            return "the mask of a call is not one for all heads"
+            return "the mask of a call must be the same for all heads"
     return ""
 
 
@@ -87,7 +87,7 @@ def _turned(tensor: gs.Tensor) -> bool:
 
 def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
     """Return the heads if they are the same in all calls."""
-    found: set[_Heads] = set()
+    kinds: set[_Heads] = set()
     for call in calls:
         query, key, value = (shape_of(tensor) for tensor in call.inputs[:3])
         if query is None or key is None or value is None or {4} != {*map(len, (query, key, value))}:
@@ -95,8 +95,8 @@ def _shared_heads(calls: list[gs.Node]) -> _Heads | None:
         sizes = query[1], key[1], query[3], value[3]
         if key[1] != value[1] or not all(isinstance(size, int) for size in sizes):
             return None
-        found.add(_Heads(*(int(size) for size in sizes if isinstance(size, int))))
-    return found.pop() if len(found) == 1 else None
+        kinds.add(_Heads(*(int(size) for size in sizes if isinstance(size, int))))
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _end(graph: gs.Function, attention: gs.Node) -> gs.Node | None:
@@ -127,8 +127,8 @@ def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) 
     inputs, attrs = list(end.inputs), dict(end.attrs)
     if end is not attention and len(graph.inputs) > _MASK:  # [b, 1, s, 1]: a row has a key
         axis = edit.constant("heads", np.array([1], np.int64))
-        inputs[0] = edit.node("Squeeze", end, [inputs[0], axis]).outputs[0]
-    row = edit.node(end.op, end, inputs, **attrs).outputs[0]
+        inputs[0] = edit.add("Squeeze", end, [inputs[0], axis])
+    row = edit.add(end.op, end, inputs, **attrs)
     apart = split_heads(edit, row, end, heads.queries, heads.value_dim)
     edit.become(end, "Transpose", [apart], perm=PERM)
     edit.finish()

@@ -17,7 +17,7 @@ from coreai_onnx.passes.analysis.quantized_layers import (
     steps_of,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     constant_of,
@@ -34,7 +34,8 @@ _OUTPUT_DTYPE_SINCE = 21
 """From this opset on, onnxruntime writes an int8 QuantizeLinear that it then refuses (R3)."""
 
 
-def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def decompose_dequantization(edit: Edit, node: gs.Node, why: Why) -> bool:
     """DequantizeLinear that onnxruntime replaces by another computation → Cast, Sub, Mul.
 
     MatMul(x, DQ(w:int8, s, z))     becomes     MatMul(x, Mul(Sub(Cast(w), z), s))
@@ -48,17 +49,10 @@ def decompose_dequantization(graph: gs.Graph, why: Why) -> int:
     3. cannot load values quantized to int8, int32 or with a scale per channel before some ops;
     4. takes an int32 bias to have the product of the scales of the factors.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        steps = steps_of(node)
-        if steps is None or not _is_replaced(node, steps, graph):
-            continue
-        if not _decompose(edit, node, steps):
-            why("the last block of an axis is shorter", node)
-            continue
-        count += 1
-    edit.finish()
-    return count
+    steps = steps_of(node)
+    if steps is None or not _is_replaced(node, steps, edit.graph):
+        return False
+    return _decompose(edit, node, steps) or why("the last block of an axis is shorter", node)
 
 
 def _is_replaced(node: gs.Node, steps: Steps, graph: gs.Graph) -> bool:
@@ -117,32 +111,35 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
 
 def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
     """Replace a node by plain ops; return whether that is possible."""
-    given, scale = node.inputs[0], node.inputs[1]
-    shape = static_shape_of(given)
+    integers, scale = node.inputs[0], node.inputs[1]
+    shape = static_shape_of(integers)
     form = steps.form(shape)
     if form is None:
         return False
-    values = edit.node("Cast", node, [given], to=onnx.TensorProto.FLOAT).outputs[0]
-    _describe(values, given.shape)
+    values = edit.add("Cast", node, [integers], _FLOAT, integers.shape, to=onnx.TensorProto.FLOAT)
     if steps.block:
         values = _reshaped(edit, node, values, steps.groups(shape or ()))
     if len(node.inputs) > 2 and not is_zero(node.inputs[2]):
         zero = _number(edit, node, node.inputs[2], form)
-        values = _result(edit, node, "Sub", values, zero)
+        values = edit.add("Sub", node, [values, zero], _FLOAT, values.shape)
     factor = _number(edit, node, scale, form)
-    wanted = attribute_of(node, "output_dtype", 0) or dtype_of(scale)
-    is_float = wanted in (_FLOAT, onnx.TensorProto.FLOAT)
+    target_dtype = attribute_of(node, "output_dtype", 0) or dtype_of(scale)
+    is_float = target_dtype in (_FLOAT, onnx.TensorProto.FLOAT)
     if is_float and not steps.block:
         edit.become(node, "Mul", [values, factor])
         return True
-    values = _result(edit, node, "Mul", values, factor)
+    values = edit.add("Mul", node, [values, factor], _FLOAT, values.shape)
     if steps.block:
         target = edit.constant(f"{node.outputs[0].name}_shape", np.array(shape, np.int64))
         if is_float:
             edit.become(node, "Reshape", [values, target])
             return True
-        values = edit.node("Reshape", node, [values, target]).outputs[0]
-    to = wanted if isinstance(wanted, int) else onnx.helper.np_dtype_to_tensor_dtype(wanted)
+        values = edit.add("Reshape", node, [values, target])
+    to = (
+        target_dtype
+        if isinstance(target_dtype, int)
+        else onnx.helper.np_dtype_to_tensor_dtype(target_dtype)
+    )
     edit.become(node, "Cast", [values], to=to)
     return True
 
@@ -156,22 +153,11 @@ def _number(edit: Edit, node: gs.Node, part: gs.Tensor, form: Sequence[int]) -> 
         values = known.astype(_FLOAT).reshape(form)
         return edit.constant(f"{part.name}_{node.outputs[0].name}", values)
     if dtype_of(part) != _FLOAT:
-        part = edit.node("Cast", node, [part], to=onnx.TensorProto.FLOAT).outputs[0]
+        part = edit.add("Cast", node, [part], to=onnx.TensorProto.FLOAT)
     return _reshaped(edit, node, part, form) if form else part
 
 
 def _reshaped(edit: Edit, node: gs.Node, value: gs.Tensor, form: Sequence[int]) -> gs.Variable:
     target = edit.constant(f"{value.name}_shape", np.array(form, np.int64))
-    result = edit.node("Reshape", node, [value, target]).outputs[0]
-    _describe(result, form if -1 not in form else None)
-    return result
-
-
-def _result(edit: Edit, node: gs.Node, op: str, values: gs.Tensor, other: gs.Tensor) -> gs.Variable:
-    result = edit.node(op, node, [values, other]).outputs[0]
-    _describe(result, values.shape)
-    return result
-
-
-def _describe(tensor: gs.Tensor, shape: Sequence[int | str] | None) -> None:
-    tensor.dtype, tensor.shape = _FLOAT, None if shape is None else list(shape)
+    shape = None if -1 in form else form
+    return edit.add("Reshape", node, [value, target], _FLOAT, shape)

@@ -6,7 +6,7 @@ import numpy as np
 
 from coreai_onnx.passes.analysis.quantized_layers import MOVED, steps_of, sum_scales
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     constant_of,
     input_of,
@@ -23,7 +23,8 @@ _LARGEST = 1 << 30
 """The largest magnitude of a bias in the units of the sums, which are added to it in int32."""
 
 
-def keep_float_layers(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def keep_float_layers(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Layer in float32 between dequantized and quantized values → with a LeakyRelu of slope 1.
 
     DQ(q) ─Conv(w:float)→ ─Q→ y     becomes     DQ(q) ─Conv(w)→ ─LeakyRelu<alpha=1>→ ─Q→ y
@@ -33,21 +34,16 @@ def keep_float_layers(graph: gs.Graph, why: Why) -> int:
     although the model keeps it in float32. It also rounds a bias to int32 in the units of the sums:
     a large one is clipped, or overflows, if the weight is quantized as well.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        layer = _layer(node)
-        if layer is None or not _is_changed(*layer):
-            continue
-        if not _is_quantized(node.outputs[0]):
-            why("the result is not quantized", node)
-            continue
-        inner = edit.node(node.op, node, list(node.inputs), domain=node.domain, **node.attrs)
-        (result,) = inner.outputs
-        result.dtype, result.shape = node.outputs[0].dtype, node.outputs[0].shape
-        edit.become(node, "LeakyRelu", [result], alpha=1.0)
-        count += 1
-    edit.finish()
-    return count
+    layer = _layer(node)
+    if layer is None or not _is_changed(*layer):
+        return False
+    if not _is_quantized(node.outputs[0]):
+        return why("the result is not quantized", node)
+    (result,), inputs = node.outputs, list(node.inputs)
+    dtype, shape = result.dtype, result.shape
+    inner = edit.add(node.op, node, inputs, dtype, shape, domain=node.domain, **node.attrs)
+    edit.become(node, "LeakyRelu", [inner], alpha=1.0)
+    return True
 
 
 def _layer(node: gs.Node) -> tuple[gs.Node, gs.Tensor | None] | None:

@@ -43,10 +43,14 @@ def merge_projections(graph: gs.Graph, why: Why) -> int:
     # By input, dtype and rows of the weight: those that np.concatenate can join.
     groups: dict[tuple[int, str, int], list[_Projection]] = {}
     for node in graph.nodes:
-        found = _projection(node, edit, why)
-        if found is not None:
-            key = (id(node.inputs[0]), str(np.dtype(found.weight.dtype)), found.weight.shape[0])
-            groups.setdefault(key, []).append(found)
+        projection = _projection(node, edit, why)
+        if projection is not None:
+            key = (
+                id(node.inputs[0]),
+                str(np.dtype(projection.weight.dtype)),
+                projection.weight.shape[0],
+            )
+            groups.setdefault(key, []).append(projection)
     for group in groups.values():
         if len(group) > 1:
             _merge(edit, group)
@@ -100,26 +104,25 @@ def _merge(edit: Edit, group: list[_Projection]) -> None:
         weights,
         [weights[0].shape[0], sum(sizes)],
     )
-    whole = edit.node("MatMul", first.product, [first.product.inputs[0], joined])
-    shape = shape_of(first.product.outputs[0])
+    result, shape = first.product.outputs[0], shape_of(first.product.outputs[0])
     wide: list[Dim] | None = None if shape is None else [*shape[:-1], sum(sizes)]
+    factors = [first.product.inputs[0], joined]
+    whole = edit.add("MatMul", first.product, factors, result.dtype, wide)
     biases = [one.bias for one in group]
-    known = [bias for bias in biases if bias is not None]
-    if known:
+    present = [bias for bias in biases if bias is not None]
+    if present:
         bias = _joined_biases(edit, biases, sizes)
-        _typed(whole.outputs[0], first, wide)
-        whole = edit.node("Add", first.product, [whole.outputs[0], bias])
-    _typed(whole.outputs[0], first, wide)
+        whole = edit.add("Add", first.product, [whole, bias], result.dtype, wide)
     results = [one.last.outputs[0] for one in group]
-    lengths = edit.constant(f"{whole.outputs[0].name}_sizes", np.array(sizes, np.int64))
-    edit.node("Split", first.product, [whole.outputs[0], lengths], outputs=results, axis=-1)
+    lengths = edit.constant(f"{whole.name}_sizes", np.array(sizes, np.int64))
+    edit.node("Split", first.product, [whole, lengths], outputs=results, axis=-1)
     for one in group:
         edit.remove(one.product)
         edit.remove(one.last)
 
 
 def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int]) -> gs.Constant:
-    known = [bias for bias in biases if bias is not None]
+    constants = [bias for bias in biases if bias is not None]
     present = [bias is not None for bias in biases]
 
     # One Add serves all layers, so a layer without a bias gets zeros.
@@ -132,9 +135,5 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
             ]
         )
 
-    name = joined_name([bias.name for bias in known])
-    return lazy_constant(context_of(edit.graph).names.claim(name), join, known, [sum(sizes)])
-
-
-def _typed(tensor: gs.Tensor, like: _Projection, shape: list[Dim] | None) -> None:
-    tensor.dtype, tensor.shape = like.product.outputs[0].dtype, shape
+    name = joined_name([bias.name for bias in constants])
+    return lazy_constant(context_of(edit.graph).names.claim(name), join, constants, [sum(sizes)])

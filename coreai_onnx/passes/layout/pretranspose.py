@@ -9,13 +9,14 @@ import numpy as np
 from coreai_onnx.passes.analysis.linear_quantization import dequantized_matrix
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import attribute_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
 
-def pretranspose_weights(graph: gs.Graph, why: Why) -> int:
+@rewrites("Transpose")
+def pretranspose_weights(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Transpose of a matrix that nothing else reads → the matrix stored transposed.
 
     MatMul(x, Transpose(fc.weight))     becomes     MatMul(x, fc.weight.T)
@@ -24,34 +25,28 @@ def pretranspose_weights(graph: gs.Graph, why: Why) -> int:
     (a tied embedding) is left unchanged, so that it is stored once. The values are transposed when
     the model is written, one weight at a time.
     """
-    edit, count = Edit(graph), 0
-    done: dict[int, gs.Constant] = {}
-    for node in graph.nodes:
-        weight = node.inputs[0] if is_standard(node, "Transpose") else None
-        if not isinstance(weight, gs.Constant) or len(weight.shape) != 2:
-            continue
-        if attribute_of(node, "perm", [1, 0]) != [1, 0] or np.dtype(weight.dtype).kind == "O":
-            continue
-        if edit.is_output(node.outputs[0]) or edit.is_output(weight):
-            why("a graph output keeps its node", node)
-            continue
-        readers = [other for other in weight.outputs if not is_standard(other, "Transpose")]
-        if readers:
-            why("something else reads the weight", node)
-            continue
-        # Transposes of one weight share one copy.
-        if id(weight) not in done:
-            name = context_of(graph).names.claim(f"{weight.name}.T")
-            rows, columns = weight.shape
-            done[id(weight)] = lazy_constant(name, np.transpose, [weight], [columns, rows])
-        edit.replace(node.outputs[0], done[id(weight)])
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    done: dict[int, gs.Constant] = edit.once(dict)
+    weight = node.inputs[0]
+    if not isinstance(weight, gs.Constant) or len(weight.shape) != 2:
+        return False
+    if attribute_of(node, "perm", [1, 0]) != [1, 0] or np.dtype(weight.dtype).kind == "O":
+        return False
+    if edit.is_output(node.outputs[0]) or edit.is_output(weight):
+        return why("a graph output keeps its node", node)
+    if not all(is_standard(reader, "Transpose") for reader in weight.outputs):
+        return why("something else reads the weight", node)
+    # Transposes of one weight share one copy.
+    if id(weight) not in done:
+        name = context_of(edit.graph).names.claim(f"{weight.name}.T")
+        rows, columns = weight.shape
+        done[id(weight)] = lazy_constant(name, np.transpose, [weight], [columns, rows])
+    edit.replace(node.outputs[0], done[id(weight)])
+    edit.remove(node)
+    return True
 
 
-def pretranspose_integers(graph: gs.Graph, why: Why) -> int:
+@rewrites("Transpose")
+def pretranspose_integers(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Transpose of a dequantized matrix → a dequantized transpose of its integers.
 
     DQ(w:int8, axis=0) ─Transpose→ y     becomes     Transpose(w) ─DQ(axis=1)→ y
@@ -59,20 +54,14 @@ def pretranspose_integers(graph: gs.Graph, why: Why) -> int:
     ``pretranspose_weights`` then transposes the integers. onnxruntime finds products on integers
     only if nothing is between them and ``DequantizeLinear``.
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        weight = dequantized_matrix(node.inputs[0]) if is_standard(node, "Transpose") else None
-        if weight is None or attribute_of(node, "perm", [1, 0]) != [1, 0]:
-            continue
-        if len(weight.steps.outputs) > 1:
-            why("something else reads the integers", node)
-            continue
-        turned = edit.node("Transpose", node, [weight.steps], perm=[1, 0])
-        turned.outputs[0].dtype = weight.steps.dtype
-        turned.outputs[0].shape = list(reversed(weight.steps.shape))
-        zeros = [] if weight.zero is None else [weight.zero]
-        axis: dict[str, Any] = {} if weight.axis is None else {"axis": 1 - weight.axis}
-        edit.become(node, "DequantizeLinear", [turned.outputs[0], weight.scale, *zeros], **axis)
-        count += 1
-    edit.finish()
-    return count
+    weight = dequantized_matrix(node.inputs[0])
+    if weight is None or attribute_of(node, "perm", [1, 0]) != [1, 0]:
+        return False
+    if len(weight.steps.outputs) > 1:
+        return why("something else reads the integers", node)
+    dtype, shape = weight.steps.dtype, list(reversed(weight.steps.shape))
+    turned = edit.add("Transpose", node, [weight.steps], dtype, shape, perm=[1, 0])
+    zeros = [] if weight.zero is None else [weight.zero]
+    axis: dict[str, Any] = {} if weight.axis is None else {"axis": 1 - weight.axis}
+    edit.become(node, "DequantizeLinear", [turned, weight.scale, *zeros], **axis)
+    return True

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.passes.analysis.attention_bodies import PERM
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import attribute_of, is_standard, rank_of, shape_of
 from coreai_onnx.passes.engine.why import Why
 
 
-def split_after_heads(graph: gs.Graph, why: Why) -> int:
+@rewrites("Split")
+def split_after_heads(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Split, then Reshape and Transpose of each part → Reshape, Transpose, then Split.
 
     x ─Split→ q, k, v; each ─Reshape([0, 0, h, d])→ ─Transpose([0, 2, 1, 3])→
     becomes     x ─Reshape([0, 0, 3h, d])→ ─Transpose([0, 2, 1, 3])→ ─Split(axis=1)→
     """
-    edit, count = Edit(graph), 0
-    for node in graph.nodes:
-        if not is_standard(node, "Split") or rank_of(node.inputs[0]) != 3:
-            continue
-        if attribute_of(node, "axis", 0) not in (-1, 2):
-            continue
-        parts = [_laid_out(edit, tensor) for tensor in node.outputs]
-        if all(part is None for part in parts):
-            continue
-        # One Split by heads needs parts of one head size.
-        found = [part for part in parts if part is not None]
-        if len(found) < len(parts) or len({part[1] for part in found}) > 1:
-            why("the parts are not all laid out by heads of one size", node)
-            continue
-        _move(edit, node, found)
-        count += 1
-    edit.finish()
-    return count
+    if rank_of(node.inputs[0]) != 3 or attribute_of(node, "axis", 0) not in (-1, 2):
+        return False
+    parts = [_laid_out(edit, tensor) for tensor in node.outputs]
+    if all(part is None for part in parts):
+        return False
+    # One Split by heads needs parts of one head size.
+    halves = [part for part in parts if part is not None]
+    if len(halves) < len(parts) or len({part[1] for part in halves}) > 1:
+        return why("all parts must be split into heads of the same size", node)
+    _move(edit, node, halves)
+    return True
 
 
 _Part = tuple[int, int, gs.Node, gs.Node]
@@ -51,7 +46,7 @@ def _laid_out(edit: Edit, tensor: gs.Tensor) -> _Part | None:
     heads, size = after[2:]
     if after[:2] != before[:2] or not isinstance(heads, int) or not isinstance(size, int):
         return None
-    if attribute_of(transpose, "perm", None) != [0, 2, 1, 3] or before[2] != heads * size:
+    if attribute_of(transpose, "perm", None) != PERM or before[2] != heads * size:
         return None
     return heads, size, reshape, transpose
 
@@ -70,12 +65,10 @@ def _move(edit: Edit, split: gs.Node, parts: list[_Part]) -> None:
     assert shape is not None  # its rank is 3
     name = split.outputs[0].name
     target = edit.constant(f"{name}_heads", np.array([0, 0, sum(heads), size], np.int64))
-    reshape = edit.node("Reshape", split, [source, target])
-    rows = reshape.outputs[0]
-    rows.dtype, rows.shape = source.dtype, [*shape[:2], sum(heads), size]
-    transpose = edit.node("Transpose", split, [rows], perm=[0, 2, 1, 3])
-    columns = transpose.outputs[0]
-    columns.dtype, columns.shape = source.dtype, [shape[0], sum(heads), shape[1], size]
+    dtype, wide = source.dtype, [*shape[:2], sum(heads), size]
+    rows = edit.add("Reshape", split, [source, target], dtype, wide)
+    turned = [wide[axis] for axis in PERM]
+    columns = edit.add("Transpose", split, [rows], dtype, turned, perm=PERM)
     sizes = edit.constant(f"{name}_head_counts", np.array(heads, np.int64))
     edit.node("Split", split, [columns, sizes], outputs=results, axis=1)
     edit.remove(split)

@@ -109,3 +109,18 @@ def test_a_model_that_is_whole_is_left_as_it_is() -> None:
     nodes = list(model.graph)
     assert arrange(model) == ""
     assert list(model.graph) == nodes
+
+
+BRANCHES = "If(c) <then_branch = t () => (r) {{ {} }}, else_branch = e () => (r) {{ r = Neg(x) }}>"
+
+
+@pytest.mark.parametrize("branch", ["r = Neg(late)", f"r = {BRANCHES.format('r = Neg(late)')}"])
+def test_nodes_follow_what_their_subgraphs_read(branch: str) -> None:
+    model = graph(f"z = {BRANCHES.format(branch)} late = Abs(y)")
+    assert arrange(model) == ""
+    assert [node.op_type for node in model.graph] == ["Abs", "If"]
+
+
+def test_a_subgraph_does_not_read_the_result_of_its_own_node() -> None:
+    model = graph(f"z = {BRANCHES.format('r = Neg(z)')}")
+    assert "its nodes read each other in a circle" in arrange(model)

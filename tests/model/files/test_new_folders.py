@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.errors import SaveError
-from coreai_onnx.model.files import new_folders
-from coreai_onnx.model.files.new_folders import check_new, new_folder
+from coreai_onnx.model.files import new_files
+from coreai_onnx.model.files.new_files import check_new, new_folder
 
 OWN = ("*.onnx", "config.json")
 
@@ -67,7 +67,7 @@ def test_an_earlier_folder_remains_until_the_new_one_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
     if not exchanges:
-        monkeypatch.setattr(new_folders, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(new_files, "_exchanged", lambda *_: False)
     folder = earlier(tmp_path / "out")
     with new_folder(folder, replaces=OWN) as temporary:
         (temporary / "model.onnx").write_text("new")
@@ -89,7 +89,7 @@ def test_an_earlier_folder_remains_after_an_error(
     folder = earlier(tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
         breaks_off(folder)
-    monkeypatch.setattr(new_folders, "_exchanged", lambda *_: False)
+    monkeypatch.setattr(new_files, "_exchanged", lambda *_: False)
     rename = Path.rename
 
     def fails_for_the_new_one(one: Path, target: Path) -> Path:

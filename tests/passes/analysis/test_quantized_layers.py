@@ -132,4 +132,4 @@ def test_a_scaled_product_and_another_bias_are_obstacles() -> None:
     _graph, node = product("y = Gemm <transB = 1, alpha = 0.5> (x, w, b)")
     assert obstacle(node, 6) == "the product is scaled or transposed"
     _graph, node = product("y = Gemm <transB = 1> (x, w, b)")
-    assert obstacle(node, 5) == "the bias is no row"
+    assert obstacle(node, 5) == "the bias must be a row with one value per output"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_casts import merge_casts
+from coreai_onnx.passes.cleanup.merge_consecutive import merge_casts
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 CODES = {"float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11, "bfloat16": 16}  # fmt: skip
@@ -47,4 +47,4 @@ def test_what_loses_nothing_is_left_out(a: str, b: str, c: str) -> None:
     ],
 )
 def test_what_may_lose_something_stays(a: str, b: str, c: str) -> None:
-    leaves(text(a, b, c), merge_casts, "the cast between may lose something")
+    leaves(text(a, b, c), merge_casts, "the dtype between the casts may lose something")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_common_subexpressions import merge_common_subexpressions
+from coreai_onnx.passes.cleanup.merge_duplicates import merge_common_subexpressions
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>\n'

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.merge_duplicate_constants import merge_duplicate_constants
+from coreai_onnx.passes.cleanup.merge_duplicates import merge_duplicate_constants
 from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
 
 TEXT = """main (float[n] x) => (float[n] z) <float[2] a = {1, 2}, float[2] b = {1, 2}>

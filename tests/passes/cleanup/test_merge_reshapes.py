@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_reshapes import constant_reshapes, merge_reshapes
+from coreai_onnx.passes.cleanup.merge_consecutive import constant_reshapes, merge_reshapes
 from tests.passes.rewriting import fuses, leaves, rewrite, same_numbers
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.merge_transposes import merge_transposes
+from coreai_onnx.passes.cleanup.merge_consecutive import merge_transposes
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 FEEDS = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)}
@@ -47,7 +47,7 @@ def test_elementwise_ops_do_not_need_them(op: str) -> None:
     ("op", "perm", "more", "reason"),
     [
         ("Neg (t)", "[2, 0, 1]", "", None),  # they do not undo each other
-        ("Neg (t)", "[1, 0, 2]", ", float[b, a, c] u", "something else reads what is between two transposes"),
+        ("Neg (t)", "[1, 0, 2]", ", float[b, a, c] u", "something else reads the value between two transposes"),
         ("Softmax (t)", "[1, 0, 2]", "", None),
         ("Add (t, x)", "[1, 0, 2]", "", None),
     ],

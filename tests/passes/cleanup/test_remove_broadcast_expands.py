@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_expands import remove_broadcast_expands
+from coreai_onnx.passes.cleanup.remove_repetitions import remove_broadcast_expands
 from tests.passes.rewriting import leaves, rewrite, same_numbers
 
 TEXT = "main (float[1, s] x, float[{y}] y, int64[2] d) => (float[b, s] z) {{ float[b, s] e = Expand (x, d)  z = Add ({e}, y) }}"
@@ -21,7 +21,7 @@ def test_an_expand_that_makes_the_shape_stays(other: str) -> None:
     leaves(
         TEXT.format(y=other, e="e"),
         remove_broadcast_expands,
-        "the shape may be another one without it",
+        "the shape may change without the Expand",
     )
 
 
@@ -33,5 +33,5 @@ def test_expands_of_expands() -> None:
     leaves(
         text.format("y").replace("{2, 3}", "{1, 3}"),
         remove_broadcast_expands,
-        "the shape may be another one without it",
+        "the shape may change without the Expand",
     )

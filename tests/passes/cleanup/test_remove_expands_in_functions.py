@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_expands import remove_expands_in_functions
+from coreai_onnx.passes.cleanup.remove_repetitions import remove_expands_in_functions
 from tests.passes.rewriting import parse, run, same_bytes
 
 TEXT = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.cleanup.remove_known_conditions import remove_known_conditions
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
+from coreai_onnx.passes.fuse.masks import remove_known_conditions
 from tests.passes.rewriting import fuses, leaves, parse, same_numbers
 
 HEAD = "main (float[b, s] x, bool[{dims}] m) => (bool[{out}] y) <int64 zero = {{{start}}}, int64 one = {{1}}, int64[1] v0 = {{0}}, int64[2] axes = {{0, 2}}> {{"
@@ -37,7 +37,7 @@ def test_a_smaller_mask_is_repeated() -> None:
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        (text("b, 1, s", out="b, s, t"), "the other mask may have to be repeated"),
+        (text("b, 1, s", out="b, s, t"), "the other mask may have to be expanded"),
         (text("b, s, s").replace("c, zero", "c, one"), None),
         (text("b, s, s").replace("And", "Or"), None),
     ],
@@ -60,5 +60,5 @@ def test_an_output_of_the_graph_keeps_its_name() -> None:
     leaves(
         f"{head}{BODY} y = And (g, m) }}",
         remove_known_conditions,
-        "the other mask may have to be repeated",
+        "the other mask may have to be expanded",
     )

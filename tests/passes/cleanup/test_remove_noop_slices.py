@@ -81,4 +81,4 @@ def test_slices_of_old_opsets_say_their_bounds_as_attributes(one, reason) -> Non
 
 def test_bounds_of_different_lengths_stay() -> None:
     text = case().replace("int64[1] ends = {9223372036854775807}", "int64[2] ends = {9, 9}")
-    leaves(text, remove_noop_slices, "starts, ends, axes and steps are not of one length")
+    leaves(text, remove_noop_slices, "starts, ends, axes and steps must have the same length")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.cleanup.remove_repeated_heads import remove_repeated_heads
+from coreai_onnx.passes.cleanup.remove_repetitions import remove_repeated_heads
 from tests.passes.rewriting import fuses, leaves
 
 ATTENTION = """

@@ -42,12 +42,12 @@ def test_the_row_is_added(kinds: str) -> None:
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
-        ("y = Mul (x, r)", "it is not only added to tensors of its shape"),
+        ("y = Mul (x, r)", "the rows must only be added to tensors of their shape"),
         (
             "z = ReduceSum <keepdims = 1> (x, o)  y = Add (r, z)",
-            "it is not only added to tensors of its shape",
+            "the rows must only be added to tensors of their shape",
         ),
-        ("y = Add (r, r)", "it is not only added to tensors of its shape"),
+        ("y = Add (r, r)", "the rows must only be added to tensors of their shape"),
     ],
 )
 def test_others_stay(use: str, reason: str) -> None:
@@ -89,7 +89,7 @@ def test_all_positions_in_order_are_the_data() -> None:
     ("change", "reason"),
     [
         ({"order": "ju, iu"}, "the axes are gathered in another order"),
-        ({"b": "c"}, "the positions may not be all of the axis"),
+        ({"b": "c"}, "the positions may not cover the axis"),
         ({"first": "one"}, None),
     ],
 )

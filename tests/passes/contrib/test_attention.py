@@ -74,10 +74,10 @@ def test_attention_is_onnxruntimes(mask: bool, change: dict[str, object], op: st
     ("mask", "change", "reason"),
     [
         (False, {"window": 2}, "there is a soft cap or a window"),
-        (False, {"k": "2"}, "groups of heads that are not causal need onnxruntime 1.30"),
+        (False, {"k": "2"}, "grouped heads that are not causal need onnxruntime 1.30"),
         (False, {"t": "t", "k": "2"}, "there may be more keys than queries"),
         (False, {"t": "t", "causal": 1}, "there may be more keys than queries"),
-        (False, {"k": "2", "d": 4}, "values have another size than keys"),
+        (False, {"k": "2", "d": 4}, "values must have the size of the keys"),
         (True, {"rows": "c"}, "the mask must have a row for each query and a column for each key"),
         (False, {"k": "2", "w": 12, "d": 12}, "head_dim must be a multiple of 8"),
     ],

@@ -63,10 +63,10 @@ def test_lookups_are_onnxruntimes(
 @pytest.mark.parametrize(
     ("bits", "more", "reason"),
     [
-        (3, {}, "the op has no 3-bit codes"),
-        (4, {"group": 48}, "the op has no blocks of that size"),
-        (4, {"group": 8}, "the op has no blocks of that size"),
-        (4, {"palette": True}, "the op has no palette"),
+        (3, {}, "the op does not support 3-bit codes"),
+        (4, {"group": 48}, "the op does not support this block size"),
+        (4, {"group": 8}, "the op does not support this block size"),
+        (4, {"palette": True}, "the op does not support palettes"),
         (
             4,
             {"zeros": torch.float32},
@@ -77,7 +77,7 @@ def test_lookups_are_onnxruntimes(
             {"zeros": torch.uint8, "above": 200},
             "zero points must be integers that fit into the bits of a code",
         ),
-        (4, {"dtype": torch.float64}, "the op has no such dtype"),
+        (4, {"dtype": torch.float64}, "the op does not support these dtypes"),
     ],
 )
 def test_others_stay(bits: int, more: dict[str, Any], reason: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.passes.contrib.expert_blocks import ExpertBlock, in_turns
+from coreai_onnx.passes.contrib.moe import ExpertBlock, in_turns
 
 
 def tensor(name: str, *shape: int | str, dtype: type = np.float32) -> gs.Variable:

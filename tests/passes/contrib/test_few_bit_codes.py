@@ -8,7 +8,7 @@ import pytest
 
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.contrib.few_bit_codes import packed_zeros
+from coreai_onnx.passes.contrib.few_bits import packed_zeros
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.why import Why
 from tests.passes.rewriting import parse, run

@@ -12,7 +12,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.passes import optimize_for, run_passes
-from coreai_onnx.passes.contrib.linear_nbits import Sizes, become_matmul_nbits, contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import Sizes, become_matmul_nbits, contrib_linear_nbits
 from coreai_onnx.passes.engine.edit import Edit
 from tests.passes.rewriting import run
 from tests.support.tolerances import assert_close
@@ -88,8 +88,8 @@ def test_many_scales_keep_their_dtype_in_the_file() -> None:
         (8, {}, "onnxruntime dequantizes 8-bit weights at each run"),
         (2, {}, "onnxruntime dequantizes 2-bit weights at each run"),
         (3, {"rounding": 8}, "onnxruntime dequantizes 3-bit weights at each run"),
-        (4, {"group": 48}, "onnxruntime has no blocks of that size"),
-        (4, {"palette": True}, "the op has no palette"),
+        (4, {"group": 48}, "onnxruntime does not support this block size"),
+        (4, {"palette": True}, "the op does not support palettes"),
         (
             4,
             {"zeros": torch.float32},

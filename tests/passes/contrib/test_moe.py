@@ -77,9 +77,9 @@ def test_experts_are_onnxruntimes(routing: str, normalized: int) -> None:
     ("change", "reason"),
     [
         ({"activation": "float[m, 3] h = Mul (a, b)"}, "the activation must be swiglu"),
-        ({"activation": "float[m, 3] h = ai.coreai.swiglu (b, a)"}, "gates and ups are not one product"),
-        ({"attrs": "num_batch_axes = 1, transpose_rhs = 1"}, "the products are not of one matrix per token and expert"),
-        ({"rows": "-1, 2, 1, 3", "dims": "2, c"}, "the products are not of one matrix per token and expert"),
+        ({"activation": "float[m, 3] h = ai.coreai.swiglu (b, a)"}, "gate and up must be one product"),
+        ({"attrs": "num_batch_axes = 1, transpose_rhs = 1"}, "the products must have one matrix per token and expert"),
+        ({"rows": "-1, 2, 1, 3", "dims": "2, c"}, "the products must have one matrix per token and expert"),
         ({"routing": "float[n, 4] " + (ROUTING + SUMMED).replace("Softmax <axis = -1>", "Sigmoid")}, "the experts are not chosen by a Softmax and a TopK"),
         ({"routing": "float[n, 4] " + (ROUTING + SUMMED).replace("TopK <axis", "TopK <largest = 0, axis")}, "the experts are not chosen by a Softmax and a TopK"),
         ({"routing": "float[n, 4] " + ROUTING + "  float[n, 2] w = Exp (t)"}, "the experts are not chosen by a Softmax and a TopK"),

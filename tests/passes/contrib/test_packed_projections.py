@@ -78,8 +78,8 @@ def test_projections_are_one_product(products: str, weights: str, ops: list[str]
     assert run_passes(again, [contrib_packed_projections]).total == 0
 
 
-OTHERS = "not all of them are products that nothing else reads"
-UNLIKE = "the products are not of one kind and of one input"
+OTHERS = "queries, keys and values must be products without other readers"
+UNLIKE = "the products must have the same operator and input"
 
 
 @pytest.mark.parametrize(

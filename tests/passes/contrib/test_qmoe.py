@@ -157,14 +157,14 @@ PLAIN = {"bits": 4, "group_size": 16}
     ("module", "options", "reason"),
     [
         ({"gate": torch.tanh}, PLAIN, "the activation must be swiglu"),
-        ({}, PLAIN | {"bits": 8}, "onnxruntime has no exact product of 8-bit experts"),
-        ({}, PLAIN | {"bits": 3}, "onnxruntime has no exact product of 3-bit experts"),
+        ({}, PLAIN | {"bits": 8}, "onnxruntime has no exact product with 8-bit experts"),
+        ({}, PLAIN | {"bits": 3}, "onnxruntime has no exact product with 3-bit experts"),
         (
             {"hidden": 64},
             {"bits": 2, "group_size": 32},
             "onnxruntime rounds the activations of 2-bit rows of 64 values",
         ),
-        ({}, PLAIN | {"group_size": 8}, "onnxruntime has no blocks of that size"),
+        ({}, PLAIN | {"group_size": 8}, "onnxruntime does not support this block size"),
         ({}, PLAIN | {"rules": {"up": {"bits": 2}}}, "the products have weights of different kinds"),
         (
             {"route": lambda logits: (logits[:, :2], logits[:, :2].abs().to(torch.int64) % 6)},
@@ -190,7 +190,7 @@ def test_a_palette_stays() -> None:
     ).quantize(4, 16, method="palette")
     report = run_passes(program.model, [contrib_qmoe])
     reasons = {miss.miss.reason for miss in report.near_misses}
-    assert reasons == {"the products are not of one matrix per token and expert"}
+    assert reasons == {"the products must have one matrix per token and expert"}
 
 
 def test_weights_that_are_inputs_stay() -> None:

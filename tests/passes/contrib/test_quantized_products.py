@@ -65,11 +65,11 @@ def test_products_are_onnxruntimes(
     ("kind", "block", "ops", "more", "reason"),
     [
         (np.int8, 32, ROWS, {"limits": (-8, 9)}, "the weight needs more than 4 bits"),
-        (INT4, 8, ROWS, {}, "onnxruntime has no blocks of that size"),
-        (INT4, 96, ROWS, {"size": (48, 144)}, "onnxruntime has no blocks of that size"),
-        (INT4, 16, ROWS, {"size": (16, 16), "axis": 0}, "the blocks do not go along the inputs"),
+        (INT4, 8, ROWS, {}, "onnxruntime does not support this block size"),
+        (INT4, 96, ROWS, {"size": (48, 144)}, "onnxruntime does not support this block size"),
+        (INT4, 16, ROWS, {"size": (16, 16), "axis": 0}, "blocks must lie along the input features"),
         (INT4, 32, ("dequantized", "Gemm"), {"alpha": 0.5}, "the product is scaled or transposed"),
-        (INT4, 32, ("dequantized", "Gemm"), {"bias": (1, 48)}, "the bias is no row"),
+        (INT4, 32, ("dequantized", "Gemm"), {"bias": (1, 48)}, "the bias must be a row with one value per output"),
     ],
 )  # fmt: skip
 def test_others_stay(

@@ -36,7 +36,7 @@ def test_residual_norms_are_onnxruntimes(norm: str, rest: str, op: str, contrib:
 @pytest.mark.parametrize(
     ("axis", "dim", "reason"),
     [
-        (0, "2", "it is not scaled along the last axis alone"),
+        (0, "2", "the norm must be of the last axis, with a scale"),
         (-1, "1", "the terms are not known to have two or three dims"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from coreai_onnx.passes.engine.match import dtype_of, shape_of
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.fuse.norms import fuse_skip_norms
 from tests.passes.rewriting import parse, run, run_passes
 from tests.support.tolerances import assert_close
 

@@ -36,7 +36,7 @@ def test_a_constant_per_channel_is_a_bias(conv, dims, values, bias) -> None:
 @pytest.mark.parametrize(
     ("dims", "values", "more", "reason"),
     [
-        ("1, 2", "3, 4", "", "the constant is not one per channel"),
+        ("1, 2", "3, 4", "", "the constant must have one value per channel"),
         ("2, 1, 1", "3, 4", ", float[n, 2, 1, 1] a", "something else reads the convolution"),
     ],
 )

@@ -69,8 +69,8 @@ def test_constant_places() -> None:
 @pytest.mark.parametrize(
     ("index", "change", "reason"),
     [
-        ("int64[t, 1] i = Unsqueeze (at, last)", {"places": "[t]"}, "the places may not follow each other"),
-        ("int64[3, 1] i = Unsqueeze (odd, last)", {}, "the places may not follow each other"),
+        ("int64[t, 1] i = Unsqueeze (at, last)", {"places": "[t]"}, "the positions may not be consecutive"),
+        ("int64[3, 1] i = Unsqueeze (odd, last)", {}, "the positions may not be consecutive"),
         (BEFORE, {"reduction": '"add"'}, None),
         (BEFORE, {"back": "2, 1, 0, 3"}, None),
     ],

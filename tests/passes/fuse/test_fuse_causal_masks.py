@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.fuse.fuse_causal_masks import fuse_causal_masks
+from coreai_onnx.passes.fuse.masks import fuse_causal_masks
 from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
@@ -56,9 +56,9 @@ def test_a_mask_repeated_for_each_row_is_causal() -> None:
 @pytest.mark.parametrize(
     ("mask", "change", "reason"),
     [
-        (CAUSAL.replace("LessOrEqual", "Less"), {}, "the mask is of positions, but not causal"),
-        ("bool[1, 1, s, s] mask = GreaterOrEqual (column, row)", {}, "the mask is of positions, but not causal"),
-        (CAUSAL.replace("s, s", "s, t"), {"keys": "t"}, "the mask is of positions, but not causal"),
+        (CAUSAL.replace("LessOrEqual", "Less"), {}, "the mask depends on positions, but is not causal"),
+        ("bool[1, 1, s, s] mask = GreaterOrEqual (column, row)", {}, "the mask depends on positions, but is not causal"),
+        (CAUSAL.replace("s, s", "s, t"), {"keys": "t"}, "the mask depends on positions, but is not causal"),
         ("d = Sub (u, t)  far = Add (row, d)  bool[1, 1, s, t] mask = LessOrEqual (column, far)", {"keys": "t"}, "there may be more keys than queries"),
         (CAUSAL, {"opset": 21}, "the opset has no Attention"),
         (CAUSAL, {"softcap": 2.0}, "there are sinks or a soft cap"),

@@ -57,7 +57,7 @@ def test_weights_become_codes(
     ("block", "ops", "more", "reason"),
     [
         (48, ROWS, {"size": (16, 64)}, "the last group of a row is shorter"),
-        (16, ROWS, {"size": (16, 16), "axis": 0}, "the groups do not go along the inputs"),
+        (16, ROWS, {"size": (16, 16), "axis": 0}, "groups must lie along the input features"),
         (32, ("dequantized", "Gemm"), {"alpha": 0.5}, "the product is scaled or transposed"),
     ],
 )

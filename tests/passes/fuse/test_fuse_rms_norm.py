@@ -7,7 +7,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.fuse.fuse_rms_norm import fuse_rms_norm
+from coreai_onnx.passes.fuse.norms import fuse_rms_norm
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import Case
@@ -137,7 +137,7 @@ def test_a_scale_with_more_bits_than_the_norm_stays() -> None:
       q = Sqrt (s)  float[b, 2] n = Div (z, q)  bfloat16[b, 2] c = Cast <to = 16> (n)
       float[b, 2] d = Cast <to = 1> (c)  float[b, 2] t = Mul (w, d)  y = Cast <to = 16> (t)
     }"""
-    leaves(text, fuse_rms_norm, "the scale has another dtype than the input")
+    leaves(text, fuse_rms_norm, "scale must have the dtype of the input")
 
 
 @pytest.mark.parametrize("wide", ["two", "e"])

@@ -9,7 +9,7 @@ import coreai_onnx
 from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.passes.engine.bodies import outline
 from coreai_onnx.passes.engine.importer import Importer
-from coreai_onnx.passes.fuse.fuse_skip_norms import fuse_skip_norms
+from coreai_onnx.passes.fuse.norms import fuse_skip_norms
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import CASES, Case

@@ -81,5 +81,5 @@ def test_scales_of_rows_stay() -> None:
             "float[3] t = {1, 2, 3}", "float[2] t = {1, 2}"
         ),
         integer_products,
-        "the scales of the weight are not those of its columns",
+        "the weight must have one scale, or one per column",
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coreai_onnx.composites.attention import scaled_dot_product_attention
-from coreai_onnx.passes.fuse.remove_open_masks import NAME, remove_open_masks
+from coreai_onnx.passes.fuse.masks import NAME, remove_open_masks
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 

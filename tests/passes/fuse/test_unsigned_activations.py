@@ -38,14 +38,14 @@ def test_integers_that_something_else_reads_stay() -> None:
             "z = DequantizeLinear (q, s, d)", "w = Clip (q)  z = DequantizeLinear (w, s, d)"
         ),
         unsigned_activations,
-        "something else than DequantizeLinear reads the int8 values",
+        "the int8 values have readers other than DequantizeLinear",
     )
     leaves(
         """main (float[n, 2] x, float s, int8 c, int8 d) => (float[n, 2] y) {
           q = QuantizeLinear (x, s, c)  y = DequantizeLinear (q, s, d)
         }""",
         unsigned_activations,
-        "something else than DequantizeLinear reads the int8 values",
+        "the int8 values have readers other than DequantizeLinear",
     )
 
 

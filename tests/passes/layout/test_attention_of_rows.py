@@ -86,8 +86,8 @@ def test_onnxruntime_copies_nothing_from_one_layout_to_the_other(mask: bool, tmp
             {"turned": "<perm = [0, 2, 3, 1]>"},
             "queries, keys or values of a call are not transposed from rows",
         ),
-        (False, {"end": "Neg"}, "what a call gives is not transposed to rows"),
-        (True, {"rows": "b, 4"}, "the mask of a call is not one for all heads"),
+        (False, {"end": "Neg"}, "the result of a call is not transposed to rows"),
+        (True, {"rows": "b, 4"}, "the mask of a call must be the same for all heads"),
         (False, {"e": "d"}, "the numbers and sizes of heads differ or are not known"),
         (
             False,

@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx import ExternalizeSpec, convert
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.layout.separate_transposes import separate_transposes
+from coreai_onnx.passes.layout.transposes_of_products import separate_transposes
 from tests.passes.layout.test_transposes_after_products import OPEN
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close

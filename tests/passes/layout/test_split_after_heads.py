@@ -34,4 +34,4 @@ def test_heads_of_other_sizes_stay() -> None:
       float[n, s, 2, 2] c = Reshape (a, hq)  q = Transpose <perm = [0, 2, 1, 3]> (c)
       float[n, s, 2, 1] d = Reshape (b, hk)  k = Transpose <perm = [0, 2, 1, 3]> (d)
     }"""
-    leaves(text, split_after_heads, "the parts are not all laid out by heads of one size")
+    leaves(text, split_after_heads, "all parts must be split into heads of the same size")

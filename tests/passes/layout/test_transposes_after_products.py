@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from coreai_onnx.passes import run_passes
-from coreai_onnx.passes.layout.transposes_after_products import transposes_after_products
+from coreai_onnx.passes.layout.transposes_of_products import transposes_after_products
 from tests.passes.rewriting import leaves, parse, rewrite
 from tests.support.tolerances import assert_close
 

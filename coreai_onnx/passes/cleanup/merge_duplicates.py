@@ -1,54 +1,102 @@
-"""Merges nodes that compute the same result."""
+"""Merges equal constants, and nodes that compute the same result."""
+# ruff: noqa: ARG001 - every pass has the signature of a pass
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import digest
-from coreai_onnx.passes.engine.edit import Edit
+from coreai_onnx.passes.engine.constants import digest, fingerprint, is_lazy
+from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
 from coreai_onnx.passes.engine.why import Why
+
+
+def merge_duplicate_constants(graph: gs.Graph, why: Why) -> int:
+    """Two equal initializers or constants → the first of them, with its name.
+
+    a = 1.5, b = 1.5, Add(x, a), Mul(y, b)     becomes     a = 1.5, Add(x, a), Mul(y, a)
+    """
+    edit, count = Edit(graph), 0
+    candidates = [c for c in context_of(graph).constants if c.outputs and _is_plain(c)]
+    for group in _equal_groups(candidates):
+        first, *others = group
+        for other in others:
+            if edit.is_output(other):
+                continue
+            edit.replace(other, first)
+            count += 1
+    if count:
+        constants = context_of(graph).constants
+        constants[:] = [c for c in constants if c.outputs or edit.is_output(c)]
+    edit.finish()
+    return count
+
+
+def _is_plain(constant: gs.Constant) -> bool:
+    # Comparing lazy constants would compute them: weights that are rewritten as the file is
+    # written.
+    return np.dtype(constant.dtype).kind != "O" and not is_lazy(constant)
+
+
+def _equal_groups(constants: Iterable[gs.Constant]) -> Iterable[list[gs.Constant]]:
+    """Group by dtype and shape, then by a sample of the bytes, then by all bytes."""
+    groups = [list(constants)]
+    # The cheapest key comes first: nearly all weights differ in shape or in a few bytes, so that
+    # hardly any is read from its file as a whole.
+    for key in (_form, fingerprint, digest):
+        groups = [part for group in groups for part in _split(group, key) if len(part) > 1]
+    return groups
+
+
+def _form(constant: gs.Constant) -> tuple[object, ...]:
+    return np.dtype(constant.dtype).name, tuple(constant.shape)
+
+
+def _split(
+    group: list[gs.Constant], key: Callable[[gs.Constant], object]
+) -> Iterable[list[gs.Constant]]:
+    parts: dict[object, list[gs.Constant]] = {}
+    for constant in group:
+        parts.setdefault(key(constant), []).append(constant)
+    return parts.values()
+
 
 _SMALL = 1024
 """Larger attribute tensors compare equal only if they are the same object."""
 
 
-def merge_common_subexpressions(graph: gs.Graph, why: Why) -> int:
+@rewrites()
+def merge_common_subexpressions(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Two nodes with equal op, inputs and attributes → the first, with its name and metadata.
 
     Cos(a) → b, Cos(a) → c, Mul(b, c)     becomes     Cos(a) → b, Mul(b, b)
     """
-    edit, count = Edit(graph), 0
-    pure = context_of(graph).pure_calls
-    first: dict[tuple[Any, ...], gs.Node] = {}
-    for node in graph.nodes:
-        # Branches and loop bodies have no key: they would have to be compared apart from the names
-        # of their tensors.
-        if attribute_graphs(node) or not _is_pure(node, pure):
-            continue
-        known = first.setdefault(_key(node), node)
-        if known is node:
-            continue
-        pairs = _pairs(node, known)
-        if (
-            not all(edit.can_replace(old, new) for old, new in pairs)
-            or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
-        ):
-            why("both results are graph outputs", node)
-            continue
-        for old, new in pairs:
-            edit.replace(old, new)
-        edit.remove(node)
-        count += 1
-    edit.finish()
-    return count
+    pure = context_of(edit.graph).pure_calls
+    first: dict[tuple[Any, ...], gs.Node] = edit.once(dict)
+    # Branches and loop bodies have no key: they would have to be compared apart from the names of
+    # their tensors.
+    if attribute_graphs(node) or not _is_pure(node, pure):
+        return False
+    earlier = first.setdefault(_key(node), node)
+    if earlier is node:
+        return False
+    pairs = _pairs(node, earlier)
+    if (
+        not all(edit.can_replace(old, new) for old, new in pairs)
+        or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
+    ):
+        return why("both results are graph outputs", node)
+    for old, new in pairs:
+        edit.replace(old, new)
+    edit.remove(node)
+    return True
 
 
 def _pairs(node: gs.Node, known: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
