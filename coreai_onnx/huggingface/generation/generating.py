@@ -291,10 +291,14 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
             axes. Shorter prompts of a batch are padded. For a speech model, a spectrogram
             ``[batch, bins, frames]``.
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
-            ``temperature``, ``top_k`` and ``top_p``, of which any one turns on sampling;
-            ``repetition_penalty``; ``seed`` of the sampling; ``stop_ids``, by default those of the
-            folder's configuration. For Whisper also ``language``, ``task`` and
-            ``return_timestamps``, as in transformers.
+            ``temperature``, ``top_k``, ``top_p`` and ``min_p``, of which any one turns on sampling,
+            as ``do_sample`` does; ``seed`` of the sampling; ``stop_ids``, by default those of the
+            folder's configuration. As in transformers: ``repetition_penalty``,
+            ``no_repeat_ngram_size``, ``num_beams``, ``length_penalty``, ``early_stopping``,
+            ``num_return_sequences``, ``assistant_model`` (also a folder or a `LanguageModel`),
+            ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
+            ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
+            ``return_timestamps``.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the
