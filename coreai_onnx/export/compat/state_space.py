@@ -177,13 +177,11 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
     def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
         # The function of transformers does not receive the state of the layer.
         state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
+        states: Iterator[torch.Tensor | None] = itertools.repeat(state)
         # Zamba calls it for one head after the other, and its state has an axis of heads.
-        has_heads = state is not None and state.ndim == 4
-        states = (
-            iter([x.contiguous() for x in state.unbind(1)])  # the carry of a scan is contiguous
-            if has_heads
-            else itertools.repeat(state)
-        )
+        if state is not None and state.ndim == 4:
+            # The carry of a scan is contiguous.
+            states = iter([x.contiguous() for x in state.unbind(1)])
         with patched(home, SELECTIVE, functools.partial(_selective_scan, states)):
             return original(self, *args, cache_params=cache_params, **options)
 
