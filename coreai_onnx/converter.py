@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
 from coreai_onnx.bodies import ModuleCalls, composite_functions
 from coreai_onnx.composites import TORCH_OPS
@@ -36,7 +35,7 @@ from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering
 from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
-from coreai_onnx.messages import begin_stage
+from coreai_onnx.messages import begin_stage, progress_bar
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
@@ -308,13 +307,7 @@ class TorchConverter:
         # The walk reports a step for every other node.
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)
-        with tqdm(
-            total=total,
-            desc=f"lowering {name}",
-            disable=None,
-            delay=1.0,  # no bar for a conversion that is over before it could be read
-            leave=False,
-        ) as bar:
+        with progress_bar(f"lowering {name}", total=total) as bar:
             module_calls = ModuleCalls(staged.module_calls)
             composites = CompositeCalls()
             context = Context(

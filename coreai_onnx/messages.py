@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 # ---------------------------------------------------------------------- text that is safe to print
 LINE_LIMIT = 1000
@@ -140,6 +141,28 @@ def reported_to(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def progress_bar(
+    description: str, items: Iterable[Any] | None = None, *, total: int | None = None
+) -> Any:
+    """Return a bar of tqdm, which is shown on a terminal, after a second.
+
+    Args:
+        description: The text before the bar.
+        items: What to iterate over; None for a bar that `update` moves.
+        total: The number of steps of such a bar.
+    """
+    from tqdm import tqdm  # only here: commands that show no bar start without it
+
+    return tqdm(
+        iterable=items,
+        total=total,
+        desc=description,
+        disable=None,
+        delay=1.0,  # no bar for what is over before it could be read
+        leave=False,
+    )
 
 
 # ---------------------------------------------------------------------- warnings of other packages

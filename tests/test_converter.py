@@ -303,7 +303,7 @@ def test_a_long_conversion_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) 
             super().__init__(**{**options, "disable": False, "delay": 0.0, "file": io.StringIO()})
             made.append(self)
 
-    monkeypatch.setattr("coreai_onnx.converter.tqdm", Bar)
+    monkeypatch.setattr("tqdm.tqdm", Bar)
 
     class Branches(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

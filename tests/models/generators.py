@@ -88,6 +88,57 @@ _DBRX = {
         "moe_top_k": 2,
     },
 }
+_SHARED_CACHE = {
+    **SHAPE,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
+}
+_GEMMA3N = {
+    **_SHARED_CACHE,
+    "num_kv_shared_layers": 2,
+    "laurel_rank": 4,
+    "altup_num_inputs": 2,
+    "activation_sparsity_pattern": [0.0] * 4,
+}
+_GEMMA4 = {**_SHARED_CACHE, "global_head_dim": 16, "num_kv_shared_layers": 0}
+_PHI4 = {
+    **SHAPE,
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "crop_size": 32,
+        "patch_size": 8,
+        "image_token_id": 120,
+    },
+    "audio_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_blocks": 1,
+        "num_attention_heads": 2,
+        "nemo_conv_channels": 8,
+        "ext_pw_out_channel": 16,
+        "depthwise_separable_out_channel": 16,
+        "bias_max_distance": 8,
+        "audio_token_id": 121,
+    },
+}
+"""With small encoders of pictures and sound, which are not exported."""
+_ZAMBA = {
+    **SHAPE,
+    "num_hidden_layers": 6,
+    "attention_head_dim": 32,
+    "n_mamba_heads": 2,
+    "mamba_d_state": 8,
+    "mamba_dt_rank": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 2,
+}
 _FURTHER = (
     Architecture("mamba", language_model("Mamba", **_MAMBA), ids, token_dims()),
     Architecture("falcon_mamba", language_model("FalconMamba", **_MAMBA), ids, token_dims()),
@@ -110,6 +161,10 @@ _FURTHER = (
     Architecture("falcon_h1", language_model("FalconH1", **_FALCON_H1), ids, token_dims()),
     Architecture("granite_moe", language_model("GraniteMoe", **_GRANITE_MOE), ids, token_dims()),
     Architecture("jetmoe", language_model("JetMoe", **_JETMOE), ids, token_dims()),
+    Architecture("gemma3n", language_model("Gemma3nText", **_GEMMA3N), ids, token_dims()),
+    Architecture("gemma4", language_model("Gemma4Text", **_GEMMA4), ids, token_dims()),
+    Architecture("zamba", language_model("Zamba", **_ZAMBA), ids, token_dims()),
+    Architecture("phi4_multimodal", language_model("Phi4Multimodal", **_PHI4), ids, token_dims()),
 )
 GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}
 """Decoders by name."""

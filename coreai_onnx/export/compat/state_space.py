@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -179,19 +180,25 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
     def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
         # The function of transformers does not receive the state of the layer.
         state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
-        with patched(home, SELECTIVE, functools.partial(_selective_scan, state)):
+        states: Iterator[torch.Tensor | None] = itertools.repeat(state)
+        # Zamba calls it for one head after the other, and its state has an axis of heads.
+        if state is not None and state.ndim == 4:
+            # The carry of a scan is contiguous.
+            states = iter([x.contiguous() for x in state.unbind(1)])
+        with patched(home, SELECTIVE, functools.partial(_selective_scan, states)):
             return original(self, *args, cache_params=cache_params, **options)
 
     return forward
 
 
 def _selective_scan(
-    initial: torch.Tensor | None, original: Callable[..., Any]
+    states: Iterator[torch.Tensor | None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return ``S ← exp(dt A) S + dt x Bᵀ``, ``y = S C + D x`` as a scan (Gu and Dao 2023, "Mamba").
 
     Args:
-        initial: The state before the first token, ``[batch, channels, state]``; None for zeros.
+        states: The state before the first token of each call, ``[batch, channels, state]``; None
+            for zeros.
         original: The function of transformers. Its ``hidden_states``, ``dt`` and ``z`` are
             ``[batch, channels, seq]``, ``A`` is ``[channels, state]``, and ``B`` and ``C`` are
             ``[batch, state, seq]``.
@@ -203,6 +210,7 @@ def _selective_scan(
         x, step, rate, bias = (arguments[n] for n in ("hidden_states", "dt", "A", "delta_bias"))
         step = step if bias is None else step + bias.to(step.dtype)[..., None]
         step = F.softplus(step) if arguments["delta_softplus"] else step
+        initial = next(states)
         state = x.new_zeros(x.shape[0], *rate.shape) if initial is None else initial
 
         def update(state: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:

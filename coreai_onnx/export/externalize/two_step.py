@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from tqdm import tqdm
 
+from coreai_onnx import messages
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.externalize.bodies import BodyExport
@@ -91,7 +92,7 @@ def subexport_and_restore(
     if externalization is None:
         return []
     try:
-        show = progress_bar or _quiet_bar
+        show = progress_bar or functools.partial(messages.progress_bar, "exporting modules")
         table = dict(decompositions or {})
         called = externalization.export_bodies(exported_program, BodyExport(table), show)
         missing = externalization.not_called(called)
@@ -111,11 +112,6 @@ def restore_externalization(model: torch.nn.Module) -> None:
     externalization: Externalization | None = vars(model).pop(_KEPT, None)
     if externalization is not None:
         externalization.restore()
-
-
-def _quiet_bar(calls: Sequence[ModuleCall]) -> Any:
-    # Exports of a few modules end before a bar could be read.
-    return tqdm(calls, desc="exporting modules", disable=None, delay=1.0, leave=False)
 
 
 _patch_model_for_externalization = patch_for_externalization

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.sampling import TokenRules
 
 GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
 _OF_WHISPER = "no_timestamps_token_id"
@@ -65,32 +64,58 @@ _TOKENS = _Kind("a list of token ids", _tokens)
 _ONE_OR_MORE = _Kind(
     "a token id or a list of them", lambda x: _is_token(x) or (x != [] and _tokens(x))
 )
+_WORDS = _Kind(
+    "a list of lists of token ids",
+    lambda x: isinstance(x, list) and all(y and _tokens(y) for y in x),
+)
 _TABLE = _Kind("token ids by name", _token_table)
 _LENGTH = _Kind("an integer", _whole(-_LARGEST))
 _COUNT = _Kind("an integer of 0 or more", _whole(0))
+# transformers makes a list of this length when the generation starts.
+_NGRAM = _Kind("an integer from 0 to 1,024", _whole(0, 1024))
 _POSITIONS = _Kind(f"an integer from 1 to {_MOST_POSITIONS:,}", _whole(1, _MOST_POSITIONS))
 _SEQUENCES = _Kind(f"an integer from 1 to {_MOST_SEQUENCES}", _whole(1, _MOST_SEQUENCES))
 _NUMBER = _Kind("a number", _number)
 _POSITIVE = _Kind("a number above 0", lambda x: _number(x) and x > 0)
+_SHARE = _Kind("a number above 0 and at most 1", lambda x: _number(x) and 0 < x <= 1)
 _SWITCH = _Kind("true or false", lambda x: isinstance(x, bool))
 _TEXT = _Kind("text", lambda x: isinstance(x, str))
 
+_RULES: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "repetition_penalty": _POSITIVE,
+        "no_repeat_ngram_size": _COUNT,
+        "encoder_no_repeat_ngram_size": _NGRAM,
+        "forced_bos_token_id": _TOKEN,
+        "forced_eos_token_id": _ONE_OR_MORE,
+        "suppress_tokens": _TOKENS,
+        "begin_suppress_tokens": _TOKENS,
+        "bad_words_ids": _WORDS,
+        "min_length": _COUNT,
+        "min_new_tokens": _COUNT,
+    }
+)
+"""The settings that say which tokens are chosen, by name, as in transformers' GenerationConfig."""
 KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         "eos_token_id": _ONE_OR_MORE,
         "pad_token_id": _TOKEN,
         "bos_token_id": _TOKEN,
         "decoder_start_token_id": _TOKEN,
-        "repetition_penalty": _POSITIVE,
-        "no_repeat_ngram_size": _COUNT,
-        "forced_bos_token_id": _TOKEN,
-        "forced_eos_token_id": _ONE_OR_MORE,
-        "suppress_tokens": _TOKENS,
-        "begin_suppress_tokens": _TOKENS,
+        **_RULES,
         **dict.fromkeys(_CONTEXT, _LENGTH),
     }
 )
 """The settings of every model, by name."""
+_OPTION_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "max_new_tokens": _POSITIONS,
+        "temperature": _POSITIVE,
+        "top_p": _SHARE,
+        **dict.fromkeys(("num_beams", "num_return_sequences"), _SEQUENCES),
+    }
+)
+"""The options of a call that transformers does not check, or late, by name."""
 SPEECH_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         _OF_WHISPER: _TOKEN,
@@ -126,7 +151,7 @@ class Configuration:
         stop_ids: Tokens that end a sequence.
         pad_id: The token for padding.
         start_id: The token that the decoder of a model with an encoder starts from.
-        rules: What is said about its tokens.
+        rules: Which tokens are chosen, by the names of transformers' GenerationConfig.
         context: The longest text that the model knows, in tokens; None if it is not known.
         is_speech: Whether the folder has the generation settings of Whisper.
     """
@@ -134,7 +159,7 @@ class Configuration:
     stop_ids: tuple[int, ...]
     pad_id: int
     start_id: int
-    rules: TokenRules
+    rules: Mapping[str, Any]
     context: int | None
     is_speech: bool
 
@@ -182,8 +207,7 @@ class Configuration:
             GenerationError: If the model does not know one of them.
         """
         forced: dict[str, Any] = {
-            name: getattr(self.rules, name)
-            for name in ("forced_bos_token_id", "forced_eos_token_id")
+            name: self.rules.get(name) for name in ("forced_bos_token_id", "forced_eos_token_id")
         }
         forced |= {"decoder_start_token_id": self.start_id} if starts else {}
         # -1 stands for no padding token.
@@ -197,10 +221,20 @@ class Configuration:
                 )
 
 
-def _rules(settings: Mapping[str, Any]) -> TokenRules:
-    given = {field.name: settings.get(field.name) for field in fields(TokenRules)}
-    penalty = given.pop("repetition_penalty")  # transformers takes no integer
-    return TokenRules(None if penalty is None else float(penalty), **given)
+def option_fault(options: Mapping[str, Any]) -> str:
+    """Return what is wrong with the first option of a call that has no valid value, or nothing."""
+    for name, kind in _OPTION_KINDS.items():
+        value = options.get(name)
+        if value is not None and not kind.accepts(value):
+            return f"{name}={value!r:.80} must be {kind.name}"
+    return ""
+
+
+def _rules(settings: Mapping[str, Any]) -> dict[str, Any]:
+    rules = {name: settings[name] for name in _RULES if settings.get(name) is not None}
+    if "repetition_penalty" in rules:  # transformers takes no integer
+        rules["repetition_penalty"] = float(rules["repetition_penalty"])
+    return rules
 
 
 def _check(file: Path, settings: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:

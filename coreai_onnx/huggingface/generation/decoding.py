@@ -5,77 +5,93 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import Cache
 
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.huggingface.generation.prompts import Prompt
-from coreai_onnx.huggingface.generation.sampling import Sampler, Settings
 from coreai_onnx.messages import size_text
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
+_KEYS_AND_VALUES = "past_key_values."
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
 
 
-class Decoding:
-    """One batch of sequences in a stream of a session.
+class Decoding(Cache):
+    """One batch of sequences in a stream of a session, and the cache of its decoder.
 
     The session is that of an exported decoder (``input_ids``, ``attention_mask``, ``position_ids``
     and states), of a decoder with a static cache (``input_ids``, ``cache_position`` and states), or
-    of a decoder without a cache, which reads all tokens in every step.
+    of a decoder without a cache, which reads all tokens in every step. The states of the session do
+    not change.
 
-    Args:
-        session: The session; its states do not change.
-        prompt: The prompts.
-        capacity: Number of tokens that a cache of fixed capacity is to hold.
+    As a cache of transformers it can be reordered and cropped, for beams and candidates.
+
+    Attributes:
+        ids: The tokens so far, int64 ``[batch, length]``.
         fixed: Inputs that are the same in every step: the result of an encoder.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        prompt: Prompt,
-        capacity: int,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, session: Session) -> None:
         """Start a stream.
 
         Raises:
-            GenerationError: If the model is not a decoder with these inputs, or the batch does not
-                fit it.
+            GenerationError: If the model is not a decoder with these inputs.
         """
-        self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
+        super().__init__(layers=[])  # the tensors are in the stream
         check_decoder(session)
+        self.ids = torch.zeros(0, 0, dtype=torch.int64)
+        self.fixed: dict[str, Any] = {}
+        self._session, self._stream = session, session.stream()
+        self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
+        self._mask = self.ids
+        self._read = self._capacity = 0
+        self._limit = _limit(session)
+        self._first_states: dict[str, Any] = {}
+
+    def extend(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+        """Append tokens to each sequence.
+
+        Args:
+            tokens: The tokens, int64 ``[batch, count]``.
+            mask: 1 for tokens and 0 for padding, of the whole sequences; None if the new tokens
+                have no padding.
+
+        Raises:
+            GenerationError: If there is padding, and the model has no mask for it.
+        """
         # Padding without a mask would be read as text.
-        if "attention_mask" not in self._names and not bool(prompt.mask.all()):
+        if mask is not None and "attention_mask" not in self._names and not bool(mask.all()):
             raise GenerationError(
                 "the prompts have different lengths, and the model has no attention_mask: "
                 "give one prompt at a time"
             )
-        self._stream = session.stream()
-        self._has_cache = bool(session.states)
-        self.ids, self._mask = prompt.ids, prompt.mask
-        self._read, self._fixed = 0, dict(fixed or {})
-        self._feeds: dict[str, Any] = _empty_states(session, len(prompt.ids), capacity)
+        is_first = not self.ids.numel()
+        self.ids = tokens if is_first else torch.cat([self.ids, tokens], dim=1)
+        if mask is None:
+            ones = torch.ones_like(tokens)
+            mask = ones if is_first else torch.cat([self._mask, ones], dim=1)
+        self._mask = mask
 
     def logits(self) -> torch.Tensor:
-        """Read the unread tokens and return the last logits, ``[batch, vocabulary]``."""
-        return torch.from_numpy(np.asarray(self.read(1)[:, -1], np.float32))
+        """Read the unread tokens and return the last logits, float32 ``[batch, vocabulary]``."""
+        return self.read(1)[:, -1]
 
-    def read(self, count: int) -> Any:
-        """Read the unread tokens and return logits, ``[batch, tokens, vocabulary]``.
+    def read(self, count: int) -> torch.Tensor:
+        """Read the unread tokens and return logits, float32 ``[batch, tokens, vocabulary]``.
 
         Args:
             count: How many of the last tokens to return logits of, if the model has a choice; 0 for
                 all of them.
         """
+        self.reserve(self.ids.shape[1])
         # Without a cache, every step reads all tokens.
-        start = self._read if self._has_cache else 0
+        start = self._read if self._session.states else 0
         # Prompts are padded on the left: positions count from the first token, and padding has 0.
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         feeds = {
@@ -85,86 +101,98 @@ class Decoding:
             "cache_position": torch.arange(start, self.ids.shape[1]),
             "num_logits_to_keep": np.array(count),
             "use_cache_branch": torch.tensor([start > 0]),
-            **self._fixed,
+            **self.fixed,
         }
-        given = {name: value for name, value in feeds.items() if name in self._names}
-        outputs = self._stream.run(**given, **self._feeds)
+        inputs = {name: value for name, value in feeds.items() if name in self._names}
+        outputs = self._stream.run(**inputs, **self._first_states)
         # The stream holds the states from now on; the empty ones start it only.
-        self._feeds, self._read = {}, self.ids.shape[1]
+        self._first_states, self._read = {}, self.ids.shape[1]
         # Files of others may name it in another way; logits come first in all of them.
-        return outputs["logits"] if "logits" in outputs.names else outputs[0]
+        logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
+        return torch.from_numpy(np.asarray(logits, np.float32))
 
-    def append(self, tokens: torch.Tensor) -> None:
-        """Append one token to each sequence, int64 ``[batch]``."""
-        self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
-        self._mask = torch.cat([self._mask, torch.ones_like(tokens)[:, None]], dim=1)
+    def reserve(self, length: int) -> None:
+        """Provide room for a number of tokens in a cache of a capacity.
+
+        Raises:
+            GenerationError: If the cache of the model has a fixed capacity that is smaller, or the
+                machine does not have the memory.
+        """
+        if length > self._limit:
+            raise GenerationError(
+                f"the sequence needs a cache of {length} tokens, and that of the model has "
+                f"{self._limit}: choose a shorter prompt or a smaller max_new_tokens"
+            )
+        if self._read == 0:
+            self._capacity = max(length, self._capacity)
+            if self.ids.numel():
+                batch = self.ids.shape[0]
+                self._first_states = _empty_states(self._session, batch, self._capacity)
+        elif length > self._capacity:
+            # Twice as much: growing by one token would copy the cache in every step.
+            self._capacity = max(length, 2 * self._capacity)
+            self._change_states(lambda info, x: _grown(info, x, self._capacity))
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of tokens that the cache holds."""
+        del layer_idx
+        return self._read
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Continue from other sequences of the batch, one for each row, int64 ``[batch]``."""
+        if torch.equal(beam_idx, torch.arange(len(self.ids))):
+            return
+        self.ids, self._mask = self.ids[beam_idx], self._mask[beam_idx]
+        self._change_states(lambda _, x: x[beam_idx.numpy()])
+
+    batch_select_indices = reorder_cache
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last tokens.
+
+        Args:
+            tokens_to_remove: Minus their number; a positive number is that of the tokens to keep,
+                as in transformers 5.0.
+        """
+        length = tokens_to_remove if tokens_to_remove > 0 else self._read + tokens_to_remove
+        if length >= self._read:
+            return
+        self.ids, self._mask, self._read = self.ids[:, :length], self._mask[:, :length], length
+        self._change_states(lambda info, x: x[:, :, :length] if _grows(info) else x)
+
+    def _change_states(self, change: Callable[[TensorInfo, Any], Any]) -> None:
+        infos = {info.name: info for info in self._session.state_inputs}
+        states = self._stream.state
+        self._stream.state = {name: change(infos[name], x) for name, x in states.items()}
 
     def close(self) -> None:
         """Release the states."""
         self._stream.close()
 
 
-def generated(
-    session: Session,
-    prompt: Prompt,
-    settings: Settings,
-    fixed: Mapping[str, Any] | None = None,
-) -> Iterator[torch.Tensor]:
-    """Yield the next token of each sequence, int64 ``[batch]``, until all sequences have ended.
+def logits_of(session: Session, ids: torch.Tensor) -> torch.Tensor:
+    """Return the logits after each token, float32 ``[batch, length, vocabulary]``.
 
     Args:
         session: The session of the decoder.
-        prompt: The tokens to start from.
-        settings: The settings.
-        fixed: As for `Decoding`.
+        ids: The tokens, int64 ``[batch, length]``.
 
     Raises:
-        GenerationError: If the model is not a decoder, the prompt is longer than its cache, or a
-            setting is out of range.
+        GenerationError: If the model is not a decoder that returns them, or there are more tokens
+            than its cache holds.
     """
-    _check_length(session, prompt, settings)
-    capacity = prompt.ids.shape[1] + settings.max_new_tokens
-    sampler, decoding = Sampler(settings, prompt.mask), Decoding(session, prompt, capacity, fixed)
-    running = torch.ones(len(prompt.ids), dtype=torch.bool)
-    stops = torch.tensor(settings.stop_ids, dtype=torch.int64)
+    decoding = Decoding(session)
+    decoding.extend(ids)
     try:
-        for _ in range(settings.max_new_tokens):
-            tokens = sampler.choose(decoding.ids, decoding.logits())
-            # A batch runs until its last sequence ends: the others are padded meanwhile.
-            tokens = torch.where(running, tokens, settings.pad_id)
-            yield tokens
-            running &= ~torch.isin(tokens, stops)
-            if not running.any():
-                return
-            decoding.append(tokens)
-    finally:
-        # Also if the caller stops reading: closing the generator runs this.
-        decoding.close()
-
-
-def logits_of(session: Session, prompt: Prompt) -> torch.Tensor:
-    """Return the logits after each token of prompts, float32 ``[batch, length, vocabulary]``.
-
-    Args:
-        session: The session of the decoder.
-        prompt: The prompts.
-
-    Raises:
-        GenerationError: If the model is not a decoder that returns them, or a prompt is longer than
-            its cache.
-    """
-    _check_length(session, prompt, Settings(max_new_tokens=1))
-    decoding = Decoding(session, prompt, prompt.ids.shape[1])
-    try:
-        logits = np.asarray(decoding.read(0), np.float32)
+        logits = decoding.read(0)
     finally:
         decoding.close()
-    if logits.shape[:2] != prompt.ids.shape:
+    if logits.shape[:2] != ids.shape:
         raise GenerationError(
-            f"the model returns logits {list(logits.shape)} for {list(prompt.ids.shape)} tokens; "
+            f"the model returns logits {list(logits.shape)} for {list(ids.shape)} tokens; "
             "the logits after each token are needed"
         )
-    return torch.from_numpy(logits)
+    return logits
 
 
 def check_decoder(session: Session) -> None:
@@ -224,17 +252,32 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _check_length(session: Session, prompt: Prompt, settings: Settings) -> None:
-    """Refuse a text that does not fit into a cache of fixed length."""
+def _limit(session: Session) -> int:
+    """Return the number of tokens that a cache of fixed capacity holds; a large one for others."""
     if all(info.name != "cache_position" for info in session.inputs):
-        return
+        return sys.maxsize
     # Keys and values have four axes, the third of which is the length.
     lengths = [info.dims[2] for info in session.state_inputs if len(info.dims) == 4]
-    capacity = min((size for size in lengths if isinstance(size, int)), default=None)
-    # The last token is returned, but not read.
-    needed = prompt.ids.shape[1] + settings.max_new_tokens - 1
-    if capacity is not None and needed > capacity:
-        raise GenerationError(
-            f"the prompt of {prompt.ids.shape[1]} tokens and {settings.max_new_tokens} new ones "
-            f"need a cache of {needed}, and that of the model has {capacity}"
-        )
+    return min((size for size in lengths if isinstance(size, int)), default=sys.maxsize)
+
+
+def is_rewindable(session: Session) -> bool:
+    """Return whether tokens can be removed from the cache of a decoder.
+
+    A recurrent state is that after all tokens; keys and values are those of each.
+    """
+    is_static = any(info.name == "cache_position" for info in session.inputs)
+    return is_static or all(name.startswith(_KEYS_AND_VALUES) for name in session.states)
+
+
+def _grows(info: TensorInfo) -> bool:
+    """Return whether each token adds to a state: those of an encoder's result stay."""
+    is_own = info.name.startswith(_KEYS_AND_VALUES) and ".encoder." not in info.name
+    return is_own and not (isinstance(info.dims[2], int) or info.dims[2] == CAPACITY)
+
+
+def _grown(info: TensorInfo, state: Any, capacity: int) -> Any:
+    if CAPACITY not in info.dims:
+        return state
+    places = [(0, capacity - state.shape[2] if dim == CAPACITY else 0) for dim in info.dims]
+    return np.pad(state, places)

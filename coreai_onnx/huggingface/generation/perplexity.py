@@ -63,9 +63,9 @@ def perplexity(
     loss, count = 0.0, 0
     for start, end, new in _windows(len(ids), window, stride):
         # One call for each window: a batch of them would multiply the logits in memory.
-        part = read_prompt(ids[start:end], None)
+        part = ids[start:end]
         losses = torch.nn.functional.cross_entropy(
-            logits_of(decoder.session, part)[0, :-1], part.ids[0, 1:], reduction="none"
+            logits_of(decoder.session, part[None])[0, :-1], part[1:], reduction="none"
         )
         # Tokens before are predicted in an earlier window already.
         loss += float(losses[-new:].double().sum())

@@ -1,4 +1,4 @@
-"""Prompts: text or token ids, one or several of different lengths."""
+"""Prompts: text, token ids or spectrograms, one or several of different lengths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Prompt:
     """The prompts of one batch, padded to one length.
 
     Attributes:
-        ids: int64 ``[batch, length]``.
-        mask: 1 for tokens and 0 for padding, int64 ``[batch, length]``.
+        ids: Tokens, int64 ``[batch, length]``, or spectrograms ``[batch, bins, frames]``.
+        mask: 1 for tokens and 0 for padding, int64 ``[batch, length]``; None for spectrograms.
         is_text: Whether the prompts were text.
         is_single: Whether there was one prompt, not a batch.
     """
 
     ids: torch.Tensor
-    mask: torch.Tensor
+    mask: torch.Tensor | None
     is_text: bool
     is_single: bool
 
@@ -115,3 +115,20 @@ def _given_mask(mask: Any, shape: torch.Size) -> torch.Tensor:
             f"the attention mask is {list(given.shape)}, and the token ids are {list(shape)}"
         )
     return given
+
+
+def read_features(prompt: Any) -> Prompt:
+    """Return a spectrogram ``[batch, bins, frames]`` as a prompt without a mask.
+
+    Raises:
+        GenerationError: If the prompt is not a spectrogram.
+    """
+    if not isinstance(prompt, torch.Tensor | np.ndarray) or prompt.ndim not in (2, 3):
+        raise GenerationError(
+            "this is a speech model: the prompt is a spectrogram, a tensor "
+            "[batch, bins, frames], as the feature extractor of transformers returns it"
+        )
+    features = torch.as_tensor(prompt)
+    is_single = features.ndim == 2
+    batch = features[None] if is_single else features
+    return Prompt(batch, None, is_text=False, is_single=is_single)

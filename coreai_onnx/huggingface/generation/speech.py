@@ -10,23 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import CONFIG
 from coreai_onnx.huggingface.generation.decoding import Decoding
-from coreai_onnx.huggingface.generation.encoding import read_features
-from coreai_onnx.huggingface.generation.prompts import Prompt
+from coreai_onnx.huggingface.generation.prompts import read_features
+from coreai_onnx.huggingface.generation.session_model import SAMPLING, SessionEncoder, seeded
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
 
 SPEECH_OPTIONS = ("language", "task", "return_timestamps")
 """The options that only Whisper has."""
-_PASSED = (*SPEECH_OPTIONS, "max_new_tokens", "attention_mask", "repetition_penalty")
-_SAMPLING = ("temperature", "top_k", "top_p")
+_NOT_PASSED = ("seed", "stop_ids")
 
 
 class Speech:
@@ -71,29 +69,20 @@ class Speech:
         Raises:
             GenerationError: If the prompt is not a spectrogram, or an option is not valid.
         """
-        features, is_single = read_features(prompt)
-        given = {name: options[name] for name in _PASSED if options.get(name) is not None}
-        sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
-        if sampling:
+        spectrogram = read_features(prompt)
+        arguments = {name: x for name, x in options.items() if name not in _NOT_PASSED}
+        if SAMPLING.intersection(arguments):
             # Whisper's generation samples only with a temperature: top_k or top_p alone change
             # nothing.
-            given |= {"temperature": 1.0, "do_sample": True, **sampling}
+            arguments = {"temperature": 1.0, "do_sample": True} | arguments
         if options.get("stop_ids"):
-            given["eos_token_id"] = list(options["stop_ids"])
-        with failures_as(GenerationError, "Whisper's generation failed"), torch.no_grad():
-            tokens = self._seeded(features, given, options.get("seed"))
-        ids: Array = tokens.numpy()
-        return ids[0] if is_single else ids
-
-    def _seeded(self, features: Array, given: dict[str, Any], seed: int | None) -> torch.Tensor:
-        # ``generate`` draws from torch's global generator: the caller's must not move.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch.seed() if seed is None else seed)
+            arguments["eos_token_id"] = list(options["stop_ids"])
+        failures = failures_as(GenerationError, "Whisper's generation failed")
+        with failures, torch.no_grad(), seeded(options.get("seed")):
             # The states are in the session: a cache of transformers would find no keys and values.
-            tokens: torch.Tensor = self._model.generate(
-                torch.from_numpy(features), use_cache=False, **given
-            )
-        return tokens
+            tokens = self._model.generate(spectrogram.ids, use_cache=False, **arguments)
+        ids: Array = tokens.numpy()
+        return ids[0] if spectrogram.is_single else ids
 
 
 def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
@@ -124,7 +113,7 @@ class _Whisper(WhisperForConditionalGeneration):
         # No memory for the weights, which are in the sessions.
         with torch.device("meta"):
             super().__init__(config)
-        self._encoder_in_session, self._decoder = _Encoder(encoder), decoder
+        self._encoder_in_session, self._decoder = SessionEncoder(encoder), decoder
         self._decoding: Decoding | None = None
         self._state: torch.Tensor | None = None
 
@@ -160,7 +149,7 @@ class _Whisper(WhisperForConditionalGeneration):
                 "supported: give one spectrogram at a time"
             )
         if encoder_outputs is None:
-            encoder_outputs = self._encoder_in_session(input_features)
+            encoder_outputs = self._encoder_in_session(input_features=input_features)
         decoding = self._continued(decoder_input_ids, encoder_outputs.last_hidden_state)
         return Seq2SeqLMOutput(logits=decoding.logits()[:, None])
 
@@ -170,28 +159,13 @@ class _Whisper(WhisperForConditionalGeneration):
         # Another window, or a beam that was exchanged, starts anew: the states belong to the last
         # tokens.
         if last is not None and state is self._state and torch.equal(last.ids, ids[:, :-1]):
-            last.append(ids[:, -1])
+            last.extend(ids[:, -1:])
             return last
         if last is not None:
             # States are released at once, because they may be large.
             last.close()
-        prompt = Prompt(ids, torch.ones_like(ids), is_text=False, is_single=False)
-        feeds = {"encoder_hidden_states": state.numpy()}
-        self._decoding = Decoding(self._decoder, prompt, self.config.max_target_positions, feeds)
-        self._state = state
+        self._decoding, self._state = Decoding(self._decoder), state
+        self._decoding.reserve(self.config.max_target_positions)
+        self._decoding.fixed = {"encoder_hidden_states": state}
+        self._decoding.extend(ids)
         return self._decoding
-
-
-class _Encoder(torch.nn.Module):
-    """The encoder in a session."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-
-    def forward(self, input_features: torch.Tensor, **unused: Any) -> BaseModelOutput:
-        """Return the last hidden state."""
-        del unused
-        info = self._session.inputs[0]
-        outputs = self._session.run(input_features.numpy().astype(info.numpy_dtype))
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(np.asarray(outputs[0])))

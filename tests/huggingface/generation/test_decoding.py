@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,19 +12,23 @@ from transformers.integrations.executorch import TorchExportableModuleWithStatic
 import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.huggingface.generation.decoding import check_decoder, generated
-from coreai_onnx.huggingface.generation.prompts import read_prompt
-from coreai_onnx.huggingface.generation.sampling import Settings
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import LanguageModel, stream
+from coreai_onnx.huggingface.generation.decoding import Decoding, check_decoder
 from coreai_onnx.runtime.sessions.session import Session
 from tests.models.generators import tokens_of_transformers
 from tests.models.test_caches import LENGTH, decoder, exported
 from tests.support.huggingface_folders import llama
 from tests.support.small_models import add_model
+from tests.support.tolerances import assert_close
 
 
-def steps(session: Session, prompt: Any, count: int, **settings: Any) -> list[list[int]]:
-    found = generated(session, read_prompt(prompt, None), Settings(count, **settings))
-    return [tokens.tolist() for tokens in found]
+def steps(
+    session: Session, prompt: Any, count: int, *, stop_ids: Any = (), pad_id: int = 0
+) -> list[list[int]]:
+    model = LanguageModel(session, stop_ids=stop_ids, pad_id=pad_id)
+    tokens = stream(model, [prompt] if isinstance(prompt[0], int) else prompt, max_new_tokens=count)
+    return [step.tolist() for step in tokens]
 
 
 def test_a_decoder_without_a_cache() -> None:
@@ -50,9 +55,11 @@ def test_a_static_cache() -> None:
     )  # fmt: skip
     for _ in range(2):
         assert steps(session, [5, 9, 17], LENGTH - 2) == wanted[0, 3:, None].tolist()
-    with pytest.raises(GenerationError, match=f"need a cache of 17, and that .* has {LENGTH}"):
+    with pytest.raises(
+        GenerationError, match=f"needs a cache of 17 tokens, and that .* has {LENGTH}"
+    ):
         steps(session, [5, 9, 17], LENGTH - 1)
-    with pytest.raises(GenerationError, match="need a cache of 18"):
+    with pytest.raises(GenerationError, match="needs a cache of 18 tokens"):
         steps(session, list(range(18)), 1)
 
 
@@ -68,6 +75,27 @@ def test_generation_stops() -> None:
     assert [row[1] for row in stopped] == second
     both = steps(program.session(), ids, 8, stop_ids=(first[2], second[1]), pad_id=99)
     assert len(both) == 3
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_a_cache_is_reordered_and_cropped(cache: Any, tmp_path: Path) -> None:
+    """The logits are those of a decoding that has read the remaining tokens only."""
+    session = export_model(llama(), tmp_path / "folder", cache=cache).program.session()
+    ids, rows = torch.tensor([[5, 9, 17, 4], [8, 3, 44, 6]]), torch.tensor([1, 1])
+    decoding, shorter = Decoding(session), Decoding(session)
+    decoding.extend(ids)
+    decoding.logits()
+    assert decoding.get_seq_length() == 4
+    decoding.reorder_cache(rows)
+    decoding.crop(-2)
+    assert decoding.get_seq_length() == 2
+    shorter.extend(ids[rows, :2])
+    shorter.logits()
+    for step in torch.tensor([[[7], [2]], [[30], [31]]]):
+        decoding.extend(step)
+        shorter.extend(step)
+        assert_close(decoding.logits(), shorter.logits())
+    assert decoding.ids.tolist() == [[8, 3, 7, 30], [8, 3, 2, 31]]
 
 
 def test_models_that_are_no_decoders() -> None:

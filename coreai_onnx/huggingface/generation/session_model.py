@@ -1,0 +1,225 @@
+"""Models in sessions as models of transformers, whose ``generate`` chooses the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
+from coreai_onnx.runtime.sessions.session import Session
+
+SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
+"""The options that turn on sampling."""
+
+
+class SessionModel(PreTrainedModel, GenerationMixin):
+    """A decoder in a session, with its encoder if it has one.
+
+    ``generate`` is that of transformers: beams, candidates of an assistant, stopping criteria,
+    streamers, and any logits processor. The model has no weights; they are in the sessions.
+
+    Args:
+        session: The session of the decoder.
+        settings: The settings of ``generation_config``.
+        encoder: The session of the encoder.
+    """
+
+    def __init__(
+        self, session: Session, settings: Mapping[str, Any], encoder: Session | None = None
+    ) -> None:
+        """Describe the model."""
+        size = session.outputs[0].dims[-1] if session.outputs else None
+        config = PreTrainedConfig(is_encoder_decoder=encoder is not None)
+        config.vocab_size = size if isinstance(size, int) else None
+        super().__init__(config)
+        self._session = session
+        if encoder is not None:
+            self.encoder = SessionEncoder(encoder)
+        self.main_input_name = "input_ids" if encoder is None else encoder.inputs[0].name
+        self.generation_config = GenerationConfig(**settings)
+        # transformers then refuses candidates, of which some are taken back.
+        self._is_stateful = not is_rewindable(session)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of inputs and results."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the logits."""
+        return torch.float32
+
+    def get_encoder(self, *_: Any, **__: Any) -> torch.nn.Module:
+        """Return the encoder."""
+        return self.encoder
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Generate, as ``generate`` of transformers does."""
+        # A cache of transformers would find no keys and values to hold.
+        options.setdefault("past_key_values", Decoding(self._session))
+        return super().generate(*args, **options)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Decoding | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        logits_to_keep: int = 0,
+        **unused: Any,
+    ) -> Seq2SeqLMOutput:
+        """Read tokens, and return the logits after the last ones.
+
+        Args:
+            input_ids: The tokens of a decoder, or those that an encoder reads.
+            attention_mask: Their mask.
+            past_key_values: The sequences so far, which the tokens are appended to.
+            decoder_input_ids: The tokens of a decoder that has an encoder.
+            decoder_attention_mask: Their mask.
+            encoder_outputs: The result of the encoder.
+            logits_to_keep: How many of the last tokens to return logits of; 0 for all of them.
+            **unused: Arguments of other models.
+        """
+        # Without a cache, transformers passes all tokens in every step.
+        is_continued = past_key_values is not None and unused.get("use_cache") is not False
+        decoding = past_key_values if is_continued else Decoding(self._session)
+        assert decoding is not None
+        if self.config.is_encoder_decoder:
+            input_ids, mask = decoder_input_ids, decoder_attention_mask
+            decoding.fixed = _encoded(encoder_outputs, attention_mask)
+        else:
+            mask = attention_mask
+        assert input_ids is not None
+        decoding.extend(input_ids, mask)
+        return Seq2SeqLMOutput(logits=decoding.read(logits_to_keep), past_key_values=decoding)
+
+
+class SessionEncoder(torch.nn.Module):
+    """An encoder in a session.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Take the session."""
+        super().__init__()
+        self._session = session
+        self.main_input_name = session.inputs[0].name
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Return the last hidden state."""
+        del kwargs
+        if input_ids is not None and attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        arguments = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "input_features": input_features,
+        }
+        # Encoders of a fixed length take no mask.
+        infos = {info.name: info for info in self._session.inputs}
+        feeds = {
+            name: x.numpy().astype(infos[name].numpy_dtype)
+            for name, x in arguments.items()
+            if x is not None and name in infos
+        }
+        (state, *_) = self._session.run(**feeds)
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+
+
+def steps(
+    model: SessionModel,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    random: torch.Generator | None = None,
+    **inputs: Any,
+) -> Iterator[torch.Tensor]:
+    """Yield the next token of each sequence, int64 ``[batch]``, until all sequences have ended.
+
+    This is the loop that ``custom_generate`` of transformers' ``generate`` takes, for greedy search
+    and sampling. transformers' own passes tokens to a streamer, and gives no control to the caller.
+
+    Args:
+        model: The model.
+        input_ids: The tokens to start from, int64 ``[batch, length]``.
+        logits_processor: Changes the logits.
+        stopping_criteria: Tells which sequences have ended.
+        generation_config: The settings.
+        random: Draws the samples.
+        **inputs: Further arguments of the model.
+    """
+    decoding: Decoding = inputs["past_key_values"]
+    # The last token is returned, but not read.
+    decoding.reserve(generation_config.max_length - 1)
+    if model.config.is_encoder_decoder:
+        decoding.fixed = _encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
+        decoding.extend(input_ids)
+    else:
+        decoding.extend(input_ids, inputs.get("attention_mask"))
+    # Without such tokens, sequences that a criterion ends go on, as in transformers.
+    pads = any(hasattr(one, "eos_token_id") for one in stopping_criteria)
+    running = torch.ones(len(input_ids), dtype=torch.bool)
+    try:
+        while running.any():
+            scores = logits_processor(decoding.ids, decoding.logits())
+            if generation_config.do_sample:
+                chances = torch.softmax(scores, dim=-1)
+                tokens = torch.multinomial(chances, 1, generator=random).squeeze(1)
+            else:
+                # No softmax: the largest logit is also the largest probability.
+                tokens = scores.argmax(dim=-1)
+            if pads:
+                # A batch runs until its last sequence ends: the others are padded meanwhile.
+                tokens = torch.where(running, tokens, generation_config.pad_token_id)
+            yield tokens
+            decoding.extend(tokens[:, None])
+            running &= ~stopping_criteria(decoding.ids, None)
+    finally:
+        # Also if the caller stops reading: closing the generator runs this.
+        decoding.close()
+
+
+def all_steps(model: SessionModel, input_ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    """Return the tokens and those of all `steps`, int64 ``[batch, length]``."""
+    new = [tokens[:, None] for tokens in steps(model, input_ids, **arguments)]
+    return torch.cat([input_ids, *new], dim=1)
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """While active, torch's global random numbers are those of a seed; None draws one."""
+    # ``generate`` of transformers draws from the global generator: the caller's must not move.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.seed() if seed is None else seed)
+        yield
+
+
+def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Return what a decoder reads of an encoder in every step."""
+    state = outputs.last_hidden_state
+    mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
+    return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
