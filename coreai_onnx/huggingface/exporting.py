@@ -115,6 +115,8 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, which follows the check, or None.
+            ``calibration`` and ``evaluation`` may also be a text, or calls of the model in torch,
+            ``{"input_ids": …}``; see `coreai_onnx.huggingface.quantizing.calls_of_file`.
 
     Returns:
         The folder; it prints as a table of its files.
@@ -205,7 +207,7 @@ class _Conversion:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         programs, files = _programs(self.loaded, self, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
-        quantize_programs(programs, self.quantization, self.target)
+        quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
         return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:

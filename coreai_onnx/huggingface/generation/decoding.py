@@ -74,6 +74,18 @@ class Decoding:
             count: How many of the last tokens to return logits of, if the model has a choice; 0 for
                 all of them.
         """
+        outputs = self._stream.run(**self.feeds(count))
+        # The stream holds the states from now on; the empty ones start it only.
+        self._feeds, self._read = {}, self.ids.shape[1]
+        # Files of others may name it in another way; logits come first in all of them.
+        return outputs["logits"] if "logits" in outputs.names else outputs[0]
+
+    def feeds(self, count: int) -> dict[str, Any]:
+        """Return the inputs of the next step; the states of the first one are empty.
+
+        Args:
+            count: As for `read`.
+        """
         # Without a cache, every step reads all tokens.
         start = self._read if self._has_cache else 0
         # Prompts are padded on the left: positions count from the first token, and padding has 0.
@@ -88,11 +100,7 @@ class Decoding:
             **self._fixed,
         }
         given = {name: value for name, value in feeds.items() if name in self._names}
-        outputs = self._stream.run(**given, **self._feeds)
-        # The stream holds the states from now on; the empty ones start it only.
-        self._feeds, self._read = {}, self.ids.shape[1]
-        # Files of others may name it in another way; logits come first in all of them.
-        return outputs["logits"] if "logits" in outputs.names else outputs[0]
+        return {**given, **self._feeds}
 
     def append(self, tokens: torch.Tensor) -> None:
         """Append one token to each sequence, int64 ``[batch]``."""

@@ -105,7 +105,7 @@ class LanguageModel:
             speech = Speech(path, encoding, session) if settings.is_speech else None
         return cls(
             session,
-            _tokenizer(path),
+            read_tokenizer(path),
             settings.stop_ids,
             settings.pad_id,
             encoder,
@@ -280,7 +280,12 @@ def _check_names(options: Mapping[str, Any]) -> None:
         raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
 
 
-def _tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a folder, or None if it has none.
+
+    Raises:
+        GenerationError: If it cannot be read.
+    """
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         return None
     # transformers imports this class lazily, and slowly: folders without a tokenizer do without it.
