@@ -116,7 +116,7 @@ def test_a_text_is_read_in_windows_of_the_context(tmp_path: Path) -> None:
     assert main([*words, "--minimum-size", "0", "--calibration", str(tmp_path / "text.txt")]) == 0
     names = exported.program.model.graph.initializers
     quantized = OnnxProgram.load(tmp_path / "int4.onnx").model.graph.initializers
-    for name in ("model.layers.0.self_attn.q_proj.weight.codes", "lm_head.weight.codes"):
+    for name in ("model.model.layers.1.mlp.down_proj.weight.codes", "model.lm_head.weight.codes"):
         arrays = [given[name].const_value.numpy() for given in (names, quantized)]
         np.testing.assert_array_equal(*arrays)
 
