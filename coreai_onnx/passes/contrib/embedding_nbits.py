@@ -7,6 +7,7 @@ import numpy as np
 from coreai_onnx.passes.contrib.few_bit_codes import (
     codes_in_rows,
     obstacle_in_codes,
+    optional_parts,
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
@@ -16,10 +17,10 @@ from coreai_onnx.passes.engine.match import (
     attribute_of,
     composite,
     dtype_of,
-    input_of,
 )
 from coreai_onnx.passes.engine.why import Why
 
+_OPTIONAL = 3
 _BITS = (8, 4, 2)
 # GatherBlockQuantized takes blocks of 16 or more, in powers of two.
 _SMALLEST_BLOCK = 16
@@ -52,15 +53,16 @@ def _obstacle(graph: gs.Graph, node: gs.Node) -> str:
     """Return why the op cannot compute a call; empty if it can."""
     scales, codes, indices = node.inputs[:3]
     bits, group = _sizes(node)
-    if input_of(node, 4) is not None:
-        return "the op has no palette"
+    zeros, reason = optional_parts(node, _OPTIONAL)
+    if reason:
+        return reason
     if bits not in _BITS:
         return f"the op has no {bits}-bit codes"
     if group < _SMALLEST_BLOCK or group & (group - 1):
         return "the op has no blocks of that size"
     if dtype_of(scales) not in _DTYPES or dtype_of(indices) not in _INDICES:
         return "the op has no such dtype"
-    return obstacle_in_codes(graph, codes, input_of(node, 3), bits)
+    return obstacle_in_codes(graph, codes, zeros, bits)
 
 
 def _sizes(node: gs.Node) -> tuple[int, int]:
@@ -70,7 +72,7 @@ def _sizes(node: gs.Node) -> tuple[int, int]:
 
 def _write(edit: Edit, node: gs.Node) -> None:
     scales, codes, indices = node.inputs[:3]
-    zeros, (bits, group) = input_of(node, 3), _sizes(node)
+    (zeros, _), (bits, group) = optional_parts(node, _OPTIONAL), _sizes(node)
     inputs = [codes_in_rows(edit, node, codes), indices, scales]
     if zeros is not None:
         inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))

@@ -6,12 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.model.weight_formats import OPTIONAL
 from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.graphs import context_of
-from coreai_onnx.passes.engine.match import dtype_of, static_shape_of
+from coreai_onnx.passes.engine.match import dtype_of, input_of, static_shape_of
 
 _BYTE = 8
 _SINGLE = np.dtype(np.float32)
@@ -34,6 +35,18 @@ def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None
     if found is None or not all(_are_codes(one, bits) for one in found):
         return "zero points must be integers that fit into the bits of a code"
     return ""
+
+
+def optional_parts(call: gs.Node, first: int) -> tuple[gs.Tensor | None, str]:
+    """Return the zero points of a call, and why onnxruntime's ops cannot read another part.
+
+    Args:
+        call: The call.
+        first: The place of the first optional part of the weight in its inputs.
+    """
+    parts = {name: input_of(call, first + place) for place, name in enumerate(OPTIONAL)}
+    zeros = parts.pop("zero_points")
+    return zeros, next((f"the op has no {n}" for n, one in parts.items() if one is not None), "")
 
 
 def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: str) -> gs.Tensor:

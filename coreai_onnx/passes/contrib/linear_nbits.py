@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coreai_onnx.model.weight_formats import PARTS
 from coreai_onnx.passes.contrib.few_bit_codes import (
     float32_scales,
     obstacle_in_codes,
+    optional_parts,
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
@@ -32,6 +34,7 @@ _PLAIN_BITS = (4,)
 """Sizes of codes for which onnxruntime is fast with activations as they are (measured)."""
 _ROUNDED_BITS = (8, 4)
 """The same with rounded activations."""
+_OPTIONAL = 3
 _BYTE = 8
 
 
@@ -41,12 +44,14 @@ class _FewBitsCall:
 
     Attributes:
         node: The call.
+        zeros: Its zero points.
         bits: Size of a code.
         group: Size of a group.
         rounded: Whether activations are rounded.
     """
 
     node: gs.Node
+    zeros: gs.Tensor | None
     bits: int
     group: int
     rounded: bool
@@ -85,18 +90,19 @@ def _call(graph: gs.Graph, node: gs.Node) -> _FewBitsCall | str:
         return "the dtype is not float32"
     if len(shape_of(node.inputs[0]) or ()) < 2:
         return "the input is not known to be a matrix"
-    if input_of(node, 4) is not None:
-        return "the op has no palette"
+    zeros, reason = optional_parts(node, _OPTIONAL)
+    if reason:
+        return reason
     if bits not in (_ROUNDED_BITS if rounded else _PLAIN_BITS):
         return f"onnxruntime dequantizes {bits}-bit weights at each run"
     if group not in BLOCKS:
         return "onnxruntime has no blocks of that size"
-    reason = obstacle_in_codes(graph, node.inputs[1], input_of(node, 3), bits)
-    return reason or _FewBitsCall(node, bits, group, rounded)
+    reason = obstacle_in_codes(graph, node.inputs[1], zeros, bits)
+    return reason or _FewBitsCall(node, zeros, bits, group, rounded)
 
 
 def _write(edit: Edit, call: _FewBitsCall) -> None:
-    node, zeros, bias = call.node, input_of(call.node, 3), input_of(call.node, 5)
+    node, zeros, bias = call.node, call.zeros, input_of(call.node, 1 + len(PARTS))
     codes, scales = node.inputs[1:3]
     outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
     inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]

@@ -14,6 +14,7 @@ from coreai_onnx.passes.contrib.expert_blocks import (
     rows_of_tokens,
     softmax_routing,
 )
+from coreai_onnx.passes.contrib.few_bit_codes import optional_parts
 from coreai_onnx.passes.contrib.linear_nbits import BLOCKS
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
@@ -24,7 +25,6 @@ from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
     constant_of,
-    input_of,
     is_standard,
     maker,
     shape_of,
@@ -38,6 +38,7 @@ It rounds the activations of 8-bit weights at every level, and those of 2-bit we
 multiple of 64 values, unless groups have 16 (measured with 1.31).
 """
 _TWO, _ROUNDED_ROWS, _EXACT_GROUP = 2, 64, 16
+_OPTIONAL = 4
 _UP, _DOWN, _WEIGHTS = (2, 3, 11), (5, 6, 12), 14
 """The places of codes, scales and zero points of both products, and of the weights of the sum."""
 
@@ -107,8 +108,8 @@ def contrib_qmoe(graph: gs.Graph, why: Why) -> int:
 
 
 def _is_plain(call: gs.Node) -> bool:
-    """Whether codes are numbers; the op has no palette."""
-    return input_of(call, 5) is None
+    """Whether a weight has only parts that the op can read."""
+    return not optional_parts(call, _OPTIONAL)[1]
 
 
 def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
@@ -127,7 +128,7 @@ def _block(found: ExpertBlock, why: Why) -> _FewBitsBlock | None:
 
 def _weight(call: gs.Node) -> _Weight | str:
     """Return the weight of a product, or why the op cannot read it."""
-    codes, scales, given = call.inputs[1], call.inputs[2], input_of(call, 4)
+    codes, scales, given = call.inputs[1], call.inputs[2], optional_parts(call, _OPTIONAL)[0]
     if not isinstance(codes, gs.Constant) or not isinstance(scales, gs.Constant):
         return "the weights are not constant"
     bits = int(attribute_of(call, "bits", 4))

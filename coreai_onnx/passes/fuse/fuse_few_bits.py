@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.model.packed_codes import CODE_BITS, pack_codes
+from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.model.weight_formats import CODE_BITS
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import QuantizedWeight, quantized_weight
 from coreai_onnx.passes.engine import graphs as gs
