@@ -170,7 +170,7 @@ def _gather_mm_nbits(
     parts = dict(zip(NAMES, (codes, scales, *optional), strict=False))
 
     def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
-        own = {
+        own: dict[str, Any] = {
             name: part[matrix] if name in BY_ROW and part is not None else part
             for name, part in parts.items()
         }

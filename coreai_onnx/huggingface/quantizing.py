@@ -169,7 +169,9 @@ def _encoder_call(encoder: Session, call: Any) -> dict[str, Any]:
         )
     if name != "input_ids":
         return {name: read_features(call[name])[0]}
-    return _completed(encoder, {name: call[name], **_mask_of(call)})
+    mask = {key: call[key] for key in ("attention_mask",) if key in call}
+    inputs: dict[str, Any] = _completed(encoder, {name: call[name], **mask})
+    return inputs
 
 
 def _decoder_call(encoder: Session, decoder: Session, call: Any) -> dict[str, Any]:
@@ -185,10 +187,6 @@ def _decoder_call(encoder: Session, decoder: Session, call: Any) -> dict[str, An
             "attention_mask", torch.ones_like(torch.as_tensor(given["input_ids"]))
         )
     return _first_step(decoder, ids, call.get("decoder_attention_mask"), fixed)
-
-
-def _mask_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: call[name] for name in ("attention_mask",) if name in call}
 
 
 def _first_step(
