@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightPart:
     """A part of a weight: an input of ``linear_nbits``, ``gather_mm_nbits``, ``embedding_nbits``.
 
     Attributes:
@@ -34,10 +34,10 @@ class Part:
 
 
 PARTS = (
-    Part("codes", "uint8", "G B"),
-    Part("scales", "any", "G"),
-    Part("zero_points", "any", "G", optional=True),
-    Part("palette", "any", "P", optional=True),
+    WeightPart("codes", "uint8", "G B"),
+    WeightPart("scales", "any", "G"),
+    WeightPart("zero_points", "any", "G", optional=True),
+    WeightPart("palette", "any", "P", optional=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 BY_ROW = tuple(part.name for part in PARTS if part.by_row)
