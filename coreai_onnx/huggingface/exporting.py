@@ -114,9 +114,7 @@ def export_model(
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
-        quantization: The arguments of `OnnxProgram.quantize`, which follows the check, or None.
-            ``calibration`` and ``evaluation`` may also be a text, or calls of the model in torch,
-            ``{"input_ids": …}``; see `coreai_onnx.huggingface.quantizing.calls_of_file`.
+        quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
 
     Returns:
         The folder; it prints as a table of its files.
