@@ -12,7 +12,10 @@ from coreai_onnx.bodies.writers import writes
 from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value
+from coreai_onnx.model.weight_formats import BY_ROW, NAMES, OPTIONAL
 
+Parts = dict[str, Value]
+"""The parts of a weight, by their names."""
 _DEFAULT_BITS = 4  # the variant without a word
 _BYTE = 8
 
@@ -22,16 +25,28 @@ def few_bits_words(variant: Variant) -> list[str]:
     inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
-    return [*words, *(name for name in ("zero_points", "palette", "bias") if name in inputs)]
+    return [*words, *(name for name in (*OPTIONAL, "bias") if name in inputs)]
+
+
+def _weight(b: BodyBuilder) -> Parts:
+    """Return the parts of the weight that a call has."""
+    parts = {name: b.input(name) for name in NAMES}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _rows(op: OpBuilder, parts: Parts, indices: Value) -> Parts:
+    """Return the parts of some rows, or of the matrices of some experts."""
+    return {
+        name: op.Gather(part, indices, axis=0) if name in BY_ROW else part
+        for name, part in parts.items()
+    }
 
 
 @writes("linear_nbits", words=few_bits_words)
 def linear_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.linear_nbits`."""
     op, wide = b.op, b.wide
-    codes, scales = b.inputs[1:3]
-    zeros, palette = b.input("zero_points"), b.input("palette")
-    weight = dequantized(op, codes, scales, zeros, palette, int(b.attributes["bits"]), wide)
+    weight = dequantized(op, _weight(b), int(b.attributes["bits"]), wide)
     sizes = op.Shape(weight)  # [N, groups, group_size]
     x = always_cast(op, b.inputs[0], wide)
     if b.attributes["activation_bits"]:
@@ -43,27 +58,18 @@ def linear_nbits(b: BodyBuilder) -> Value:
     return op.CastLike(total, b.inputs[0])
 
 
-def dequantized(
-    op: OpBuilder,
-    codes: Value,
-    scales: Value,
-    zeros: Value | None,
-    palette: Value | None,
-    bits: int,
-    wide: torch.dtype,
-) -> Value:
-    """Return packed codes as values in groups, ``[..., groups, group_size]``, in ``wide``."""
-    steps = unpacked(op, codes, bits)
-    if palette is not None:
-        values = op.Gather(always_cast(op, palette, wide), steps, axis=0)
-    elif zeros is not None:
-        values = op.Sub(
-            always_cast(op, steps, wide), op.Unsqueeze(always_cast(op, zeros, wide), [-1])
-        )
+def dequantized(op: OpBuilder, parts: Parts, bits: int, wide: torch.dtype) -> Value:
+    """Return the values of a weight in groups, ``[..., groups, group_size]``, in ``wide``."""
+    steps = unpacked(op, parts["codes"], bits)
+    if "palette" in parts:
+        values = op.Gather(always_cast(op, parts["palette"], wide), steps, axis=0)
+    elif "zero_points" in parts:
+        codes, zeros = (always_cast(op, x, wide) for x in (steps, parts["zero_points"]))
+        values = op.Sub(codes, op.Unsqueeze(zeros, [-1]))
     else:
         # Without zero points, zero is in the middle of the range of the codes.
         values = op.Sub(always_cast(op, steps, wide), float(1 << (bits - 1)))
-    return op.Mul(values, op.Unsqueeze(always_cast(op, scales, wide), [-1]))
+    return op.Mul(values, op.Unsqueeze(always_cast(op, parts["scales"], wide), [-1]))
 
 
 def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
@@ -105,8 +111,8 @@ def rounded(op: OpBuilder, x: Value, groups: Value) -> Value:
 def gather_mm_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.gather_mm_nbits`."""
     op, wide = b.op, b.wide
-    lhs, codes, scales, indices = b.inputs[:4]
-    zeros, palette = b.input("zero_points"), b.input("palette")
+    lhs, codes, _, indices = b.inputs[:4]
+    parts = _weight(b)
     count, width = op.Shape(codes, start=0, end=1), op.Shape(codes, start=1, end=2)
     depth, bits = op.Shape(lhs, start=-1), int(b.attributes["bits"])
     chosen = op.Gather(op.Range(0, op.Squeeze(count, [0]), 1), indices, axis=0)
@@ -116,9 +122,7 @@ def gather_mm_nbits(b: BodyBuilder) -> Value:
         x = rounded(op, x, op.Concat(op.Shape(codes, start=2, end=3), group, axis=0))
 
     def product(inner: OpBuilder, rows: Value, which: Value) -> Value:
-        steps, factors = (inner.Gather(part, which, axis=0) for part in (codes, scales))
-        own_zeros = None if zeros is None else inner.Gather(zeros, which, axis=0)
-        matrix = dequantized(inner, steps, factors, own_zeros, palette, bits, wide)
+        matrix = dequantized(inner, _rows(inner, parts, which), bits, wide)
         flat = inner.Reshape(matrix, inner.Concat(width, depth, axis=0), allowzero=1)
         return inner.MatMul(rows, inner.Transpose(flat, perm=[1, 0]))
 
@@ -129,17 +133,9 @@ def gather_mm_nbits(b: BodyBuilder) -> Value:
 def embedding_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.embedding_nbits`."""
     op, wide = b.op, b.wide
-    scales, codes, indices = b.inputs[:3]
-    zeros = b.input("zero_points")
-    values = dequantized(
-        op,
-        op.Gather(codes, indices, axis=0),
-        op.Gather(scales, indices, axis=0),
-        None if zeros is None else op.Gather(zeros, indices, axis=0),
-        b.input("palette"),
-        int(b.attributes["bits"]),
-        wide,
-    )
+    scales, _, indices = b.inputs[:3]
+    rows_of_call = _rows(op, _weight(b), indices)
+    values = dequantized(op, rows_of_call, int(b.attributes["bits"]), wide)
     columns = op.ReduceProd(op.Shape(values, start=-2))
     rows = op.Reshape(values, op.Concat(op.Shape(indices), columns, axis=0), allowzero=1)
     return op.CastLike(rows, scales)

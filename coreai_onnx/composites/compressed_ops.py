@@ -19,9 +19,9 @@ import torch
 from coreai_onnx.composites import compressed_weights
 from coreai_onnx.composites.activation_modules import limits
 from coreai_onnx.composites.compressed_weights import check_blocks, tiled
+from coreai_onnx.composites.few_bits import numbers_of
+from coreai_onnx.model.weight_formats import E2M1
 
-FLOAT4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-"""The magnitudes of float4_e2m1 (OCP Microscaling Formats 1.0, table 5)."""
 PAIRS = torch.float4_e2m1fn_x2
 POWERS = torch.float8_e8m0fnu
 COMPUTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -213,10 +213,9 @@ def float_table(data: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, t
     """
     if dtype == PAIRS:
         packed = data.view(torch.uint8)
-        return torch.stack([packed & 15, packed >> 4], -1).flatten(-2), torch.cat([FLOAT4, -FLOAT4])
+        return torch.stack([packed & 15, packed >> 4], -1).flatten(-2), numbers_of(E2M1)
     # All bit patterns in order, so that each byte is its own index.
-    table = torch.arange(256, dtype=torch.uint8).view(data.dtype).float()
-    return data.view(torch.uint8), table
+    return data.view(torch.uint8), numbers_of(str(data.dtype).removeprefix("torch."))
 
 
 def computed_dtype(*dtypes: torch.dtype) -> torch.dtype:

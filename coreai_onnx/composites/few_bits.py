@@ -7,7 +7,7 @@ import torch
 from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, rank_below
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 from coreai_onnx.composites.products import take
-from coreai_onnx.model.packed_codes import CODE_BITS
+from coreai_onnx.model.weight_formats import CODE_BITS, E2M1, OPTIONAL, PARTS
 
 SMALLEST = 1e-30
 """The smallest magnitude of a group of activations; a smaller one is rounded with its scale."""
@@ -97,6 +97,14 @@ def unpacked(codes: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.sum(by_code << places[:bits], -1, dtype=torch.int32)
 
 
+def numbers_of(dtype: str) -> torch.Tensor:
+    """Return the numbers of a narrow floating-point dtype in the order of their codes, float32."""
+    if dtype == E2M1:  # torch converts none of them (OCP Microscaling Formats 1.0, table 5)
+        positive = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+        return torch.cat([positive, -positive])
+    return torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype)).float()
+
+
 def rounded(groups: torch.Tensor) -> torch.Tensor:
     """Return groups of activations, in the last axis, rounded to 255 steps."""
     largest = groups.abs().amax(-1, keepdim=True).clamp(min=SMALLEST)
@@ -147,14 +155,25 @@ def _check_packing(size: int | None, attributes: Attributes) -> str:
     return f"codes have {size} bytes per group, {group} codes of {bits} bits need {needed}"
 
 
+def _parts(rows: str, *, optional: bool | None = None) -> tuple[Input, ...]:
+    """Return the inputs for the parts of a weight whose rows have these dims; None: all parts."""
+    return tuple(
+        Input(
+            part.name,
+            part.optional,
+            part.dtype,
+            f"{rows} {part.dims}" if part.by_row else part.dims,
+        )
+        for part in PARTS
+        if optional in (None, part.optional)
+    )
+
+
 LINEAR_NBITS = Composite(
     name="linear_nbits",
     inputs=(
         Input("input", aliases=("x", "hidden_states")),
-        Input("codes", dtype="uint8", dims="N G B"),
-        Input("scales", dtype="any", dims="N G"),
-        Input("zero_points", optional=True, dtype="any", dims="N G"),
-        Input("palette", optional=True, dtype="any", dims="P"),
+        *_parts("N"),
         Input("bias", optional=True, dims="N"),
     ),
     outputs=("output",),
@@ -170,7 +189,7 @@ LINEAR_NBITS = Composite(
     variant_axes=(
         ("bits8", "bits3", "bits2"),
         ("rounded",),
-        ("zero_points", "palette"),
+        OPTIONAL,
         ("bias",),
     ),
     check=_check_linear,
@@ -245,11 +264,9 @@ GATHER_MM_NBITS = Composite(
     name="gather_mm_nbits",
     inputs=(
         Input("lhs", aliases=("x", "input", "hidden_states")),
-        Input("codes", dtype="uint8", dims="E N G B"),
-        Input("scales", dtype="any", dims="E N G"),
+        *_parts("E N", optional=False),
         Input("indices", dtype="index", aliases=("rhs_indices", "expert_ids")),
-        Input("zero_points", optional=True, dtype="any", dims="E N G"),
-        Input("palette", optional=True, dtype="any", dims="P"),
+        *_parts("E N", optional=True),
     ),
     outputs=("output",),
     output_dims=("?",),
@@ -264,7 +281,7 @@ GATHER_MM_NBITS = Composite(
     variant_axes=(
         ("bits8", "bits3", "bits2"),
         ("rounded",),
-        ("zero_points", "palette"),
+        OPTIONAL,
     ),
     check=_check_gathered,
     admissible=_admissible,
@@ -323,8 +340,7 @@ EMBEDDING_NBITS = Composite(
         Input("scales", dims="N G"),
         Input("codes", dtype="uint8", dims="N G B"),
         Input("indices", dtype="index"),
-        Input("zero_points", optional=True, dtype="any", dims="N G"),
-        Input("palette", optional=True, dtype="any", dims="P"),
+        *_parts("N", optional=True),
     ),
     outputs=("output",),
     output_dims=("?",),
@@ -334,7 +350,7 @@ EMBEDDING_NBITS = Composite(
     ),
     reference=embedding_nbits,
     formula="((codes - zero_points) * scales)[indices], codes packed in groups",
-    variant_axes=(("bits8", "bits3", "bits2"), ("zero_points", "palette")),
+    variant_axes=(("bits8", "bits3", "bits2"), OPTIONAL),
     check=check_weight,
     admissible=_admissible,
 )

@@ -16,6 +16,7 @@ import torch
 
 from coreai_onnx.composites import few_bits, gated_delta, products
 from coreai_onnx.composites.declaration import Composite
+from coreai_onnx.model.weight_formats import BY_ROW, NAMES
 
 _LIBRARY = torch.library.Library("coreai", "FRAGMENT")
 _LIBRARY.define("composite(Tensor?[] inputs, str name, str attributes) -> Tensor")
@@ -163,14 +164,17 @@ def _gather_mm_nbits(
     codes: torch.Tensor,
     scales: torch.Tensor,
     indices: torch.Tensor,
-    zero_points: torch.Tensor | None = None,
-    palette: torch.Tensor | None = None,
+    *optional: torch.Tensor | None,
     **attributes: Any,
 ) -> torch.Tensor:
+    parts = dict(zip(NAMES, (codes, scales, *optional), strict=False))
+
     def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
-        zeros = None if zero_points is None else zero_points[matrix]
-        parts = codes[matrix], scales[matrix], zeros, palette
-        return few_bits.linear_nbits(rows, *parts, **attributes)
+        own: dict[str, Any] = {
+            name: part[matrix] if name in BY_ROW and part is not None else part
+            for name, part in parts.items()
+        }
+        return few_bits.linear_nbits(rows, **own, **attributes)
 
     return _by_matrix(lhs, indices, codes.shape[1], multiply)
 

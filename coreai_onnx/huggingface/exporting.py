@@ -114,7 +114,7 @@ def export_model(
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
-        quantization: The arguments of `OnnxProgram.quantize`, which follows the check, or None.
+        quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
 
     Returns:
         The folder; it prints as a table of its files.
@@ -205,7 +205,7 @@ class _Conversion:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         programs, files = _programs(self.loaded, self, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
-        quantize_programs(programs, self.quantization, self.target)
+        quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
         return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:

@@ -103,7 +103,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         _check_weights(path)
         check_companions(path)
         made = _class_of(config, chosen)
-        quantization = quantization_of(config)
+        quantization = quantization_of(config, path)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
                 build = functools.partial(model_of_config, made)

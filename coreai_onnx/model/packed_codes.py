@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-CODE_BITS = (8, 4, 3, 2)
-"""The sizes of a code in products, in bits."""
 STREAM_BITS = (8, 6, 4, 3, 2, 1)
 """The sizes of a code in a stream, in bits."""
 _BYTE = 8

@@ -198,7 +198,13 @@ def _by_entrypoint(
     if data is None:
         return {}
     if not isinstance(data, Mapping):
-        if isinstance(data, str) or not isinstance(data, Iterable):
+        if isinstance(data, str):
+            raise QuantizationError(
+                f"{what} is a text, which only the export of a language model takes\n"
+                "  give a list of the inputs of calls, or what "
+                "coreai_onnx.huggingface.quantizing.calls_of_file returns for an exported file"
+            )
+        if not isinstance(data, Iterable):
             raise QuantizationError(
                 f"{what} is a {type(data).__name__}\n  give a list of the inputs of calls"
             )

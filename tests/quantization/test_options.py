@@ -85,7 +85,10 @@ def test_models_stay_as_they_are() -> None:
         ({"calibration_method": "kl"}, "calibration_method='kl'; choose from minmax"),
         ({"percentile": 5}, "percentile=5; give a number above 50, at most 100"),
         ({"calibration": 5}, "calibration is a int\n  give a list of the inputs of calls"),
-        ({"evaluation": "x"}, "evaluation is a str\n  give a list of the inputs of calls"),
+        (
+            {"evaluation": "x"},
+            "evaluation is a text, which only the export of a language model takes",
+        ),
         ({"calibration": {"x": []}}, "there is no entrypoint 'x'; there are main"),
     ],
 )

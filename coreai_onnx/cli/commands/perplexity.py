@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options.numbers import integer
-from coreai_onnx.errors import CommandError, failures_as
-from coreai_onnx.model.files.new_files import file_fault
+from coreai_onnx.cli.options.tensors import read_text
 
 NAME = "perplexity"
 DESCRIPTION = """\
@@ -46,15 +45,3 @@ def execute(options: argparse.Namespace) -> int:
 
     print(f"{perplexity(options.folder, text, window=options.window, stride=options.stride):.4f}")
     return 0
-
-
-def read_text(path: Path) -> str:
-    """Read a text.
-
-    Raises:
-        CommandError: If the path is not a file with a text.
-    """
-    if fault := file_fault(path):
-        raise CommandError(f"cannot read {path}: {fault}")
-    with failures_as(CommandError, f"cannot read {path}"):
-        return path.read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coreai_onnx.cli.commands.perplexity import read_text
 from coreai_onnx.cli.options import output, quantization
 from coreai_onnx.cli.options.numbers import stages_shown
+from coreai_onnx.cli.options.tensors import read_text
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.program import OnnxProgram
@@ -26,6 +26,7 @@ rounding errors.
 
   coreai-onnx quantize model.onnx -o model_int4.onnx --bits 4 --group-size 32
   coreai-onnx quantize model.onnx -o model_int4.onnx --method gptq --calibration inputs
+  coreai-onnx quantize my_llama_onnx/model.onnx -o int4.onnx --method gptq --calibration text.txt
   coreai-onnx quantize model.onnx -o model_int4.onnx --rule "*lm_head=8" --skip "*.layers.0.*"
   coreai-onnx quantize model.onnx -o model_int4.onnx --target contrib
   coreai-onnx quantize my_llama_onnx/model.onnx -o model_int4.onnx --perplexity held_out.txt
@@ -60,6 +61,10 @@ def execute(options: argparse.Namespace) -> int:
         assert arguments is not None  # --bits has a default
         if options.perplexity is not None:
             arguments["metrics"] = {"perplexity": _perplexity(options)}
+        for name in ("calibration", "evaluation"):
+            # Other options hold no texts: arrays come as iterators.
+            if isinstance(arguments.get(name), str):
+                arguments[name] = _calls(options.model, arguments[name])
         begin_stage("load")
         program = OnnxProgram.load(options.model)
         program.quantize(**arguments)
@@ -69,6 +74,13 @@ def execute(options: argparse.Namespace) -> int:
         quantization.print_reports(program, layers=options.layers)
         output.save(program, options)
     return 0
+
+
+def _calls(model: str, text: str) -> Any:
+    """Return the calls in which a file of an exported folder reads a text."""
+    from coreai_onnx.huggingface.quantizing import calls_of_file
+
+    return calls_of_file(model, text)
 
 
 def _target_of(program: OnnxProgram) -> Any:

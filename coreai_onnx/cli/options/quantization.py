@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.cli.options.tensors import read_text
 from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.messages import printable
 from coreai_onnx.model.files.new_files import file_fault
@@ -71,7 +72,8 @@ def _declare_data(group: argparse._ArgumentGroup) -> None:
         "--calibration",
         type=Path,
         metavar="FOLDER",
-        help="a folder of .npz files, or one such file, each with the inputs of a call by name",
+        help="a folder of .npz files, or one such file, each with the inputs of a call by name; "
+        "for a language model also a .txt file, which its tokenizer reads",
     )
     group.add_argument(
         "--evaluation",
@@ -148,7 +150,10 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
         return None
     # Only for its errors, so that they come before the model is loaded or exported.
     rules_of(bits=options.bits, **given)
-    calls = {name: feeds(path, f"--{name}") for name, path in data.items()}
+    calls = {
+        name: read_text(path) if path.suffix == ".txt" else feeds(path, f"--{name}")
+        for name, path in data.items()
+    }
     return {"bits": options.bits, **given, **calls}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.random_inputs import random_array
-from coreai_onnx.errors import CommandError
+from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.interface import TensorInfo, type_text
 
@@ -166,3 +166,15 @@ def describe(array: Array) -> tuple[str, ...]:
 
 def _bound(text: str | None) -> int | None:
     return int(text) if text else None
+
+
+def read_text(path: Path) -> str:
+    """Read a text.
+
+    Raises:
+        CommandError: If the path is not a file with a text.
+    """
+    if fault := file_fault(path):
+        raise CommandError(f"cannot read {path}: {fault}")
+    with failures_as(CommandError, f"cannot read {path}"):
+        return path.read_text(encoding="utf-8")

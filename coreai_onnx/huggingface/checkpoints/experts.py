@@ -13,8 +13,9 @@ from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.compat.experts import expert_product, weighted_experts
 from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight, PackedMatrix
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
+from coreai_onnx.model.weight_formats import BY_ROW, NAMES
 
-_PARTS = ("codes", "scales", "zero_points", "palette", "order")
+_PARTS = (*NAMES, "order")
 
 
 class PackedExperts(torch.nn.Module):
@@ -63,14 +64,14 @@ class PackedExperts(torch.nn.Module):
         """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, plus their biases."""
         if name not in self.attributes:
             return expert_product(self.like, name, x, chosen)
-        codes, scales, zeros, palette, order = (getattr(self, f"{name}_{p}") for p in _PARTS)
+        codes, scales, *others, order = (getattr(self, f"{name}_{p}") for p in _PARTS)
         if name in self.roundings:
             x = self.roundings[name](x)
         if order is not None:
             # Each expert sorts its inputs in an order of its own.
             x = torch.take_along_dim(x, order[chosen].unsqueeze(2), -1)
         product: torch.Tensor = torch_ops.gather_mm_nbits(
-            x, codes, scales, chosen, zeros, palette, *self.attributes[name], 0
+            x, codes, scales, chosen, *others, *self.attributes[name], 0
         )
         if self.like.has_bias:
             product = product + getattr(self.like, f"{name}_bias")[chosen].unsqueeze(2)
@@ -92,7 +93,7 @@ def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
         joined = [replace(matrix, order=_order(matrix)) for matrix in joined]
     roundings = [weight.rounding for weights in experts for weight in weights]
     rounding = _shared([r for r in roundings if isinstance(r, Rounding)], len(roundings))
-    parts = {part: _merged(joined, part, torch.stack) for part in _PARTS if part != "palette"}
+    parts = {part: _merged(joined, part, torch.stack) for part in (*BY_ROW, "order")}
     matrix = PackedMatrix(**parts, bits=joined[0].bits, palette=joined[0].palette)
     return LayerWeight(matrix, rounding)
 
@@ -103,7 +104,7 @@ def _joined(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     # Outputs below each other read one row of inputs, which has one order.
     if any(not _same(matrix.order, first.order) for matrix in matrices):
         raise ModelSourceError("the matrices of an expert sort their inputs (g_idx) differently")
-    parts = {p: _merged(matrices, p, torch.cat) for p in ("codes", "scales", "zero_points")}
+    parts = {part: _merged(matrices, part, torch.cat) for part in BY_ROW}
     return PackedMatrix(**parts, bits=first.bits, palette=first.palette, order=first.order)
 
 

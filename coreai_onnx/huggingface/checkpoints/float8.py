@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT8, float8_matrix, scale_values
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
@@ -21,6 +22,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     of_codes,
 )
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
+from coreai_onnx.model.weight_formats import E4M3
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale", "qscale_weight")
 _OF_INPUTS = ("activation_scale", "input_scale", "input_scale_ub", "qscale_act")
@@ -85,7 +87,7 @@ def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> Pack
     spread = wide[:, places].flatten(0, 1)
     # float8 as 8-bit codes with a palette of all its 256 values: exact, and without an op for
     # float8.
-    palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
+    palette = numbers_of(E4M3)
     flat = of_codes(
         weight.flatten(0, 1).view(torch.uint8), spread, 8, int(columns), palette=palette
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     LayerWeight,
@@ -15,10 +16,9 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     of_stream,
 )
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
+from coreai_onnx.model.weight_formats import E2M1, E4M3, FORMATS
 
 FLOAT8 = torch.float8_e4m3fn
-FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""The numbers E2M1 in the order of their codes."""
 _BIAS = 127
 
 
@@ -42,8 +42,9 @@ def float8_matrix(
     rows, size = _block(scales, weight.shape, blocks)
     # Groups run along rows only: a block of rows becomes rows with equal scales.
     spread = scales[torch.arange(len(weight)) // rows]
-    palette = torch.arange(256).to(torch.uint8).view(FLOAT8).float()
-    return of_codes(weight.view(torch.uint8), spread.contiguous(), 8, size, palette=palette)
+    return of_codes(
+        weight.view(torch.uint8), spread.contiguous(), 8, size, palette=numbers_of(E4M3)
+    )
 
 
 def float4_matrix(packed: torch.Tensor, scales: torch.Tensor, columns: int) -> PackedMatrix:
@@ -57,7 +58,7 @@ def float4_matrix(packed: torch.Tensor, scales: torch.Tensor, columns: int) -> P
     Raises:
         ModelSourceError: If shapes contradict each other.
     """
-    return of_stream(packed, scales, 4, columns, palette=torch.tensor(FLOAT4))
+    return of_stream(packed, scales, 4, columns, palette=numbers_of(E2M1))
 
 
 def scale_values(scales: torch.Tensor) -> torch.Tensor:
@@ -84,8 +85,7 @@ def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None)
     return size
 
 
-# The MX formats of the Open Compute Project have blocks of 32 numbers: 16 bytes of 4-bit codes.
-_BYTES = 16
+_MXFP4 = FORMATS["mxfp4"]
 
 
 def check(settings: Mapping[str, Any]) -> None:
@@ -111,11 +111,12 @@ def read(
         return None
     exponents = tensors[f"{path}_scales"]
     outputs, columns = shape
-    groups = (outputs, columns // (2 * _BYTES))
-    if tuple(codes.shape[1:]) != (*groups, _BYTES) or codes.shape[:-1] != exponents.shape:
+    groups = (outputs, columns // _MXFP4.group_size)
+    size = _MXFP4.group_size * _MXFP4.bits // 8
+    if tuple(codes.shape[1:]) != (*groups, size) or codes.shape[:-1] != exponents.shape:
         raise ModelSourceError(
             f"blocks {list(codes.shape)} and scales {list(exponents.shape)} are not those of "
             f"weights {[outputs, columns]}"
         )
-    palette = torch.tensor(FLOAT4)
-    return LayerWeight(PackedMatrix(codes, scale_values(exponents), 4, palette=palette))
+    palette = numbers_of(_MXFP4.numbers)
+    return LayerWeight(PackedMatrix(codes, scale_values(exponents), _MXFP4.bits, palette=palette))

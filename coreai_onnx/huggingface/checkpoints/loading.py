@@ -21,6 +21,7 @@ from coreai_onnx.huggingface.checkpoints import (
     gptq,
     hqq,
     modelopt,
+    quanto,
 )
 from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.byte_linear import IntegerLinear, multiplies_integers
@@ -61,6 +62,7 @@ METHODS: Mapping[str, Method] = {
     "auto-round": Method(auto_round.check, auto_round.read),
     "hqq": Method(hqq.check, hqq.read),
     "modelopt": Method(modelopt.check, modelopt.read),
+    quanto.METHOD: Method(quanto.check, quanto.read),
 }
 """How each ``quant_method`` of a configuration is read."""
 OTHERS = ("torchao",)
@@ -71,13 +73,17 @@ _PARTS = re.compile(r"scale|zero_point|qzeros|absmax|codebook|packed|qweight|_bl
 """WeightNames of tensors that are a part of a quantized value."""
 
 
-def quantization_of(config: Any) -> Settings | None:
+def quantization_of(config: Any, folder: Path) -> Settings | None:
     """Return how a checkpoint is quantized; None if it is not, or if transformers loads it.
+
+    Args:
+        config: The configuration of the model.
+        folder: Its folder.
 
     Raises:
         ModelSourceError: If the method or a setting is unsupported.
     """
-    settings = getattr(config, "quantization_config", None)
+    settings = getattr(config, "quantization_config", None) or quanto.settings_of(folder)
     if settings is None:
         return None
     settings = settings if isinstance(settings, Mapping) else settings.to_dict()

@@ -20,6 +20,7 @@ from coreai_onnx.huggingface.checkpoints.float_codes import (
 from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight
 from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
+from coreai_onnx.model.weight_formats import FORMATS
 
 _ALGORITHMS = ("FP8", "NVFP4")
 _KNOWN = COMMON | frozenset(
@@ -30,7 +31,12 @@ _FLOAT8 = ActivationScheme(
     dynamic=False, strategy="tensor", group_size=0, symmetric=True, is_float=True
 )
 _NVFP4 = ActivationScheme(
-    dynamic=True, strategy="tensor_group", group_size=16, symmetric=True, is_float=True, bits=4
+    dynamic=True,
+    strategy="tensor_group",
+    group_size=FORMATS["nvfp4"].group_size,
+    symmetric=True,
+    is_float=True,
+    bits=4,
 )
 
 

@@ -17,7 +17,8 @@ import torch
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
-from coreai_onnx.model.packed_codes import CODE_BITS, STREAM_BITS, pack_codes, unpack_codes
+from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
+from coreai_onnx.model.weight_formats import CODE_BITS, NAMES
 
 _BYTE = 8
 
@@ -275,8 +276,6 @@ class PackedLinear(CheckpointLayer):
 
     codes: torch.Tensor
     scales: torch.Tensor
-    zero_points: torch.Tensor | None
-    palette: torch.Tensor | None
     order: torch.Tensor | None
 
     def __init__(
@@ -288,7 +287,7 @@ class PackedLinear(CheckpointLayer):
         """Register the parts of the weight as buffers."""
         super().__init__()
         self.bits, self.group_size, self.rounding = weight.bits, weight.group_size, rounding
-        for name in ("codes", "scales", "zero_points", "palette", "order"):
+        for name in (*NAMES, "order"):
             self.hold(name, getattr(weight, name))
         self.hold("bias", bias)
 
@@ -300,5 +299,5 @@ class PackedLinear(CheckpointLayer):
             # The columns were sorted once, when the checkpoint was read; the inputs follow in each
             # call.
             x = x.index_select(-1, self.order)
-        parts = (self.codes, self.scales, self.zero_points, self.palette, self.bias)
+        parts = (getattr(self, name) for name in (*NAMES, "bias"))
         return call("linear_nbits", x, *parts, bits=self.bits, group_size=self.group_size)

@@ -89,6 +89,19 @@ class Decoding(Cache):
             count: How many of the last tokens to return logits of, if the model has a choice; 0 for
                 all of them.
         """
+        outputs = self._stream.run(**self.feeds(count))
+        # The stream holds the states from now on; the empty ones start it only.
+        self._first_states, self._read = {}, self.ids.shape[1]
+        # Files of others may name it in another way; logits come first in all of them.
+        logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
+        return torch.from_numpy(np.asarray(logits, np.float32))
+
+    def feeds(self, count: int) -> dict[str, Any]:
+        """Return the inputs of the next step; the states of the first one are empty.
+
+        Args:
+            count: As for `read`.
+        """
         self.reserve(self.ids.shape[1])
         # Without a cache, every step reads all tokens.
         start = self._read if self._session.states else 0
@@ -104,12 +117,7 @@ class Decoding(Cache):
             **self.fixed,
         }
         inputs = {name: value for name, value in feeds.items() if name in self._names}
-        outputs = self._stream.run(**inputs, **self._first_states)
-        # The stream holds the states from now on; the empty ones start it only.
-        self._first_states, self._read = {}, self.ids.shape[1]
-        # Files of others may name it in another way; logits come first in all of them.
-        logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
-        return torch.from_numpy(np.asarray(logits, np.float32))
+        return {**inputs, **self._first_states}
 
     def reserve(self, length: int) -> None:
         """Provide room for a number of tokens in a cache of a capacity.

@@ -129,7 +129,7 @@ class LanguageModel:
             speech = Speech(path, encoder, session) if settings.is_speech else None
         return cls(
             session,
-            _tokenizer(path),
+            read_tokenizer(path),
             settings.stop_ids,
             settings.pad_id,
             encoder,
@@ -371,7 +371,12 @@ def _is_stepwise(given: Mapping[str, Any]) -> bool:
     return given.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(given)
 
 
-def _tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a folder, or None if it has none.
+
+    Raises:
+        GenerationError: If it cannot be read.
+    """
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         return None
     # transformers imports this class lazily, and slowly: folders without a tokenizer do without it.

@@ -8,6 +8,7 @@ from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.contrib.few_bits import (
     codes_in_rows,
     obstacle_in_codes,
+    optional_parts,
     packed_zeros,
 )
 from coreai_onnx.passes.engine import graphs as gs
@@ -15,10 +16,10 @@ from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
-    input_of,
 )
 from coreai_onnx.passes.engine.why import Why
 
+_OPTIONAL = 3
 _BITS = (8, 4, 2)
 # GatherBlockQuantized takes blocks of 16 or more, in powers of two.
 _SMALLEST_BLOCK = 16
@@ -37,9 +38,9 @@ def contrib_embedding_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     scales, codes, indices = node.inputs[:3]
     bits, group = attribute_of(node, "bits", 4), attribute_of(node, "group_size", 32)
-    zeros = input_of(node, 3)
-    if input_of(node, 4) is not None:
-        return why("the op does not support palettes", node)
+    zeros, reason = optional_parts(node, _OPTIONAL)
+    if reason:
+        return why(reason, node)
     if bits not in _BITS:
         return why(f"the op does not support {bits}-bit codes", node)
     if group < _SMALLEST_BLOCK or group & (group - 1):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
+from coreai_onnx.model.weight_formats import OPTIONAL, PARTS
 from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.constants import lazy_constant
@@ -45,6 +46,19 @@ def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None
     if constants is None or not all(_are_codes(one, bits) for one in constants):
         return "zero points must be integers that fit into the bits of a code"
     return ""
+
+
+def optional_parts(call: gs.Node, first: int) -> tuple[gs.Tensor | None, str]:
+    """Return the zero points of a call, and why onnxruntime's ops cannot read another part.
+
+    Args:
+        call: The call.
+        first: The place of the first optional part of the weight in its inputs.
+    """
+    parts = {name: input_of(call, first + place) for place, name in enumerate(OPTIONAL)}
+    zeros = parts.pop("zero_points")
+    unread = next((name for name, part in parts.items() if part is not None), "")
+    return zeros, f"the op does not support a {unread}" if unread else ""
 
 
 def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: str) -> gs.Tensor:
@@ -110,6 +124,7 @@ def _are_codes(zeros: gs.Constant, bits: int) -> bool:
     return not values.size or int(values.max()) < 1 << bits
 
 
+_OPTIONAL = 3
 _ROUNDED_LEVEL = 4
 """The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""
 _PLAIN_BITS = (4,)
@@ -132,13 +147,14 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     bits = int(attribute_of(node, "bits", 4))
     group = int(attribute_of(node, "group_size", 32))
     is_rounded = attribute_of(node, "activation_bits", 0) == _BYTE
-    codes, scales, zeros = *node.inputs[1:3], input_of(node, 3)
+    codes, scales = node.inputs[1:3]
+    zeros, reason = optional_parts(node, _OPTIONAL)
     if dtype_of(node.inputs[0]) != np.dtype(np.float32):
         return why("the dtype is not float32", node)
     if len(shape_of(node.inputs[0]) or ()) < 2:
         return why("the input is not known to be a matrix", node)
-    if input_of(node, 4) is not None:
-        return why("the op does not support palettes", node)
+    if reason:
+        return why(reason, node)
     if bits not in (_ROUNDED_BITS if is_rounded else _PLAIN_BITS):
         return why(f"onnxruntime dequantizes {bits}-bit weights at each run", node)
     if group not in BLOCKS:
@@ -152,7 +168,7 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     # Without the attribute, onnxruntime leaves the activations in float32.
     level = {"accuracy_level": _ROUNDED_LEVEL} if is_rounded else {}
     sizes = Sizes(groups * group, outputs, bits, group)
-    become_matmul_nbits(edit, node, inputs, input_of(node, 5), sizes, **level)
+    become_matmul_nbits(edit, node, inputs, input_of(node, 1 + len(PARTS)), sizes, **level)
     return True
 
 

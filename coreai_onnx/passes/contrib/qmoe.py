@@ -8,7 +8,7 @@ import numpy as np
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.passes.contrib.few_bits import BLOCKS
+from coreai_onnx.passes.contrib.few_bits import BLOCKS, optional_parts
 from coreai_onnx.passes.contrib.moe import (
     ExpertBlock,
     expert_block,
@@ -24,7 +24,6 @@ from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
     constant_of,
-    input_of,
     is_standard,
     maker,
     shape_of,
@@ -38,6 +37,7 @@ It rounds the activations of 8-bit weights at every level, and those of 2-bit we
 multiple of 64 values, unless groups have 16 (measured with 1.31).
 """
 _TWO, _ROUNDED_ROWS, _EXACT_GROUP = 2, 64, 16
+_OPTIONAL = 4
 _UP, _DOWN, _WEIGHTS = (2, 3, 11), (5, 6, 12), 14
 """The places of codes, scales and zero points of both products, and of the weights of the sum."""
 
@@ -101,13 +101,13 @@ def contrib_qmoe(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 
 def _is_plain(call: gs.Node) -> bool:
-    """Whether codes are numbers; the op does not support palettes."""
-    return input_of(call, 5) is None
+    """Whether a weight has only parts that the op can read."""
+    return not optional_parts(call, _OPTIONAL)[1]
 
 
 def _weight(call: gs.Node) -> _Weight | str:
     """Return the weight of a product, or why the op cannot read it."""
-    codes, scales, point = call.inputs[1], call.inputs[2], input_of(call, 4)
+    codes, scales, point = call.inputs[1], call.inputs[2], optional_parts(call, _OPTIONAL)[0]
     if not isinstance(codes, gs.Constant) or not isinstance(scales, gs.Constant):
         return "the weights are not constant"
     bits = int(attribute_of(call, "bits", 4))

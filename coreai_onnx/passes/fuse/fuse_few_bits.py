@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.model.packed_codes import CODE_BITS
+from coreai_onnx.model.weight_formats import CODE_BITS
 from coreai_onnx.passes.analysis.quantized_layers import obstacle, second_factor
 from coreai_onnx.passes.analysis.quantized_weights import (
     CodedWeight,

@@ -189,9 +189,9 @@ def _composite(
         lut = done.palette.reshape(*(1 for _ in shape), -1, 1)
         return "lut_to_dense", {"lut": lut, "indices": codes, "scale": scales}, {"axis": 0}
     given = {"scale": scales, "codes": codes}
-    if done.zeros is None:
+    if done.zero_points is None:
         return "blockwise_shift_scale", given, {"minimum": -(1 << (done.scheme.bits - 1))}
-    zeros = {"zero_point": done.zeros.reshape(grid)}
+    zeros = {"zero_point": done.zero_points.reshape(grid)}
     return "blockwise_shift_scale", {**given, **zeros}, {"minimum": 0}
 
 

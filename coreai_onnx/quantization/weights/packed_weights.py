@@ -11,6 +11,7 @@ import numpy as np
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.model.weight_formats import NAMES
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
 from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
 from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
@@ -39,7 +40,7 @@ class PackedWeight:
         scheme: How it was quantized.
         codes: uint8 ``[N, groups, bytes]``.
         scales: ``[N, groups]`` in the scheme's dtype.
-        zeros: uint8 ``[N, groups]``; None if all are the middle.
+        zero_points: uint8 ``[N, groups]``; None if all are the middle.
         palette: float32 ``[2 ** bits]``; None if codes are numbers.
         divisors: float32 ``[K]`` that the inputs are divided by, or None.
         sqnr: Ratio of signal to rounding error in decibels; infinite without an error.
@@ -49,7 +50,7 @@ class PackedWeight:
     scheme: Scheme
     codes: Array
     scales: Array
-    zeros: Array | None
+    zero_points: Array | None
     palette: Array | None
     divisors: Array | None
     sqnr: float
@@ -58,8 +59,14 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        parts = (self.codes, self.scales, self.zeros, self.palette, self.divisors)
-        return sum(part.nbytes for part in parts if part is not None)
+        divisors = 0 if self.divisors is None else self.divisors.nbytes
+        return divisors + sum(part.nbytes for part in self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, Array]:
+        """The parts of the weight by the names of the inputs of the composites."""
+        parts = {name: getattr(self, name) for name in NAMES}
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = None) -> PackedWeight:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.composites.declaration import DOMAIN
@@ -159,8 +158,10 @@ class Rewriting:
         return self._parts[key]
 
     def _initializers(self, weight: ir.Value, packed: PackedWeight) -> Parts:
-        graph, arrays = weight.graph, arrays_of(packed, self._dtypes[weight])
+        graph, arrays = weight.graph, packed.parts
         assert isinstance(graph, ir.Graph)
+        if packed.divisors is not None:
+            arrays[DIVISORS] = (1 / packed.divisors).astype(self._dtypes[weight].numpy())
         parts: Parts = {}
         for part, array in arrays.items():
             name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
@@ -209,24 +210,6 @@ class Rewriting:
                 source = origin(value)
                 remove_makers(value)
                 self._remove_unused(source)
-
-
-def arrays_of(packed: PackedWeight, dtype: ir.DataType) -> dict[str, np.ndarray]:
-    """Return the arrays of a packed weight, by the names of the inputs of the composites.
-
-    Args:
-        packed: The weight.
-        dtype: The dtype of the inputs of the product.
-    """
-    divisors = packed.divisors
-    arrays = {
-        "codes": packed.codes,
-        "scales": packed.scales,
-        "zero_points": packed.zeros,
-        "palette": packed.palette,
-        DIVISORS: None if divisors is None else (1 / divisors).astype(dtype.numpy()),
-    }
-    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _group_of(packed: PackedWeight) -> int:

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Literal, get_args
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.model.packed_codes import CODE_BITS
+from coreai_onnx.model.weight_formats import CODE_BITS
 
 Method = Literal["rtn", "hqq", "gptq", "awq", "palette"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.cli import main
-from coreai_onnx.cli.commands.perplexity import read_text
+from coreai_onnx.cli.options.tensors import read_text
 from coreai_onnx.errors import CommandError
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import perplexity

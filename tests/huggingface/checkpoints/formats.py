@@ -230,6 +230,29 @@ def hqq(bits: int, group: int = GROUP) -> Any:
     return {"quant_method": "hqq", "quant_config": {}, "skip_modules": ["lm_head"]}, write
 
 
+def quanto(bits: int, kind: str = "qint") -> Any:
+    """Groups of 96 neighbors, or a scale for each row."""
+
+    def write(shape: tuple[int, int]) -> Written:
+        ones = {"input_scale": torch.tensor(1.0), "output_scale": torch.tensor(1.0)}
+        if bits == 8:
+            scales = torch.rand(shape[0], 1) / 99
+            data = torch.randint(-128, 128, shape).to(torch.int8)
+            if kind != "qint":
+                data = torch.randn(shape).to(torch.float8_e4m3fn)
+            return ones | {"weight._data": data, "weight._scale": scales}, data.float() * scales
+        codes = torch.randint(0, 1 << bits, shape).view(-1, 32)
+        scales, shifts = torch.rand(len(codes), 1) / 16, torch.rand(len(codes), 1)
+        # Powers of 2, so that the shift is a zero point without a rounding.
+        scales = torch.exp2(torch.log2(scales).round())
+        parts = codes.view(8 // bits, -1, 32) << torch.arange(0, 8, bits).view(-1, 1, 1)
+        tensors = {"weight._data._data": parts.sum(0).to(torch.uint8), "weight._scale": scales}
+        values = codes * scales - shifts
+        return ones | tensors | {"weight._shift": shifts}, values.view(shape)
+
+    return {"quant_method": "quanto", "layers": {"fc": {"weights": f"{kind}{bits}"}}}, write
+
+
 FORMATS: dict[str, Any] = {
     "compressed-tensors 4": compressed(4, symmetric=True),
     "compressed-tensors 8": compressed(8, symmetric=True),

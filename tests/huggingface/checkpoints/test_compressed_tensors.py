@@ -9,12 +9,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import compressed_tensors as reader
 from coreai_onnx.huggingface.checkpoints.byte_linear import multiplies_integers
-from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.model.weight_formats import E2M1
 from tests.huggingface.checkpoints.formats import FORMATS, GROUP, compressed, read_back, values_of
 from tests.support.tolerances import assert_close
 
@@ -173,7 +174,7 @@ def test_float4(form: str, tmp_path: Path) -> None:
     weights = {"type": "float", "strategy": "tensor_group", "group_size": size}
     matrix, rounding = read_layer(tmp_path, tensors, form=form, bits=4, weights=weights)
     assert rounding is None
-    wanted = torch.tensor(FLOAT4)[codes] * scales.repeat_interleave(size, 1)
+    wanted = numbers_of(E2M1)[codes] * scales.repeat_interleave(size, 1)
     assert torch.equal(values_of(matrix), wanted)
 
 

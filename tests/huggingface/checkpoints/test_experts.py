@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from coreai_onnx import convert
+from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
-from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT4
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.model.weight_formats import E2M1
 from tests.support.tolerances import assert_close
 
 
@@ -67,9 +68,7 @@ def test_chosen_experts(tmp_path: Path) -> None:
     def matrix(name: str, expert: int) -> torch.Tensor:
         blocks, scales = tensors[f"e.{name}_blocks"][expert], tensors[f"e.{name}_scales"][expert]
         codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2)
-        grouped = torch.tensor(FLOAT4).double()[codes.long()] * 2.0 ** (
-            scales.unsqueeze(-1) - 127.0
-        )
+        grouped = numbers_of(E2M1).double()[codes.long()] * 2.0 ** (scales.unsqueeze(-1) - 127.0)
         return grouped.flatten(-2)
 
     wanted = torch.zeros(5, 64).double()

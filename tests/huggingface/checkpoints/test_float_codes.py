@@ -11,16 +11,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.float_codes import (
-    FLOAT4,
     float4_matrix,
     float8_matrix,
     scale_values,
 )
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.model.weight_formats import E2M1
 from tests.huggingface.checkpoints.formats import values_of
 from tests.huggingface.checkpoints.test_byte_linear import STATIC, checked
 from tests.huggingface.checkpoints.test_rounded_activations import rounding
@@ -76,7 +77,7 @@ def test_blocks_that_do_not_divide() -> None:
 
 def test_codes_are_e2m1() -> None:
     codes = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
-    np.testing.assert_array_equal(np.array(FLOAT4, np.float32), codes.astype(np.float32))
+    np.testing.assert_array_equal(numbers_of(E2M1).numpy(), codes.astype(np.float32))
 
 
 def test_the_first_of_two_codes_is_in_the_low_bits() -> None:

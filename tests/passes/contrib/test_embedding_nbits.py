@@ -66,7 +66,7 @@ def test_lookups_are_onnxruntimes(
         (3, {}, "the op does not support 3-bit codes"),
         (4, {"group": 48}, "the op does not support this block size"),
         (4, {"group": 8}, "the op does not support this block size"),
-        (4, {"palette": True}, "the op does not support palettes"),
+        (4, {"palette": True}, "the op does not support a palette"),
         (
             4,
             {"zeros": torch.float32},

@@ -89,7 +89,7 @@ def test_many_scales_keep_their_dtype_in_the_file() -> None:
         (2, {}, "onnxruntime dequantizes 2-bit weights at each run"),
         (3, {"rounding": 8}, "onnxruntime dequantizes 3-bit weights at each run"),
         (4, {"group": 48}, "onnxruntime does not support this block size"),
-        (4, {"palette": True}, "the op does not support palettes"),
+        (4, {"palette": True}, "the op does not support a palette"),
         (
             4,
             {"zeros": torch.float32},

@@ -36,7 +36,7 @@ LEAST = {8: 40.0, 4: 17.0, 3: 11.0, 2: 6.0}
 
 def values_of(packed: PackedWeight) -> np.ndarray:
     """Return the weight by the reference of the composite."""
-    given = (packed.codes, packed.scales, packed.zeros, packed.palette)
+    given = (packed.codes, packed.scales, packed.zero_points, packed.palette)
     tensors = [None if array is None else torch.from_numpy(array) for array in given]
     values = dequantized(*tensors, packed.scheme.bits, torch.float32).flatten(-2).numpy()
     return values if packed.divisors is None else values / packed.divisors
@@ -51,7 +51,7 @@ def test_the_values_are_near_the_weight(bits: int, method: str) -> None:
     values = values_of(packed)
     assert packed.codes.shape == (40, 4, 2 * bits)
     assert packed.scales.dtype == np.float16
-    assert (packed.zeros is None) == scheme.is_symmetric
+    assert (packed.zero_points is None) == scheme.is_symmetric
     assert packed.sqnr == pytest.approx(sqnr(weight, values), abs=0.02)
     assert packed.output_sqnr == pytest.approx(sqnr(x @ weight.T, x @ values.T), abs=0.02)
     quality = packed.output_sqnr if method in ("gptq", "awq") else packed.sqnr
@@ -92,12 +92,12 @@ def test_each_expert_is_quantized_as_a_weight_of_its_own(method: str, by_rows: b
     (weight,) = Products(experts(weights, by_rows=by_rows)).weights()
     packed = pack_weight(weight, Scheme(4, 32, method), moments)
     assert packed.codes.shape == (3, 20, 2, 16)
-    assert packed.scales.shape == packed.zeros.shape == (3, 20, 2)
+    assert packed.scales.shape == packed.zero_points.shape == (3, 20, 2)
     for i, matrix in enumerate(weights):
         alone = pack_weight(weight_of(matrix), Scheme(4, 32, method), moments[i])
         assert np.array_equal(packed.codes[i], alone.codes)
         assert np.array_equal(packed.scales[i], alone.scales)
-        assert np.array_equal(packed.zeros[i], alone.zeros)
+        assert np.array_equal(packed.zero_points[i], alone.zero_points)
     values = values_of(packed)
     assert packed.sqnr == pytest.approx(sqnr(weights, values), abs=0.02)
     exact, rounded = (
@@ -165,7 +165,7 @@ def test_scales_beyond_float16_are_limited() -> None:
 def test_the_size_counts_all_parts() -> None:
     packed = pack_weight(weight_of(heavy_tailed(8, 64)), Scheme(4, 32))
     assert packed.nbytes == 8 * 32 + 8 * 2 * 2 + 8 * 2
-    assert dataclasses.replace(packed, zeros=None).nbytes == packed.nbytes - 16
+    assert dataclasses.replace(packed, zero_points=None).nbytes == packed.nbytes - 16
     assert decibels(0, 1) == -decibels(1, 0) == float("-inf")
     assert isinstance(ir.tensor(packed.codes), ir.Tensor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.pointwise.float_bits import bits_of, from_bits
+from coreai_onnx.lower.aten.pointwise.float_bits import LAYOUTS, bits_of, from_bits
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value, dtype_of, ir_dtype, is_float
 from coreai_onnx.lower.walk.registry import lowers
@@ -94,10 +94,17 @@ def view_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
         # BitCast exists from opset 26 on; before, bits are computed.
         if op.opset >= 26:
             return op.BitCast(self, to=int(ir_dtype(dtype)))
-        integers = bits_of(op, self) if source.is_floating_point else self
-        return (
-            from_bits(op, integers, dtype) if dtype.is_floating_point else op.cast(integers, dtype)
-        )
+        if {one for one in (source, dtype) if one.is_floating_point} <= LAYOUTS.keys():
+            integers = bits_of(op, self) if source.is_floating_point else self
+            return (
+                from_bits(op, integers, dtype)
+                if dtype.is_floating_point
+                else op.cast(integers, dtype)
+            )
+        # float8: the bits of weights are known, and those of other values are not computed.
+        if self.const_value is not None:
+            data = torch.from_numpy(self.const_value.numpy().view("uint8").copy())
+            return op.const(data.view(dtype))
     raise LoweringError(
         f"view({dtype}) of {source}: ONNX has no op for it",
         op.scope.where,

@@ -69,6 +69,21 @@ def test_view_of_the_same_width(dtype):
     check(lambda x: x.view(same), x.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_the_bits_of_a_buffer_in_float8(dtype):
+    class Bits(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("codes", torch.randn(4).to(dtype))
+
+        def forward(self, x):
+            return x + self.codes.view(torch.uint8)
+
+    check(Bits(), torch.randn(4))
+    with pytest.raises(LoweringError, match="no op for it"):
+        lower_module(lambda x: x.to(dtype).view(torch.uint8), (torch.randn(4),))
+
+
 def test_view_of_another_width_is_an_error():
     with pytest.raises(LoweringError, match="no op for it"):
         lower_module(lambda x: x.view(torch.int16), (torch.randn(4),))
