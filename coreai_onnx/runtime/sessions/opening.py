@@ -128,11 +128,6 @@ class OpenModel:
         if graph is not None and self.signature.states:
             self.undo, self.initial = UndoLog(graph), _initial(graph)
 
-    @property
-    def in_place(self) -> frozenset[str]:
-        """The states that may be updated in place."""
-        return frozenset() if self.undo is None else self.undo.states
-
     def finish_profile(self, skip: int) -> Profile:
         """Return the profile of the runs, once; see `Session.profile`."""
         if self._profiling is None:

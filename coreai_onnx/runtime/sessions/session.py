@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
-import onnxruntime as ort
 
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.messages import printable_lines
@@ -15,12 +14,11 @@ from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
-from coreai_onnx.runtime.sessions.execution import checked_timeout, deadline, execute
+from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
 from coreai_onnx.runtime.sessions.opening import HasModel, Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.states.streams import CallStream, Stream, Targets
-from coreai_onnx.runtime.states.undo import undone_if_it_fails
+from coreai_onnx.runtime.states.streams import CallStream, Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
 
@@ -129,8 +127,7 @@ class Session:
         self.ort, self.kernels = model.ort, model.kernels
         self._program, self._name, self._calls = program, name, calls
         self._model, self._signature = model, model.signature
-        self._output_names = [node.name for node in model.ort.get_outputs()]
-        self._stream = Stream(model.signature, model.in_place, calls.states)
+        self._stream = Stream(name, model.ort, model.signature, model.undo, calls.states)
 
     @property
     def entrypoints(self) -> tuple[str, ...]:
@@ -257,23 +254,21 @@ class Session:
     ) -> Outputs:
         info, arrays = self._signature.info, self.arrays(*args, **named)
         start = self._stream.start(arrays)
-        self._signature.require((*arrays, *start.values))
+        self._signature.require(arrays, start.moved, start.kept.values)
         types = {name: described(array, info(name)) for name, array in arrays.items()}
-        sizes = self._signature.check(types | start.types, start.values.keys())
-        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.values
-        given_outputs = output_targets(self.outputs, into, arrays)
+        sizes = self._signature.check(types | start.types, start.types)
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.moved
         targets = self._stream.targets(start, arrays, sizes)
-        bound = self._bound(targets) | given_outputs
-        with undone_if_it_fails(self._model.undo, targets.overwritten, feeds, sizes):
+        bound = targets.values | output_targets(self.outputs, into, arrays)
+        with self._stream.undone_if_it_fails(start, targets, feeds, sizes):
             with deadline(self.timeout) as options:
-                results = execute(self.ort, self._output_names, feeds, bound, options)
+                results = start.kept.binding.run(feeds, bound, options)
             outputs = {
                 x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
                 for x in self.outputs
             }
-        states = {state.input: results[state.output] for state in self._signature.states}
-        self._stream.advance(start, states, targets)  # last: a failed call changes no state
-        return Outputs(outputs, self._stream.reader(states))
+        # Last: a failed call changes no state.
+        return Outputs(outputs, self._stream.advance(start, results, targets))
 
     def profile(self, *, skip: int = 0) -> Profile:
         """Return the time of each node in the runs so far, and end the recording.
@@ -386,13 +381,3 @@ class Session:
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
-
-    # ------------------------------------------------------------------ onnxruntime
-    def _bound(self, targets: Targets) -> dict[str, ort.OrtValue]:
-        """Return the values that new states are written to, by the names of the outputs."""
-        values = targets.values
-        return {
-            state.output: values[state.input]
-            for state in self._signature.states
-            if state.input in values
-        }

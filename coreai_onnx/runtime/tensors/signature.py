@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnxruntime as ort
 
@@ -152,34 +153,34 @@ class Signature:
                 raise InputError(
                     f"input {name!r} is given twice, by position and by name\n{self._expected()}"
                 )
-            if self._find(name) is None:
+            if name not in self._infos:
                 raise InputError(f"unexpected input {name!r}\n{self._expected()}")
             bound[name] = value
         return bound
 
-    def require(self, names: Iterable[str]) -> None:
-        """Check that every input, and every state without an initial value, is among ``names``.
+    def require(self, *names: Mapping[str, object]) -> None:
+        """Check that every input, and every state without an initial value, is a key of ``names``.
 
         Raises:
             InputError: If some are missing; the message names all of them.
         """
-        there = set(names)
-        missing = [info.name for info in self.inputs if info.name not in there]
-        if states := self.required_states - there:
-            missing += [name for name in self.state_inputs if name in states]
-        if missing:
-            what = "input" if len(missing) == 1 else "inputs"
-            raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
+        if missing := self._required.difference(*names):
+            listed = [name for name in self._infos if name in missing]
+            what = "input" if len(listed) == 1 else "inputs"
+            raise InputError(f"missing {what} {', '.join(map(repr, listed))}\n{self._expected()}")
 
     def info(self, name: str) -> TensorInfo:
         """Return the expected dtype and dims of an input or state."""
-        found = self._find(name)
-        assert found is not None, name
-        return found
+        return self._infos[name]
 
-    def _find(self, name: str) -> TensorInfo | None:
-        known = self.state_inputs.get(name) or self.optional_inputs.get(name)
-        return known or next((info for info in self.inputs if info.name == name), None)
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        return self.required_states.union(info.name for info in self.inputs)
+
+    @cached_property
+    def _infos(self) -> dict[str, TensorInfo]:
+        inputs = {info.name: info for info in self.inputs}
+        return {**inputs, **self.state_inputs, **self.optional_inputs}
 
     def check(
         self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: Collection[str]
