@@ -13,8 +13,8 @@ from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
-from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
+from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
 from coreai_onnx.runtime.sessions.opening import HasModel, Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings

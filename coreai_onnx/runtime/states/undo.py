@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.runtime.states.in_place import Update, updated_in_place
 from coreai_onnx.runtime.states.computation import computation
+from coreai_onnx.runtime.states.in_place import Update, updated_in_place
 from coreai_onnx.runtime.states.positions import PositionsModel, UnknownPositionsError
 from coreai_onnx.runtime.tensors.expressions import evaluated
 from coreai_onnx.runtime.tensors.outputs import Array
