@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import InputError, SessionError, failures_as
+from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
@@ -226,7 +226,7 @@ class Session:
             SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
                 state has changed. Also if another thread uses the session, or it is closed.
         """
-        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+        with self._used("run"):
             return self._run({}, args, named)
 
     def run_into(self, into: Mapping[str, Array], /, *args: object, **named: object) -> Outputs:
@@ -246,7 +246,7 @@ class Session:
             SessionError: As `run`, and if an output has another shape than its array, which then
                 has no meaningful content.
         """
-        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+        with self._used("run"):
             return self._run(into, args, named)
 
     def _run(
@@ -294,13 +294,13 @@ class Session:
                 changed.
             SessionError: If another thread uses the session, or it is closed.
         """
-        with self._used("read"), failures_as(SessionError, "the states cannot be read"):
+        with self._used("read"):
             values = {name: self._value_of(name) for name in self.states}
         return {name: value for name, value in values.items() if value is not None}
 
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
-        with self._used("set"), failures_as(SessionError, "the states cannot be set"):
+        with self._used("set"):
             known = self._signature.state_inputs
             for name in values:
                 if name not in known:
@@ -355,12 +355,13 @@ class Session:
 
     @contextmanager
     def _used(self, how: str) -> Iterator[None]:
-        """While active, refuse other threads; a model without states may run in any number."""
+        """While active, refuse other threads; a model without states may run in any number.
+
+        Exceptions of other libraries become errors of this package.
+        """
         self._check_open()
-        if not self._calls.states.by_name:
-            yield
-            return
-        if not self._calls.lock.acquire(blocking=False):  # waiting would run in any order
+        has_order = bool(self._calls.states.by_name)
+        if has_order and not self._calls.lock.acquire(blocking=False):  # waiting would lose it
             raise SessionError(
                 f"the session cannot be {how}: another thread uses it, and its states have one "
                 "order of calls\n  give each thread a session of its own: session.stream(), or "
@@ -368,8 +369,13 @@ class Session:
             )
         try:
             yield
+        except CoreaiError:
+            raise
+        except Exception as error:
+            raise SessionError(f"the session cannot be {how}\n  {reason_of(error)}") from error
         finally:
-            self._calls.lock.release()
+            if has_order:
+                self._calls.lock.release()
 
     def _check_open(self) -> None:
         if self._calls.closed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -340,7 +339,7 @@ class Stream:
         saved: list[Saved] = []
         if self.undo is not None:
             overwritten = [*start.kept.overwritten, *self.undo.overwritten(targets.overwritten)]
-            saved = self.undo.save(overwritten, ChainMap(feeds, start.kept.values), sizes)
+            saved = self.undo.save(overwritten, {**feeds, **start.kept.values}, sizes)
         try:
             yield
         except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -70,12 +69,13 @@ class _WrittenRows:
         """Return the index of the rows in an array."""
         capacity, between = shape[self.axis], (slice(None),) * (self.axis - 1)
         (length,) = evaluated([self.length], sizes) or (capacity,)
-        first = results[self.output].reshape(-1) if self.output else np.zeros(1, np.int64)
-        start = int(first[0])
+        first = results[self.output].reshape(-1).tolist() if self.output else [0]
+        start = first[0]
         # The usual case. A slice is copied in blocks; an array of rows is gathered row by row.
-        if 0 <= start <= capacity - length and (first == start).all():
+        if 0 <= start <= capacity - length and first.count(start) == len(first):
             return slice(None), *between, slice(start, start + length)
-        rows = (first[:, None] + np.arange(length)) % capacity  # as a ring, or from the end
+        # as a ring, or from the end
+        rows = (np.array(first)[:, None] + np.arange(length)) % capacity
         return np.arange(shape[0])[:, None], *between, rows
 
 
@@ -152,7 +152,7 @@ class UndoLog:
     def save(
         self,
         overwritten: Sequence[Overwritten],
-        feeds: Mapping[str, ort.OrtValue],
+        feeds: dict[str, ort.OrtValue],
         sizes: Mapping[str, int],
     ) -> list[Saved]:
         """Copy what a call overwrites.
@@ -176,7 +176,7 @@ class UndoLog:
         return saved
 
     def _results(
-        self, feeds: Mapping[str, ort.OrtValue], sizes: Mapping[str, int]
+        self, feeds: dict[str, ort.OrtValue], sizes: Mapping[str, int]
     ) -> Mapping[str, Array] | None:
         """Return the positions that a call writes to; None if they cannot be computed."""
         shapes = {}
@@ -187,7 +187,7 @@ class UndoLog:
             shapes[name] = to_ort(np.array(shape, np.int64))
         assert self._positions is not None
         try:
-            return self._positions(ChainMap(shapes, feeds) if shapes else feeds)  # type: ignore[arg-type]
+            return self._positions(feeds | shapes, sizes)
         except Exception:  # noqa: BLE001 - the call itself will report it
             return None
 

@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import InputError, SessionError
@@ -288,3 +289,21 @@ def test_closing_and_resetting_release_what_calls_keep() -> None:
         assert value() is not None
         end(session)
         assert value() is None
+
+
+def test_positions_from_the_default_of_an_input() -> None:
+    """Its dim has the size of another input, but the call omits it."""
+    text = TWO.replace("steps)", "steps, float[t] extra)", 1).replace("(a, x, i)", "(a, x, n)")
+    text = text.replace("{ a_out", "{ n = Shape(extra)  a_out")
+    model = parse(text + FUNCTIONS)
+    model.metadata_props.update(two_caches().metadata_props)
+    extra = model.graph.inputs[-1]
+    extra.const_value = ir.tensor(np.ones(5, np.float32), name="extra")
+    model.graph.register_initializer(extra)
+    session = Session(model, kernels=False)
+    session.run(rows(1), np.array([0]), np.array(0), **start(512))
+    session.run(rows(1), np.array([1]), np.array(0))
+    before = session.state
+    with pytest.raises(SessionError, match="pick"):
+        session.run(2 * rows(1), np.array([2]), np.array(10**6))
+    assert all((session.state[name] == before[name]).all() for name in before)
