@@ -293,7 +293,7 @@ def test_closing_and_resetting_release_what_calls_keep() -> None:
 
 def test_positions_from_the_default_of_an_input() -> None:
     """Its dim has the size of another input, but the call omits it."""
-    text = TWO.replace("steps)", "steps, float[t] extra)", 1).replace("(a, x, i)", "(a, x, n)")
+    text = TWO.replace("steps)", "steps, float[t] extra)", 1).replace(", i)  ", ", n)  ")
     text = text.replace("{ a_out", "{ n = Shape(extra)  a_out")
     model = parse(text + FUNCTIONS)
     model.metadata_props.update(two_caches().metadata_props)
