@@ -22,7 +22,7 @@ from coreai_onnx.debugging.verdict.yardstick import STATEMENT, Judgment
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import kernels_built
-from coreai_onnx.runtime.sessions.opening import Source, model_of
+from coreai_onnx.runtime.sessions.sources import Source, model_of
 
 
 @dataclass(frozen=True)

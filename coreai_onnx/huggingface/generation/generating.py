@@ -19,8 +19,8 @@ from coreai_onnx.huggingface.generation.sampling import Settings, TokenRules
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
-from coreai_onnx.runtime.sessions.opening import HasModel
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import HasModel
 from coreai_onnx.runtime.tensors.outputs import Array
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")

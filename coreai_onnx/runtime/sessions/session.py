@@ -16,9 +16,10 @@ from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
-from coreai_onnx.runtime.sessions.opening import HasModel, Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.states.streams import CallStream, Stream
+from coreai_onnx.runtime.sessions.sources import HasModel, Source
+from coreai_onnx.runtime.states.held import CallStream
+from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
 

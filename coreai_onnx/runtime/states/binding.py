@@ -39,7 +39,7 @@ class Binding:
         self._session, self._fixed, self._count = session, fixed or {}, len(results or ())
         self.names = tuple(name for name in outputs if name not in (results or ()))
         self._binding = session.io_binding()
-        self._bound: frozenset[str] | None = None
+        self._bound: dict[str, None] | None = None
         for name, value in (results or {}).items():
             self._binding.bind_ortvalue_output(name, value)
 
@@ -58,12 +58,12 @@ class Binding:
         """
         binding = self._binding
         try:
-            if feeds.keys() != self._bound:
+            if self._bound is None or feeds.keys() != self._bound.keys():
                 # An optional input of the last run would stay bound.
                 binding.clear_binding_inputs()
                 for name, value in self._fixed.items():
                     binding.bind_ortvalue_input(name, value)
-                self._bound = frozenset(feeds)
+                self._bound = dict.fromkeys(feeds)
             for name, value in feeds.items():
                 binding.bind_ortvalue_input(name, value)
             for name in self.names:

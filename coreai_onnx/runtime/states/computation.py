@@ -56,8 +56,9 @@ def _expressions(graph: ir.Graph) -> dict[ir.Value | None, str]:
     for node in graph:
         text = ""
         if node.op_type == "Shape" and (value := node.inputs[0]) is not None:
-            start, end = (node.attributes.get(name) for name in ("start", "end"))
-            dims = (value.shape or ())[start and start.as_int() : end and end.as_int()]
+            bounds = (node.attributes.get(name) for name in ("start", "end"))
+            part = slice(*(None if bound is None else bound.as_int() for bound in bounds))
+            dims = tuple(value.shape or ())[part]
             if len(dims) == 1 and value.is_graph_input():
                 text = str(dims[0])
         elif node.op_type in _RESHAPES:

@@ -1,20 +1,27 @@
-"""The states of one stream of calls, and the memory that they are kept in."""
+"""The calls of one entrypoint in a stream, and where they read and write states."""
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.states.binding import Binding
-from coreai_onnx.runtime.states.undo import Overwritten, Saved, UndoLog
+from coreai_onnx.runtime.states.held import (
+    Kept,
+    Memory,
+    State,
+    States,
+    Type,
+    array_in,
+    bytes_of,
+    new_memories,
+)
+from coreai_onnx.runtime.states.undo import Saved, UndoLog
 from coreai_onnx.runtime.tensors.expressions import evaluated
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.signature import Signature
@@ -25,90 +32,6 @@ BOUND_BYTES = 1 << 16
 ones: it is quick, earlier results stay valid, and a failed call changes none of them."""
 _AHEAD = 1.5
 """Capacity of the memory of a state that grows, relative to its size."""
-_ALIGNMENT = 64
-"""Bytes; a line of the cache, and the widest register."""
-
-Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Type = tuple[str, tuple[int, ...]]
-"""Dtype and shape of a value."""
-
-
-@dataclass
-class State:
-    """One state of a stream.
-
-    Attributes:
-        info: Dtype and dims of its new values.
-        value: The present value; None for the initial value in the file.
-        memory: The memory of the value, if it is the stream's own.
-        spare: A second memory, for the value after the next call.
-    """
-
-    info: TensorInfo
-    value: ort.OrtValue | None = None
-    memory: Memory | None = None
-    spare: Memory | None = None
-
-    def reset(self) -> None:
-        """Return to the initial value, and keep the memory for the next call."""
-        spare = self.spare if self.spare is not None else self.memory
-        self.value, self.memory, self.spare = None, None, spare
-
-    def copy(self, memory: Memory | None) -> State:
-        """Return a state with a copy of the value, in other memory of the same size."""
-        if self.value is None or self.memory is None or memory is None:
-            return State(self.info, self.value)  # onnxruntime never writes to an input
-        memory[:] = self.memory
-        value = to_ort(_array(memory, self.info, tuple(self.value.shape())))
-        return State(self.info, value, memory)
-
-
-@dataclass
-class States:
-    """The states of one stream of calls, which may go to several entrypoints.
-
-    Attributes:
-        by_name: The states by name; entrypoints share those of one name.
-        calls: Number of changes of the states so far.
-        kept: What the calls of entrypoints need of the states that stay in place, by entrypoint;
-            empty after a change that moves one.
-    """
-
-    by_name: dict[str, State] = field(default_factory=dict)
-    calls: int = 0
-    kept: dict[str, Kept] = field(default_factory=dict)
-
-    def change(self) -> None:
-        """Count a change that moves states."""
-        self.calls += 1
-        self.kept.clear()
-
-    def reset(self) -> None:
-        """Return every state to its initial value, and keep the memory for the next call."""
-        self.change()
-        for state in self.by_name.values():
-            state.reset()
-
-    def clear(self) -> None:
-        """Release the values and the memory of every state."""
-        self.kept.clear()
-        for state in self.by_name.values():
-            state.value, state.memory, state.spare = None, None, None
-
-    def fork(self) -> States:
-        """Return copies of the states."""
-        sizes = {n: len(x.memory) for n, x in self.by_name.items() if x.memory is not None}
-        memories = _memories(sizes)
-        return States({n: state.copy(memories.get(n)) for n, state in self.by_name.items()})
-
-
-@dataclass
-class CallStream:
-    """One stream of calls, which the sessions of several entrypoints may make."""
-
-    states: States = field(default_factory=States)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,28 +47,6 @@ class Targets:
     values: dict[str, ort.OrtValue] = field(default_factory=dict)
     memories: dict[str, Memory] = field(default_factory=dict)
     overwritten: dict[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The states that calls of an entrypoint update in place, and what each call needs of them.
-
-    A decoder has dozens of them, and a call of 6 ms spent 1 ms on deriving it again: "Calls with a
-    static cache" in docs/internals/performance_log.md.
-
-    Attributes:
-        values: Their values, which are inputs and outputs of each call.
-        types: The result of `_types`.
-        overwritten: Their memory.
-        others: The names of the other inputs that may be carried.
-        binding: Runs the model on them.
-    """
-
-    values: Mapping[str, ort.OrtValue]
-    types: Mapping[str, Type]
-    overwritten: Sequence[Overwritten]
-    others: tuple[str, ...]
-    binding: Binding
 
 
 @dataclass(frozen=True)
@@ -216,7 +117,7 @@ class Stream:
         for name, value in values.items():
             memory, info = self.states[name].memory, self.signature.new_states[name]
             assert memory is not None, name
-            arrays[name] = _array(memory, info, tuple(value.shape()))
+            arrays[name] = array_in(memory, info, tuple(value.shape()))
         carried = (info.name for info in self.signature.inputs if info.name in self.held.by_name)
         return Kept(
             values,
@@ -250,18 +151,20 @@ class Stream:
             given: The states that the call is given.
             sizes: The sizes of the symbolic dims of the call.
         """
-        targets, fresh, missing = Targets(), {}, {}
+        targets = Targets()
+        fresh: dict[str, tuple[int, ...]] = {}
+        missing: dict[str, int] = {}
         for name in start.kept.others:
             info = self.signature.new_states.get(name)
             shape = None if info is None else _shape(info, sizes)
-            if info is None or shape is None or _bytes(info, shape) < BOUND_BYTES:
+            if info is None or shape is None or bytes_of(info, shape) < BOUND_BYTES:
                 continue
             state = self.states[name]
             # A value that the call is given is memory of the caller, and without `state.memory` the
             # value is the one in the file: neither may be overwritten.
             in_place = self.undo is not None and name in self.undo.states
             if in_place and name not in given and state.memory is not None:
-                array = _array(state.memory, info, shape)
+                array = array_in(state.memory, info, shape)
                 targets.memories[name], targets.overwritten[name] = state.memory, array
                 # The same OrtValue, not an equal one: `advance` tells by identity what has not
                 # moved.
@@ -269,18 +172,18 @@ class Stream:
                 value = state.value if is_same else to_ort(array)
                 targets.values[self._output_of[name]] = value
                 continue
-            fresh[name], size = shape, _bytes(info, shape)
+            fresh[name], size = shape, bytes_of(info, shape)
             if state.spare is None or len(state.spare) < size:
                 # What is updated in place does not grow.
                 grows = shape != info.dims and not in_place
                 missing[name], state.spare = int(size * _AHEAD) if grows else size, None
-        for name, memory in _memories(missing).items():
+        for name, memory in new_memories(missing).items():
             self.states[name].spare = memory
         for name, shape in fresh.items():
-            memory = self.states[name].spare
-            assert memory is not None, name
-            targets.memories[name] = memory
-            array = _array(memory, self.signature.new_states[name], shape)
+            spare = self.states[name].spare
+            assert spare is not None, name
+            targets.memories[name] = spare
+            array = array_in(spare, self.signature.new_states[name], shape)
             targets.values[self._output_of[name]] = to_ort(array)
         return targets
 
@@ -395,7 +298,7 @@ class _Reader:
 
 
 def _is_bound(value: ort.OrtValue, info: TensorInfo) -> bool:
-    return not info.is_complex and _bytes(info, tuple(value.shape())) >= BOUND_BYTES
+    return not info.is_complex and bytes_of(info, tuple(value.shape())) >= BOUND_BYTES
 
 
 def _copied(value: ort.OrtValue, info: TensorInfo) -> Array:
@@ -408,25 +311,3 @@ def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...] | None
     if info.is_complex or info.dtype.endswith("int4"):
         return None
     return evaluated(info.dims, sizes)
-
-
-def _bytes(info: TensorInfo, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
-
-
-def _memories(sizes: Mapping[str, int]) -> dict[str, Memory]:
-    """Return memory by name; that of one size is one block, which the undo log copies at once."""
-    memories = {}
-    for size in set(sizes.values()):
-        names = [name for name in sizes if sizes[name] == size]
-        step = -(-size // _ALIGNMENT) * _ALIGNMENT
-        # numpy aligns no better than malloc does: 16 bytes on most systems.
-        raw = np.empty(len(names) * step + _ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % _ALIGNMENT
-        memories |= {n: raw[start + i * step :][:size] for i, n in enumerate(names)}
-    return memories
-
-
-def _array(memory: Memory, info: TensorInfo, shape: tuple[int, ...]) -> Array:
-    """Return the start of a memory as an array."""
-    return memory[: _bytes(info, shape)].view(info.numpy_dtype).reshape(shape)
