@@ -200,7 +200,7 @@ class Signature:
             InputError: If a check fails; the message names the input, its actual and its expected
                 type.
         """
-        return _Check(self, types, carried).sizes
+        return _CallCheck(self, types, carried).sizes
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
@@ -220,7 +220,7 @@ class Signature:
         return "\n".join(lines)
 
 
-class _Check:
+class _CallCheck:
     """The check of one call.
 
     Attributes:
