@@ -22,8 +22,8 @@ from coreai_onnx.lower.nodes.values import has_torch_dtype, torch_dtype
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
-from coreai_onnx.runtime.sessions.opening import Source, model_of
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import Source, model_of
 
 
 class OnnxModule(torch.nn.Module):

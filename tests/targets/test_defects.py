@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from coreai_onnx.runtime.sessions.opening import read_graph
+from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.targets.defects import (
     FIRST_OPSET_WITHOUT_RANDOM,
     LOWEST,
@@ -56,7 +56,7 @@ def proto(kind: str, body: str = "y = MatMul (t, w)", perm: str = "[1, 0, 2]") -
 def test_the_optimizer_that_crashes_is_disabled(model: onnx.ModelProto, tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     for source in (model, model.SerializeToString(), tmp_path / "model.onnx"):
-        assert disabled_optimizers(read_graph(source)) == CRASHES
+        assert disabled_optimizers(ModelSource(source).graph()) == CRASHES
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_other_models_keep_all_optimizers(model: onnx.ModelProto) -> None:
 
 def test_a_model_that_is_not_read_goes_without_it(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"\xff")
-    assert read_graph(tmp_path / "broken.onnx") is None
-    assert read_graph(tmp_path / "missing.onnx") is None
+    assert ModelSource(tmp_path / "broken.onnx").graph() is None
+    assert ModelSource(tmp_path / "missing.onnx").graph() is None
     assert disabled_optimizers(None) == CRASHES
 
 

@@ -28,7 +28,7 @@ from coreai_onnx.debugging.reference.torch_values import as_stored, leaves_of, t
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
 from coreai_onnx.runtime.libraries.library import kernels_built
-from coreai_onnx.runtime.sessions.opening import Source, model_of
+from coreai_onnx.runtime.sessions.sources import Source, model_of
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
-from coreai_onnx.runtime.sessions.opening import HasModel
 from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.runtime.sessions.sources import HasModel
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments."""

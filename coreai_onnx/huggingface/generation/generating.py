@@ -25,8 +25,8 @@ from coreai_onnx.huggingface.generation.session_model import (
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
-from coreai_onnx.runtime.sessions.opening import HasModel
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import HasModel
 from coreai_onnx.runtime.tensors.outputs import Array
 
 _NEW_TOKENS = 64

@@ -18,8 +18,8 @@ from coreai_onnx.runtime.memory.lifetimes import Buffer, Origins, buffers, live_
 from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, PlannedBuffer, greedy, place
 from coreai_onnx.runtime.memory.recorded_session import RecordedSession, Recording
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
-from coreai_onnx.runtime.sessions.opening import Source
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.runtime.tensors.outputs import Array
 
 _ROWS = 12

@@ -17,8 +17,8 @@ import onnxruntime as ort
 from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.profile.trace import Executed, read_runs, request_trace
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
-from coreai_onnx.runtime.sessions.opening import Source
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import Source
 
 
 @dataclass(frozen=True)

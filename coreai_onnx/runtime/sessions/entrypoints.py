@@ -14,8 +14,9 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.model.files.bundles import difference
 from coreai_onnx.model.files.program_files import MAIN, bundled_files
-from coreai_onnx.runtime.sessions.opening import OpenModel, Source, model_of
+from coreai_onnx.runtime.sessions.opening import OpenModel
 from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.sessions.sources import ModelSource, Source
 from coreai_onnx.runtime.tensors.signature import Signature
 
 
@@ -38,7 +39,7 @@ class OpenProgram:
 
     def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
-        self._sources = _sources(source)
+        self._sources = {n: ModelSource(one) for n, one in _sources(source).items()}
         # The models of a bundle share one data file, which is in memory once unless they are
         # prepacked: 223 instead of 335 MiB for two entrypoints, but 76 instead of 56 ms for 128
         # tokens (python -m tools.bench.bundles, in docs/internals/performance_log.md). None lets
@@ -57,7 +58,7 @@ class OpenProgram:
         Raises:
             LoadError: If it cannot be read.
         """
-        return model_of(self._sources[name])
+        return self._sources[name].read()
 
     def __getitem__(self, name: str) -> OpenModel:
         """Return the model of an entrypoint.

@@ -7,21 +7,17 @@ import re
 import tempfile
 import warnings
 from collections.abc import Mapping
-from os import PathLike
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import LoadError, SessionError, failures_as
-from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import size_fault
 from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
-from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
@@ -43,22 +39,10 @@ from coreai_onnx.runtime.libraries.providers import CPU, add_providers
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
 from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
-
-
-@runtime_checkable
-class HasModel(Protocol):
-    """A program: anything that has the onnx_ir model of its main entrypoint."""
-
-    @property
-    def model(self) -> ir.Model:
-        """The model to run."""
-
-
-Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
-"""The source of a session: a file, its bytes, a model in memory, or a converted program."""
 
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
@@ -69,19 +53,6 @@ READ_BYTES = 1 << 28
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
-
-
-def model_of(source: Source) -> ir.Model:
-    """Return the model of a source, with the origin of its nodes.
-
-    Raises:
-        LoadError: If it cannot be read.
-    """
-    if isinstance(source, HasModel):
-        return source.model
-    if isinstance(source, ir.Model):
-        return source
-    return load_model(source) if isinstance(source, str | PathLike) else read_model(source)
 
 
 class OpenModel:
@@ -95,14 +66,13 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(self, source: Source, settings: SessionSettings) -> None:
+    def __init__(self, source: ModelSource, settings: SessionSettings) -> None:
         """Open the model; see `coreai_onnx.session`."""
-        if isinstance(source, str | PathLike):
-            _check_file(Path(source))
+        source.check_file()
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
         whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
-        graph = read_graph(source, most=math.inf if whole else READ_BYTES)
+        graph = source.graph(most=math.inf if whole else READ_BYTES)
         self._providers = provider_settings(graph, settings.providers)
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
@@ -117,9 +87,10 @@ class OpenModel:
         parts = usable_parts(graph, settings.providers) if graph and backends else {}
 
         def opened(usable: Parts) -> ort.InferenceSession:
-            made = graph and with_compiled_parts(graph, usable, self._providers)
+            compiled = graph and with_compiled_parts(graph, usable, self._providers)
             op_types = None if graph is None else standard_op_types(graph)
-            return self._open_with(made or source, self._options(op_types, usable))
+            options = self._options(op_types, usable)
+            return self._open_with(ModelSource(compiled) if compiled else source, options)
 
         self.ort = opened_with(parts, opened)
         self.signature = _signature(self.ort, source)
@@ -127,11 +98,6 @@ class OpenModel:
         self.initial: Mapping[str, ir.TensorProtocol] = {}
         if graph is not None and self.signature.states:
             self.undo, self.initial = UndoLog(graph), _initial(graph)
-
-    @property
-    def in_place(self) -> frozenset[str]:
-        """The states that may be updated in place."""
-        return frozenset() if self.undo is None else self.undo.states
 
     def finish_profile(self, skip: int) -> Profile:
         """Return the profile of the runs, once; see `Session.profile`."""
@@ -143,18 +109,22 @@ class OpenModel:
         profiling, self._profiling = self._profiling, None
         return profiling.finish(self.ort, skip)
 
-    def _open_with(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
+    def _open_with(self, source: ModelSource, options: ort.SessionOptions) -> ort.InferenceSession:
         """Open the model, with a profile if it is wanted."""
         if not self._settings.profile:
             return self._open(source, options)
+        try:
+            model = source.read()
+        except LoadError as error:
+            raise SessionError(f"cannot load {error}") from error
         profiling = Profiling(
-            _read(source),
+            model,
             kernels=self.kernels,
             threads=self._settings.threads,
             custom_ops=bool(self._libraries or self._providers),
         )
         profiling.configure(options)
-        opened = self._open(profiling.model, options)
+        opened = self._open(ModelSource(profiling.model), options)
         profiling.opened()
         self._profiling = profiling
         return opened
@@ -185,35 +155,29 @@ class OpenModel:
             settings.configure(options)
         return options
 
-    def _open(self, source: Source, options: ort.SessionOptions) -> ort.InferenceSession:
-        if isinstance(source, str | PathLike):
-            with failures_as(SessionError, f"cannot load {source}"):
-                _check_places(Path(source))
-            return self._load(str(source), options, str(source))
-        if isinstance(source, bytes):
-            _check_places(source)
-            return self._load(source, options, "the given bytes")
-        if isinstance(source, onnx.ModelProto):
-            _check_places(source)
-            return self._load(source.SerializeToString(), options, "the given model")
-        model = source.model if isinstance(source, HasModel) else source
-        if not isinstance(model, ir.Model):
-            raise SessionError(
-                f"cannot open a {type(source).__name__}; give a path, a model or a program"
-            )
+    def _open(self, source: ModelSource, options: ort.SessionOptions) -> ort.InferenceSession:
+        with failures_as(SessionError, f"cannot load {source.name}"):
+            source.check_places()
+        model = source.model
+        if model is None:
+            content = source.content if source.path is None else str(source.path)
+            if isinstance(content, onnx.ModelProto):
+                content = content.SerializeToString()
+            assert content is not None
+            return self._load(content, options, source)
         # protobuf cannot serialize more than 2 GiB, so that the limit may not be larger than that.
         if weights(model)[1] <= TEMPORARY_FILE_BYTES:
-            return self._load(to_proto(model).SerializeToString(), options, "the program")
+            return self._load(to_proto(model).SerializeToString(), options, source)
         # Kept with the model: onnxruntime maps the data file and reads it during runs.
         self._folder = tempfile.TemporaryDirectory(
             prefix="coreai_onnx_", ignore_cleanup_errors=True
         )
         path = Path(self._folder.name) / "model.onnx"
         save_models({path: model}, path.with_name("model.onnx.data"), external_data=True)
-        return self._load(str(path), options, "the program")
+        return self._load(str(path), options, source)
 
     def _load(
-        self, model: str | bytes, options: ort.SessionOptions, what: str
+        self, model: str | bytes, options: ort.SessionOptions, source: ModelSource
     ) -> ort.InferenceSession:
         try:
             return ort.InferenceSession(
@@ -224,13 +188,11 @@ class OpenModel:
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             # Only after a failure, because `fault` reads the whole file a second time.
-            wrong = fault(Path(model)) if isinstance(model, str) else ""
-            if wrong:
+            if wrong := source.fault():
                 raise SessionError(f"cannot load {wrong}") from error
             advice = _advice(str(error), kernels=self.kernels)
-            raise SessionError(
-                f"onnxruntime {ort.__version__} cannot load {what}\n  {_plain(error)}{advice}"
-            ) from error
+            what = f"onnxruntime {ort.__version__} cannot load {source.name}"
+            raise SessionError(f"{what}\n  {_plain(error)}{advice}") from error
 
 
 def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
@@ -243,29 +205,12 @@ def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     return found
 
 
-def _check_file(path: Path) -> None:
-    try:
-        check_file(path)
-    except LoadError as error:
-        raise SessionError(str(error)) from error
-
-
-def _check_places(source: Path | bytes | onnx.ModelProto) -> None:
-    """Check the location of weights first: some versions of onnxruntime read any file."""
-    try:
-        check_places(source)
-    except LoadError as error:
-        raise SessionError(f"cannot load {error}") from error
-
-
-def _signature(session: ort.InferenceSession, source: Source) -> Signature:
+def _signature(session: ort.InferenceSession, source: ModelSource) -> Signature:
     try:
         return Signature.of(session)
     except ValueError as error:
-        wrong = fault(Path(source)) if isinstance(source, str | PathLike) else ""
-        raise SessionError(
-            wrong or f"the metadata of coreai_onnx cannot be read\n  {error!r}"
-        ) from error
+        what = f"the metadata of coreai_onnx cannot be read\n  {error!r}"
+        raise SessionError(source.fault() or what) from error
 
 
 def _plain(error: Exception) -> str:
@@ -282,30 +227,6 @@ def _advice(message: str, *, kernels: bool) -> str:
             f'"{ort.__version__}"'
         )
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
-
-
-def read_graph(source: Source, *, most: float = READ_BYTES) -> ir.Model | None:
-    """Return the model; None if it is broken, or in a file of more than ``most`` bytes."""
-    if isinstance(source, HasModel):
-        return source.model
-    if isinstance(source, ir.Model):
-        return source
-    try:
-        with without_warnings():
-            if isinstance(source, str | PathLike):
-                small = Path(source).stat().st_size <= most
-                return ir.load(source) if small else None
-            proto = onnx.ModelProto.FromString(source) if isinstance(source, bytes) else source
-            return ir.from_proto(proto)
-    except Exception:  # noqa: BLE001 - onnxruntime reports the fault
-        return None
-
-
-def _read(source: Source) -> ir.Model:
-    try:
-        return model_of(source)
-    except LoadError as error:
-        raise SessionError(f"cannot load {error}") from error
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

@@ -19,8 +19,8 @@ from coreai_onnx.errors import SessionError, failures_as
 from coreai_onnx.messages import printable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
-from coreai_onnx.runtime.sessions.opening import Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.runtime.tensors.onnxruntime_names import operator_usage_tools
 
 _Operators = dict[str, dict[int, set[str]]]

@@ -7,20 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
-import onnxruntime as ort
 
-from coreai_onnx.errors import InputError, SessionError, failures_as
+from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
+from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
-from coreai_onnx.runtime.sessions.execution import checked_timeout, deadline, execute
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
-from coreai_onnx.runtime.sessions.opening import HasModel, Source
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.states.streams import CallStream, Stream, Targets
-from coreai_onnx.runtime.states.undo import undone_if_it_fails
+from coreai_onnx.runtime.sessions.sources import HasModel, Source
+from coreai_onnx.runtime.states.held import CallStream
+from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
 
@@ -129,8 +128,7 @@ class Session:
         self.ort, self.kernels = model.ort, model.kernels
         self._program, self._name, self._calls = program, name, calls
         self._model, self._signature = model, model.signature
-        self._output_names = [node.name for node in model.ort.get_outputs()]
-        self._stream = Stream(model.signature, model.in_place, calls.states)
+        self._stream = Stream(name, model.ort, model.signature, model.undo, calls.states)
 
     @property
     def entrypoints(self) -> tuple[str, ...]:
@@ -229,7 +227,7 @@ class Session:
             SessionError: If onnxruntime fails, or does not finish within the session's timeout; no
                 state has changed. Also if another thread uses the session, or it is closed.
         """
-        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+        with self._used("run"):
             return self._run({}, args, named)
 
     def run_into(self, into: Mapping[str, Array], /, *args: object, **named: object) -> Outputs:
@@ -249,7 +247,7 @@ class Session:
             SessionError: As `run`, and if an output has another shape than its array, which then
                 has no meaningful content.
         """
-        with self._used("run"), failures_as(SessionError, "the model cannot be run"):
+        with self._used("run"):
             return self._run(into, args, named)
 
     def _run(
@@ -257,23 +255,21 @@ class Session:
     ) -> Outputs:
         info, arrays = self._signature.info, self.arrays(*args, **named)
         start = self._stream.start(arrays)
-        self._signature.require((*arrays, *start.values))
+        self._signature.require(arrays, start.moved, start.kept.values)
         types = {name: described(array, info(name)) for name, array in arrays.items()}
-        sizes = self._signature.check(types | start.types, start.values.keys())
-        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.values
-        given_outputs = output_targets(self.outputs, into, arrays)
+        sizes = self._signature.check(types | start.types, start.types)
+        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.moved
         targets = self._stream.targets(start, arrays, sizes)
-        bound = self._bound(targets) | given_outputs
-        with undone_if_it_fails(self._model.undo, targets.overwritten, feeds, sizes):
+        bound = targets.values | output_targets(self.outputs, into, arrays)
+        with self._stream.undone_if_it_fails(start, targets, feeds, sizes):
             with deadline(self.timeout) as options:
-                results = execute(self.ort, self._output_names, feeds, bound, options)
+                results = start.kept.binding.run(feeds, bound, options)
             outputs = {
                 x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
                 for x in self.outputs
             }
-        states = {state.input: results[state.output] for state in self._signature.states}
-        self._stream.advance(start, states, targets)  # last: a failed call changes no state
-        return Outputs(outputs, self._stream.reader(states))
+        # Last: a failed call changes no state.
+        return Outputs(outputs, self._stream.advance(start, results, targets))
 
     def profile(self, *, skip: int = 0) -> Profile:
         """Return the time of each node in the runs so far, and end the recording.
@@ -299,13 +295,13 @@ class Session:
                 changed.
             SessionError: If another thread uses the session, or it is closed.
         """
-        with self._used("read"), failures_as(SessionError, "the states cannot be read"):
+        with self._used("read"):
             values = {name: self._value_of(name) for name in self.states}
         return {name: value for name, value in values.items() if value is not None}
 
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
-        with self._used("set"), failures_as(SessionError, "the states cannot be set"):
+        with self._used("set"):
             known = self._signature.state_inputs
             for name in values:
                 if name not in known:
@@ -360,12 +356,13 @@ class Session:
 
     @contextmanager
     def _used(self, how: str) -> Iterator[None]:
-        """While active, refuse other threads; a model without states may run in any number."""
+        """While active, refuse other threads; a model without states may run in any number.
+
+        Exceptions of other libraries become errors of this package.
+        """
         self._check_open()
-        if not self._calls.states.by_name:
-            yield
-            return
-        if not self._calls.lock.acquire(blocking=False):  # waiting would run in any order
+        has_order = bool(self._calls.states.by_name)
+        if has_order and not self._calls.lock.acquire(blocking=False):  # waiting would lose it
             raise SessionError(
                 f"the session cannot be {how}: another thread uses it, and its states have one "
                 "order of calls\n  give each thread a session of its own: session.stream(), or "
@@ -373,8 +370,13 @@ class Session:
             )
         try:
             yield
+        except CoreaiError:
+            raise
+        except Exception as error:
+            raise SessionError(f"the session cannot be {how}\n  {reason_of(error)}") from error
         finally:
-            self._calls.lock.release()
+            if has_order:
+                self._calls.lock.release()
 
     def _check_open(self) -> None:
         if self._calls.closed:
@@ -386,13 +388,3 @@ class Session:
         lines = [f"Session ({how})", *(f"  input   {info}" for info in self.inputs)]
         lines += [f"  state   {info}" for info in self.state_inputs]
         return printable_lines("\n".join([*lines, *(f"  output  {info}" for info in self.outputs)]))
-
-    # ------------------------------------------------------------------ onnxruntime
-    def _bound(self, targets: Targets) -> dict[str, ort.OrtValue]:
-        """Return the values that new states are written to, by the names of the outputs."""
-        values = targets.values
-        return {
-            state.output: values[state.input]
-            for state in self._signature.states
-            if state.input in values
-        }

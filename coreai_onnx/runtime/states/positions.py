@@ -120,7 +120,10 @@ class PositionsModel:
         """Return an input or a constant."""
         name = value.name or ""
         if value.is_graph_input():
-            return self._inputs.setdefault(name, ir.Value(name=name, type=value.type))
+            # In a call without it, an input with a default may have other sizes than its dims.
+            has_sizes = value.const_value is None and value.shape is not None
+            shape = ir.Shape(value.shape or ()) if has_sizes else None
+            return self._inputs.setdefault(name, ir.Value(name=name, type=value.type, shape=shape))
         constant = value.const_value
         if constant is None or constant.nbytes > _MOST_BYTES:
             raise UnknownPositionsError

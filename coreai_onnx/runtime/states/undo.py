@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.model.files.saving import to_proto
+from coreai_onnx.runtime.states.computation import computation
 from coreai_onnx.runtime.states.in_place import Update, updated_in_place
 from coreai_onnx.runtime.states.positions import PositionsModel, UnknownPositionsError
 from coreai_onnx.runtime.tensors.expressions import evaluated
@@ -69,13 +69,30 @@ class _WrittenRows:
         """Return the index of the rows in an array."""
         capacity, between = shape[self.axis], (slice(None),) * (self.axis - 1)
         (length,) = evaluated([self.length], sizes) or (capacity,)
-        first = results[self.output].reshape(-1) if self.output else np.zeros(1, np.int64)
-        start = int(first[0])
+        first = results[self.output].reshape(-1).tolist() if self.output else [0]
+        start = first[0]
         # The usual case. A slice is copied in blocks; an array of rows is gathered row by row.
-        if 0 <= start <= capacity - length and (first == start).all():
+        if 0 <= start <= capacity - length and first.count(start) == len(first):
             return slice(None), *between, slice(start, start + length)
-        rows = (first[:, None] + np.arange(length)) % capacity  # as a ring, or from the end
+        # as a ring, or from the end
+        rows = (np.array(first)[:, None] + np.arange(length)) % capacity
         return np.arange(shape[0])[:, None], *between, rows
+
+
+Write = _WrittenElements | _WrittenRows
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """States that an update writes in the same way.
+
+    Attributes:
+        write: The elements that it writes.
+        states: The states, with an axis of states before their own.
+    """
+
+    write: Write
+    states: Array
 
 
 @dataclass(frozen=True)
@@ -83,15 +100,18 @@ class Saved:
     """Elements as they were before a call.
 
     Attributes:
-        elements: The array, an index in it, and copies of the elements there.
+        array: The array that contains them.
+        index: Their index in it.
+        elements: Copies of them.
     """
 
-    elements: Sequence[tuple[Array, Index, Array]]
+    array: Array
+    index: Index
+    elements: Array
 
     def restore(self) -> None:
         """Write the elements back."""
-        for array, index, old in self.elements:
-            array[index] = old
+        self.array[self.index] = self.elements
 
 
 class UndoLog:
@@ -103,69 +123,88 @@ class UndoLog:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Find the updates of a model, and open the model of their positions."""
+        """Find the updates of a model, and prepare the computation of their positions."""
         positions = PositionsModel(model)
-        self._writes: dict[str, _WrittenElements | _WrittenRows] = {}
+        self._writes: dict[str, Write] = {}
         for name, update in updated_in_place(model).items():
             try:
                 self._writes[name] = _write(update, positions)
             except UnknownPositionsError:
                 continue
         self._shapes = positions.shapes
-        self._session = _session(positions.build()) if positions.outputs else None
-        self._inputs, self._outputs = _names(self._session)
+        self._positions = computation(positions.build())
         # If onnxruntime refuses the model of the positions, no failed call could be undone.
-        known = self._session is not None or not positions.outputs
-        self.states = frozenset(self._writes if known else ())
+        self.states = frozenset(() if self._positions is None else self._writes)
+
+    def overwritten(self, arrays: Mapping[str, Array]) -> list[Overwritten]:
+        """Group the states that calls update in place, given as arrays in their memory."""
+        groups: dict[object, tuple[Write, list[Array]]] = {}
+        for name, array in arrays.items():
+            write = self._writes[name]
+            key = write, array.dtype, array.shape
+            groups.setdefault(key, (write, []))[1].append(array)
+        return [
+            Overwritten(write, block)
+            for write, group in groups.values()
+            for block in _blocks(group)
+        ]
 
     def save(
         self,
-        arrays: Mapping[str, Array],
-        feeds: Mapping[str, ort.OrtValue],
+        overwritten: Sequence[Overwritten],
+        feeds: dict[str, ort.OrtValue],
         sizes: Mapping[str, int],
-    ) -> Saved:
+    ) -> list[Saved]:
         """Copy what a call overwrites.
 
         Args:
-            arrays: The memory of the states that the call updates in place.
+            overwritten: The states that the call updates in place.
             feeds: The inputs of the call.
             sizes: The sizes of its symbolic dims.
         """
-        found = self._positions(feeds, sizes)
-        known: dict[object, Index] = {}  # most states of a decoder are written at one place
-        saved: list[tuple[Array, Index, Array]] = []
-        for name, array in arrays.items():
-            write, shape = self._writes[name], array.shape
-            # With unknown positions (an ellipsis) the whole state is saved.
-            if (write, shape) not in known:
-                known[write, shape] = ... if found is None else write.index(shape, found, sizes)
-            index = known[write, shape]
-            saved.append((array, index, array[index].copy()))
-        return Saved(saved)
+        if not overwritten:
+            return []
+        results = self._results(feeds, sizes)
+        saved = []
+        for one in overwritten:
+            # With unknown positions the whole state is saved.
+            index: Index = ...
+            if results is not None:
+                shape = one.states.shape[1:]
+                index = slice(None), *one.write.index(shape, results, sizes)
+            saved.append(Saved(one.states, index, one.states[index].copy()))
+        return saved
 
-    def _positions(
-        self, feeds: Mapping[str, ort.OrtValue], sizes: Mapping[str, int]
-    ) -> dict[str, Array] | None:
+    def _results(
+        self, feeds: dict[str, ort.OrtValue], sizes: Mapping[str, int]
+    ) -> Mapping[str, Array] | None:
         """Return the positions that a call writes to; None if they cannot be computed."""
-        if self._session is None:
-            return {}
-        given = dict(feeds)
+        shapes = {}
         for name, dims in self._shapes.items():
             shape = evaluated(dims, sizes)
             if shape is None:
                 return None
-            given[name] = to_ort(np.array(shape, np.int64))
+            shapes[name] = to_ort(np.array(shape, np.int64))
+        assert self._positions is not None
         try:
-            binding = self._session.io_binding()  # 10 µs a call; run_with_ort_values takes 40
-            for name in self._inputs:
-                binding.bind_ortvalue_input(name, given[name])
-            for name in self._outputs:
-                binding.bind_output(name)
-            self._session.run_with_iobinding(binding)
-            values = binding.get_outputs()
+            return self._positions(feeds | shapes, sizes)
         except Exception:  # noqa: BLE001 - the call itself will report it
             return None
-        return {name: value.numpy() for name, value in zip(self._outputs, values, strict=True)}
+
+
+def _blocks(arrays: list[Array]) -> list[Array]:
+    """Return arrays of one type with an axis before their own; one array if they are one block."""
+    arrays = sorted(arrays, key=_address)
+    steps = {_address(b) - _address(a) for a, b in pairwise(arrays)}
+    if len(steps) == 1 and len({id(array.base) for array in arrays}) == 1:
+        first = arrays[0]
+        shape, strides = (len(arrays), *first.shape), (*steps, *first.strides)
+        return [np.lib.stride_tricks.as_strided(first, shape, strides)]
+    return [array[np.newaxis] for array in arrays]
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
 
 
 def _write(update: Update, positions: PositionsModel) -> _WrittenElements | _WrittenRows:
@@ -188,51 +227,6 @@ def _write(update: Update, positions: PositionsModel) -> _WrittenElements | _Wri
     return _WrittenRows(positions.add(update), axis % len(dims), dims[axis])
 
 
-def _session(model: ir.Model) -> ort.InferenceSession | None:
-    """Open the model of the positions; None if onnxruntime refuses it, as it may any file."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    # A few integers: threads would cost more than they save.
-    options.intra_op_num_threads = 1
-    try:
-        return ort.InferenceSession(to_proto(model).SerializeToString(), options)
-    except Exception:  # noqa: BLE001 - onnxruntime's exceptions share no base class below Exception
-        return None
-
-
-def _names(session: ort.InferenceSession | None) -> tuple[list[str], list[str]]:
-    """Return the inputs and outputs of the model of the positions."""
-    if session is None:
-        return [], []
-    return [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()]
-
-
 def _clipped(indices: Array, size: int) -> Array:
     """Bring indices that the call will refuse within an axis."""
     return np.clip(indices, -size, size - 1)
-
-
-@contextmanager
-def undone_if_it_fails(
-    log: UndoLog | None,
-    overwritten: Mapping[str, Array],
-    feeds: Mapping[str, ort.OrtValue],
-    sizes: Mapping[str, int],
-) -> Iterator[None]:
-    """Restore the states that a call updates in place if it fails, or Ctrl-C ends it.
-
-    Args:
-        log: The undo log of the model, if it has updates in place.
-        overwritten: The states that the call updates in place, as arrays in their memory.
-        feeds: The inputs of the call.
-        sizes: The sizes of its symbolic dims.
-    """
-    if log is None or not overwritten:
-        yield
-        return
-    saved = log.save(overwritten, feeds, sizes)
-    try:
-        yield
-    except BaseException:
-        saved.restore()
-        raise

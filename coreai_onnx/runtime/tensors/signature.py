@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
-from coreai_onnx.model.interface import Dim, TensorInfo, as_complex, type_text
+from coreai_onnx.model.interface import TensorInfo, as_complex, type_text
 from coreai_onnx.model.metadata import (
     Relation,
     StateInfo,
@@ -152,44 +153,44 @@ class Signature:
                 raise InputError(
                     f"input {name!r} is given twice, by position and by name\n{self._expected()}"
                 )
-            if self._find(name) is None:
+            if name not in self._infos:
                 raise InputError(f"unexpected input {name!r}\n{self._expected()}")
             bound[name] = value
         return bound
 
-    def require(self, names: Iterable[str]) -> None:
-        """Check that every input, and every state without an initial value, is among ``names``.
+    def require(self, *names: Mapping[str, object]) -> None:
+        """Check that every input, and every state without an initial value, is a key of ``names``.
 
         Raises:
             InputError: If some are missing; the message names all of them.
         """
-        there = set(names)
-        missing = [info.name for info in self.inputs if info.name not in there]
-        if states := self.required_states - there:
-            missing += [name for name in self.state_inputs if name in states]
-        if missing:
-            what = "input" if len(missing) == 1 else "inputs"
-            raise InputError(f"missing {what} {', '.join(map(repr, missing))}\n{self._expected()}")
+        if missing := self._required.difference(*names):
+            listed = [name for name in self._infos if name in missing]
+            what = "input" if len(listed) == 1 else "inputs"
+            raise InputError(f"missing {what} {', '.join(map(repr, listed))}\n{self._expected()}")
 
     def info(self, name: str) -> TensorInfo:
         """Return the expected dtype and dims of an input or state."""
-        found = self._find(name)
-        assert found is not None, name
-        return found
+        return self._infos[name]
 
-    def _find(self, name: str) -> TensorInfo | None:
-        known = self.state_inputs.get(name) or self.optional_inputs.get(name)
-        return known or next((info for info in self.inputs if info.name == name), None)
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        return self.required_states.union(info.name for info in self.inputs)
+
+    @cached_property
+    def _infos(self) -> dict[str, TensorInfo]:
+        inputs = {info.name: info for info in self.inputs}
+        return {**inputs, **self.state_inputs, **self.optional_inputs}
 
     def check(
-        self, given: Mapping[str, tuple[str, tuple[int, ...]]], carried: Collection[str]
+        self, types: Mapping[str, tuple[str, tuple[int, ...]]], carried: Collection[str]
     ) -> dict[str, int]:
         """Check dtypes, ranks and dims; a symbolic dim must have one size throughout the call.
 
         Bounds of dims and conditions on several of them must hold.
 
         Args:
-            given: Name to (dtype name, shape).
+            types: Name to (dtype name, shape).
             carried: Names of the states that are carried from the previous call.
 
         Returns:
@@ -199,21 +200,7 @@ class Signature:
             InputError: If a check fails; the message names the input, its actual and its expected
                 type.
         """
-        sizes = _SizeBindings(self.ranges)
-        for name, (dtype, shape) in given.items():
-            info = self.info(name)
-            complain = _Complaint(info, dtype, shape, name in carried)
-            if dtype != info.dtype:
-                raise complain(f"dtype is {dtype}, expected {info.dtype}", _advice(dtype, info))
-            if len(shape) != len(info.dims):
-                raise complain(f"rank is {len(shape)}, expected {len(info.dims)}")
-            for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
-                sizes.see(complain, axis, size, dim)
-        # Last, because an input that comes later may have the name that an expression needs.
-        sizes.check_expressions()
-        for relation in self.relations:
-            sizes.check_relation(relation)
-        return sizes.bound
+        return _CallCheck(self, types, carried).sizes
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
@@ -233,111 +220,100 @@ class Signature:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Complaint:
-    """Builds the error about one input."""
+class _CallCheck:
+    """The check of one call.
 
-    info: TensorInfo
-    dtype: str
-    shape: tuple[int, ...]
-    carried: bool
+    Attributes:
+        sizes: The sizes of the symbolic dims so far.
+    """
 
-    def __call__(self, what: str, advice: str = "") -> InputError:
+    def __init__(
+        self,
+        signature: Signature,
+        types: Mapping[str, tuple[str, tuple[int, ...]]],
+        carried: Collection[str],
+    ) -> None:
+        """Check the call."""
+        self._signature, self._types, self._carried = signature, types, carried
+        self.sizes: dict[str, int] = {}
+        # The input and the axis that a size was read from.
+        self._origins: dict[str, tuple[str, int]] = {}
+        expressions: list[tuple[str, int, int, str]] = []
+        for name, (dtype, shape) in types.items():
+            info = signature.info(name)
+            if dtype != info.dtype:
+                what = f"dtype is {dtype}, expected {info.dtype}"
+                raise self._error(name, what, _advice(dtype, info))
+            if len(shape) != len(info.dims):
+                raise self._error(name, f"rank is {len(shape)}, expected {len(info.dims)}")
+            for axis, (size, dim) in enumerate(zip(shape, info.dims, strict=True)):
+                if isinstance(dim, str):
+                    self._bind(name, axis, size, dim)
+                    if not dim.isidentifier():
+                        expressions.append((name, axis, size, dim))
+                elif dim is not None and size != dim:
+                    raise self._error(name, f"dimension {axis} is {size}, expected {dim}")
+        # Last, because an input that comes later may have the name that an expression needs.
+        for expression in expressions:
+            self._solve(*expression)
+        for name, axis, size, text in expressions:
+            expected = evaluate(text, self.sizes)
+            if expected is not None and expected != size:
+                raise self._error(name, f"dimension {axis} is {size}, expected {text} = {expected}")
+        for relation in signature.relations:
+            self._check_relation(relation)
+
+    def _bind(self, name: str, axis: int, size: int, dim: str) -> None:
+        """Check the size of a symbolic dim and note it."""
+        bounds = self._signature.ranges.get(dim)
+        if bounds is not None and size not in bounds:
+            raise self._error(name, f"dimension {axis} ({dim}) is {size}, expected {bounds}")
+        if self.sizes.setdefault(dim, size) != size:
+            origin = repr(self._origins[dim][0])
+            expected = f"{dim} = {self.sizes[dim]} (from {origin})"
+            raise self._error(name, f"dimension {axis} is {size}, expected {expected}")
+        self._origins.setdefault(dim, (name, axis))
+
+    def _solve(self, name: str, axis: int, size: int, text: str) -> None:
+        """Solve an expression such as ``2*seq`` for a name that is not itself a dim."""
+        solution = solve(text, size)
+        if solution is None or solution[0] in self.sizes:
+            return
+        dim, value = solution
+        if value.denominator != 1 or value < 0:
+            what = f"dimension {axis} is {size}, but no integer {dim} gives {text} = {size}"
+            raise self._error(name, what)
+        bounds = self._signature.ranges.get(dim)
+        if bounds is not None and int(value) not in bounds:
+            what = f"dimension {axis} is {size}, so that {dim} is {int(value)}, expected {bounds}"
+            raise self._error(name, what)
+        self._bind(name, axis, int(value), dim)
+
+    def _check_relation(self, relation: Relation) -> None:
+        """Check a condition, unless it has unknown names."""
+        if holds(relation.holds, self.sizes) is not False:
+            return
+        origins = {n: self._origins[n] for n in names_in(relation.holds) if n in self._origins}
+        sizes = ", ".join(
+            f"{dim} is {self.sizes[dim]} (dimension {axis} of {name!r})"
+            for dim, (name, axis) in origins.items()
+        )
+        source = f"asked for by {relation.source}" if relation.source else ""
+        *_, (last, _) = origins.values()
+        raise self._error(last, f"{sizes}; expected {relation.holds}", source)
+
+    def _error(self, name: str, what: str, advice: str = "") -> InputError:
+        """Return the error about one input."""
         kind, origin = "input", ""
-        if self.carried:
+        if name in self._carried:
             kind, origin = "state", ", carried from the call before"
             advice = "reset() returns every state to its initial value"
         lines = [
-            f"{kind} {self.info.name!r}{origin}: {what}",
-            f"  got       {type_text(self.dtype, self.shape)}",
-            f"  expected  {self.info.type_text}",
+            f"{kind} {name!r}{origin}: {what}",
+            f"  got       {type_text(*self._types[name])}",
+            f"  expected  {self._signature.info(name).type_text}",
         ]
         return InputError("\n".join([*lines, f"  {advice}"] if advice else lines))
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """The axis that a size was read from."""
-
-    complain: _Complaint
-    axis: int
-
-
-@dataclass
-class _SizeBindings:
-    """The sizes bound to symbolic dims so far, and the axes that they were read from."""
-
-    ranges: Mapping[str, Range]
-    bound: dict[str, int] = field(default_factory=dict)
-    origin: dict[str, _Origin] = field(default_factory=dict)
-    expressions: list[tuple[_Complaint, int, int, str]] = field(default_factory=list)
-
-    def see(self, complain: _Complaint, axis: int, size: int, dim: Dim) -> None:
-        """Check one dim of one input."""
-        if isinstance(dim, int):
-            if size != dim:
-                raise complain(f"dimension {axis} is {size}, expected {dim}")
-        elif isinstance(dim, str):
-            self._see_name(complain, axis, size, dim)
-
-    def _see_name(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
-        if not name.isidentifier():
-            self.expressions.append((complain, axis, size, name))
-        self._check_range(complain, axis, size, name)
-        self._bind(complain, axis, size, name)
-
-    def _check_range(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
-        if name in self.ranges and size not in self.ranges[name]:
-            raise complain(f"dimension {axis} ({name}) is {size}, expected {self.ranges[name]}")
-
-    def _bind(self, complain: _Complaint, axis: int, size: int, name: str) -> None:
-        if self.bound.setdefault(name, size) != size:
-            raise complain(
-                f"dimension {axis} is {size}, expected {name} = {self.bound[name]} "
-                f"(from {self.origin[name].complain.info.name!r})"
-            )
-        self.origin.setdefault(name, _Origin(complain, axis))
-
-    def check_expressions(self) -> None:
-        """Check dims such as ``past + seq`` against the sizes of their names."""
-        for complain, axis, size, text in self.expressions:
-            self._solve(complain, axis, size, text)
-        for complain, axis, size, text in self.expressions:
-            expected = evaluate(text, self.bound)
-            if expected is not None and expected != size:
-                raise complain(f"dimension {axis} is {size}, expected {text} = {expected}")
-
-    def _solve(self, complain: _Complaint, axis: int, size: int, text: str) -> None:
-        """Solve an expression such as ``2*seq`` for a name that is not itself a dim."""
-        solved = solve(text, size)
-        if solved is None or solved[0] in self.bound:
-            return
-        name, value = solved
-        if value.denominator != 1 or value < 0:
-            raise complain(
-                f"dimension {axis} is {size}, but no integer {name} gives {text} = {size}"
-            )
-        if name in self.ranges and int(value) not in self.ranges[name]:
-            raise complain(
-                f"dimension {axis} is {size}, so that {name} is {int(value)}, "
-                f"expected {self.ranges[name]}"
-            )
-        self._bind(complain, axis, int(value), name)
-
-    def check_relation(self, relation: Relation) -> None:
-        """Check a condition, unless it has unknown names."""
-        if holds(relation.holds, self.bound) is not False:
-            return
-        names = [n for n in names_in(relation.holds) if n in self.origin]
-        last = self.origin[names[-1]]
-        sizes = ", ".join(self._described(name) for name in names)
-        source = f"asked for by {relation.source}" if relation.source else ""
-        raise last.complain(f"{sizes}; expected {relation.holds}", source)
-
-    def _described(self, name: str) -> str:
-        origin = self.origin[name]
-        where = f"dimension {origin.axis} of {origin.complain.info.name!r}"
-        return f"{name} is {self.bound[name]} ({where})"
 
 
 def _info(node: ort.NodeArg, pairs: frozenset[str]) -> TensorInfo:

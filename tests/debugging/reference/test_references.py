@@ -19,8 +19,8 @@ from coreai_onnx.debugging.reference.references import (
 from coreai_onnx.errors import ComparisonError, LoadError
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.opening import model_of
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import model_of
 from tests.debugging.small_reference import Small, converted
 from tests.support.small_models import linear_model, parse
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from coreai_onnx.errors import CoreaiError, InputError, SessionError
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.states.binding import Binding
 from tests.support.small_models import (
     add_model,
     cache_model,
@@ -29,8 +29,6 @@ from tests.support.small_models import (
     phase_model,
 )
 from tests.support.tolerances import assert_close
-
-running = import_module("coreai_onnx.runtime.sessions.session")  # a function has its name too
 
 IDS, MASK = np.array([[1, 2, 3]]), np.ones((1, 3), np.float32)
 
@@ -209,7 +207,7 @@ def test_wrong_inputs_are_told_before_onnxruntime_sees_them(
     args: tuple[Any, ...], named: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = session(add_model({"batch": {"min": 1, "max": 8}}), kernels=False)
-    monkeypatch.setattr(running, "execute", lambda *_: pytest.fail("onnxruntime was called"))
+    monkeypatch.setattr(Binding, "run", lambda *_: pytest.fail("onnxruntime was called"))
     with pytest.raises(InputError) as caught:
         s.run(*args, **named)
     assert str(caught.value).startswith(message)
@@ -293,7 +291,7 @@ def test_streams_share_the_loaded_model() -> None:
 
 def test_a_second_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     s, x = session(counter_model(), kernels=False), np.ones(1, np.float32)
-    run, errors = running.execute, list[Exception]()
+    run, errors = Binding.run, list[Exception]()
 
     def from_another_thread() -> None:
         for use in (lambda: s.run(x), s.reset, s.fork, s.close, lambda: s.state):
@@ -302,13 +300,13 @@ def test_a_second_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             except SessionError as error:
                 errors.append(error)
 
-    def meanwhile(*given: Any) -> Any:
+    def meanwhile(*arguments: Any) -> Any:
         thread = threading.Thread(target=from_another_thread)
         thread.start()
         thread.join()
-        return run(*given)
+        return run(*arguments)
 
-    monkeypatch.setattr(running, "execute", meanwhile)
+    monkeypatch.setattr(Binding, "run", meanwhile)
     assert_close(s.run(x)["y"], x)
     assert len(errors) == 5
     assert all("another thread uses it" in str(error) for error in errors)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from importlib import import_module
+import weakref
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from coreai_onnx.errors import SessionError
+from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.runtime.sessions.session import Session
-from coreai_onnx.runtime.states.undo import UndoLog
+from coreai_onnx.runtime.states.undo import Saved, UndoLog
 from tests.support.small_models import parse
-
-running = import_module("coreai_onnx.runtime.sessions.session")  # a function has its name too
 
 SHAPE = (2, 2, 512, 16)
 CACHE = "float[2, 2, 512, 16]"
@@ -127,7 +125,7 @@ def test_what_a_call_that_fails_overwrote_is_restored(form: str) -> None:
 
 def test_the_call_that_fails_did_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the test above tests nothing."""
-    monkeypatch.setattr(running, "undone_if_it_fails", _nothing)
+    monkeypatch.setattr(Saved, "restore", lambda _: None)
     update, index, (first, second) = FORMS["kv"]
     session = Session(model(update, index), kernels=False)
     session.run(rows(3), first, np.array(0), cache=np.zeros(SHAPE, np.float32))
@@ -135,10 +133,6 @@ def test_the_call_that_fails_did_write(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SessionError, match="pick"):
         session.run(rows(3), second, np.array(99))
     assert (session.state["cache"] != before).any()
-
-
-def _nothing(*_: object) -> Any:
-    return contextlib.nullcontext()
 
 
 def test_positions_that_another_state_counts() -> None:
@@ -222,3 +216,94 @@ def test_positions_that_onnxruntime_refuses() -> None:
     made = model("p = Neg(i)  " + KV.replace("i)", "p)"), "int64[1]")
     next(node for node in made.graph if node.op_type == "Neg").op_type = "NoSuchOperator"
     assert UndoLog(made).states == frozenset()
+
+
+TWO = """<ir_version: 11, opset_import: ["": 24, "ai.coreai": 1]>
+    agraph (float[2, 2, t, 16] x, int64[1] i, int64 pick, float[2, 2, c, 16] a,
+        float[2, 2, c, 16] b, float[1] steps)
+      => (float y, float[2, 2, c, 16] a_out, float[2, 2, c, 16] b_out, float[1] steps_out)
+    <int64[1] last = {-1}, float[1] one = {1.0}, float[2, 2, t, 16] twice>
+    { a_out = ai.coreai.kv_cache_update(a, x, i)  twice = Add(x, x)
+      b_out = ai.coreai.kv_cache_update(b, twice, i)  steps_out = Add(steps, one)
+      sum = Add(a_out, b_out)  flat = Reshape(sum, last)  [pick] y = Gather(flat, pick) }"""
+
+
+def two_caches() -> Any:
+    """Two caches of one type, of a capacity that the first call chooses, and a state that moves."""
+    states = [{"input": name, "output": f"{name}_out"} for name in ("a", "b", "steps")]
+    return parse(TWO + FUNCTIONS, {"coreai.states": states})
+
+
+def start(capacity: int) -> dict[str, Any]:
+    zeros = np.zeros((2, 2, capacity, 16), np.float32)
+    return {"a": zeros, "b": zeros.copy(), "steps": np.zeros(1, np.float32)}
+
+
+def test_states_of_one_type_are_saved_at_once() -> None:
+    session = Session(two_caches(), kernels=False)
+    session.run(rows(1), np.array([0]), np.array(0), **start(512))
+    for step in range(1, 4):
+        session.run(rows(1), np.array([step]), np.array(0))
+        before, (kept,) = session.state, session._calls.states.kept.values()
+        assert [one.states.shape for one in kept.overwritten] == [(2, *SHAPE)], "one block"
+        with pytest.raises(SessionError, match="pick"):
+            session.run(rows(2), np.array([step + 1]), np.array(10**6))
+        assert all((session.state[name] == before[name]).all() for name in before)
+    assert session.state["steps"].tolist() == [4]
+    assert (session.state["b"][:, :, :4] == 2 * rows(1)).all()
+
+
+def test_the_undo_of_a_fork_and_of_a_state_that_was_given_alone() -> None:
+    session = Session(two_caches(), kernels=False)
+    session.run(rows(1), np.array([0]), np.array(0), **start(512))
+    fork = session.fork()
+    session.run(rows(1), np.array([1]), np.array(0), b=start(512)["b"])
+    for one in (session, fork):
+        for _ in range(2):  # the states have moved before the first of them
+            one.run(rows(1), np.array([3]), np.array(0))
+            before = one.state
+            with pytest.raises(SessionError, match="pick"):
+                one.run(rows(2), np.array([2]), np.array(10**6))
+            assert all((one.state[name] == before[name]).all() for name in before)
+
+
+def test_another_capacity_after_calls_in_place() -> None:
+    session = Session(two_caches(), kernels=False)
+    for capacity in (512, 700, 512):
+        session.run(rows(1), np.array([0]), np.array(0), **start(capacity))
+        for step in (1, 2, 3):
+            session.run(rows(1), np.array([step]), np.array(0))
+        assert session.state["a"].shape[2] == capacity
+        assert (session.state["a"][:, :, :4] == rows(1)).all()
+        with pytest.raises(InputError, match="expected c = 600"):
+            session.run(rows(1), np.array([4]), np.array(0), b=start(600)["b"])
+
+
+def test_closing_and_resetting_release_what_calls_keep() -> None:
+    for end in (Session.reset, Session.close):
+        session = Session(two_caches(), kernels=False)
+        session.run(rows(1), np.array([0]), np.array(0), **start(512))
+        for _ in range(2):
+            session.run(rows(1), np.array([1]), np.array(0))
+        value = weakref.ref(session._stream.states["a"].value)
+        assert value() is not None
+        end(session)
+        assert value() is None
+
+
+def test_positions_from_the_default_of_an_input() -> None:
+    """Its dim has the size of another input, but the call omits it."""
+    text = TWO.replace("steps)", "steps, float[t] extra)", 1).replace(", i)  ", ", n)  ")
+    text = text.replace("{ a_out", "{ n = Shape(extra)  a_out")
+    model = parse(text + FUNCTIONS)
+    model.metadata_props.update(two_caches().metadata_props)
+    extra = model.graph.inputs[-1]
+    extra.const_value = ir.tensor(np.ones(5, np.float32), name="extra")
+    model.graph.register_initializer(extra)
+    session = Session(model, kernels=False)
+    session.run(rows(1), np.array([0]), np.array(0), **start(512))
+    session.run(rows(1), np.array([1]), np.array(0))
+    before = session.state
+    with pytest.raises(SessionError, match="pick"):
+        session.run(2 * rows(1), np.array([2]), np.array(10**6))
+    assert all((session.state[name] == before[name]).all() for name in before)
