@@ -27,7 +27,7 @@ from coreai_onnx.lower.aten.shape.indices import resolved
 from coreai_onnx.lower.aten.signal import fourier  # noqa: F401  # their lowerings are reused
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
-from coreai_onnx.lower.walk.registry import builtin_lowering, lowers
+from coreai_onnx.lower.walk.registry import Lowering, lowers
 
 along_axes(
     {
@@ -90,18 +90,13 @@ def transpose_(op: OpBuilder, self: Value, dim0: int, dim1: int) -> Value:
     return op.transpose(self, order)
 
 
+@lowers("aten.reshape.default", complex=True, renamed={"size": "shape"})
 @lowers(
     "aten.view.default", "aten._unsafe_view.default", "aten._reshape_copy.default", complex=True
 )
 def view(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self with other sizes; -1 is what is left."""
     return op.reshape(as_pairs(op, self), [*resolved(dims_of(self), size), 2])
-
-
-@lowers("aten.reshape.default", complex=True)
-def reshape(op: OpBuilder, self: Value, shape: Sequence[Dim]) -> Value:
-    """self with other sizes; -1 is what is left."""
-    return view(op, self, shape)
 
 
 @lowers("aten.expand.default", complex=True)
@@ -128,24 +123,13 @@ def permute(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
     return op.transpose(self, [*(d % len(dims) for d in dims), len(dims)])
 
 
-@lowers("aten.cat.default", complex=True)
-def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The concatenation of tensors, some of them real, along an axis."""
-    return _combined(op, "aten.cat.default", tensors, dim)
-
-
-@lowers("aten.stack.default", complex=True)
-def stack(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The concatenation of tensors, some of them real, along a new axis."""
-    return _combined(op, "aten.stack.default", tensors, dim)
-
-
-def _combined(op: OpBuilder, name: str, tensors: Sequence[Value], dim: int) -> Value:
-    lowering = builtin_lowering(name)
+@lowers("aten.cat.default", complex=True, combine=combining.cat)
+@lowers("aten.stack.default", complex=True, combine=combining.stack)
+def combined(op: OpBuilder, tensors: Sequence[Value], dim: int = 0, *, combine: Lowering) -> Value:
+    """The concatenation of tensors, some of them real, along an axis or a new one."""
     dtypes = [real_part(dtype_of(t)) for t in tensors if dtype_of(t).is_complex]
     parts = [parts_of(op, t, dtypes[0]) for t in tensors]
-    assert lowering is not None  # combining registers both
-    return join(op, *(lowering(op, [p[i] for p in parts], dim) for i in (0, 1)))
+    return join(op, *(combine(op, [p[i] for p in parts], dim) for i in (0, 1)))
 
 
 @lowers("aten.mH.default", "aten.adjoint.default", "aten.matrix_H.default", complex=True)

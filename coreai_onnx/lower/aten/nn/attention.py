@@ -10,6 +10,7 @@ from coreai_onnx.lower.nodes.values import Value, rank_of
 from coreai_onnx.lower.walk.registry import lowers
 
 
+@lowers("aten._scaled_dot_product_flash_attention_for_cpu.default", enable_gqa=True)
 @lowers("aten.scaled_dot_product_attention.default", whole=True)
 def scaled_dot_product_attention(
     op: OpBuilder,
@@ -35,29 +36,3 @@ def scaled_dot_product_attention(
         "causal_alignment": "upper_left" if causal else "lower_right",
     }
     return call_attention(op, [*tensors, attn_mask], attributes, grouped=enable_gqa)
-
-
-@lowers("aten._scaled_dot_product_flash_attention_for_cpu.default")
-def flash_attention(
-    op: OpBuilder,
-    query: Value,
-    key: Value,
-    value: Value,
-    dropout_p: float = 0.0,
-    *,
-    is_causal: bool = False,
-    attn_mask: Value | None = None,
-    scale: float | None = None,
-) -> Any:
-    """Attention as torch's own decomposition writes it for the CPU."""
-    return scaled_dot_product_attention(
-        op,
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=True,
-    )

@@ -1,4 +1,4 @@
-"""Resizing of images and signals."""
+"""Resizing of images and signals: torch's upsampling ops, one per filter and number of axes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,59 @@ from coreai_onnx.lower.aten.nn.separable import (
 )
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, dtype_of, is_static, rank_of
+from coreai_onnx.lower.walk.registry import lowers
 
 _SCALABLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def upsample(
+    op: OpBuilder,
+    self: Value,
+    output_size: Sequence[Dim] | None,
+    scale_factors: Sequence[float] | None = None,
+    *,
+    mode: str,
+    align_corners: bool = False,
+    antialias: bool = False,
+    exact: bool = False,
+    scales: float | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Value:
+    """The image in other sizes, by sizes, factors, or both."""
+    axes = rank_of(self) - 2
+    # An op has the parameters of its own axes only, which are the last ones.
+    named = [scales] if axes == 1 else [scales_d, scales_h, scales_w][-axes:]
+    return resize(
+        op,
+        self,
+        output_size,
+        scale_factors or named,
+        mode,
+        align_corners=align_corners,
+        antialias=antialias,
+        exact=exact,
+    )
+
+
+for _name, _options in {
+    "upsample_nearest1d": {"mode": "nearest"},
+    "upsample_nearest2d": {"mode": "nearest"},
+    "upsample_nearest3d": {"mode": "nearest"},
+    "_upsample_nearest_exact1d": {"mode": "nearest", "exact": True},
+    "_upsample_nearest_exact2d": {"mode": "nearest", "exact": True},
+    "_upsample_nearest_exact3d": {"mode": "nearest", "exact": True},
+    "upsample_linear1d": {"mode": "linear"},
+    "upsample_bilinear2d": {"mode": "linear"},
+    "upsample_trilinear3d": {"mode": "linear"},
+    "upsample_bicubic2d": {"mode": "cubic"},
+    "_upsample_bilinear2d_aa": {"mode": "linear", "antialias": True},
+    "_upsample_bicubic2d_aa": {"mode": "cubic", "antialias": True},
+}.items():
+    # ``vec`` takes sizes or a list of factors, ``default`` sizes and one factor per axis.
+    lowers(f"aten.{_name}.default", **_options)(upsample)
+    lowers(f"aten.{_name}.vec", renamed={"self": "input"}, **_options)(upsample)
 
 
 def resize(

@@ -65,8 +65,11 @@ def bucketize(
 
 
 # ---------------------------------------------------------------------- sets
+@lowers("aten.isin.Scalar_Tensor", renamed={"elements": "element"})
 @lowers("aten.isin.Tensor_Tensor")
-def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool = False) -> Value:
+def isin(
+    op: OpBuilder, elements: Value | Number, test_elements: Value, *, invert: bool = False
+) -> Value:
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
@@ -86,15 +89,6 @@ def isin_scalar(
     left, right = promote(op, elements, test_element)
     equal = op.Equal(left, right)
     return op.Not(equal) if invert else equal
-
-
-@lowers("aten.isin.Scalar_Tensor")
-def isin_tensor(
-    op: OpBuilder, element: Number, test_elements: Value, *, invert: bool = False
-) -> Value:
-    """Whether a number is among the test elements."""
-    number, tests = promote(op, element, test_elements)
-    return isin(op, number, tests, invert=invert)
 
 
 # ---------------------------------------------------------------------- counts

@@ -143,12 +143,18 @@ def randperm(op: OpBuilder, n: Dim, *, dtype: torch.dtype | None = torch.int64) 
 
 # ---------------------------------------------------------------------- distributions
 @lowers("aten.normal.float_float")
+@lowers("prims.normal.default", renamed={"size": "shape"})
 def normal(
-    op: OpBuilder, mean: float, std: float, size: Sequence[Dim], *, dtype: torch.dtype | None = None
+    op: OpBuilder,
+    mean: Number,
+    std: Number,
+    size: Sequence[Dim],
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """Normal numbers of a mean and a deviation."""
     numbers = normal_numbers(op, size, dtype or torch.get_default_dtype())
-    return op.Add(op.Mul(numbers, std), mean)
+    return op.Add(op.Mul(numbers, float(std)), float(mean))
 
 
 @lowers("aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")
@@ -168,40 +174,28 @@ def normal_functional(op: OpBuilder, self: Value, mean: float = 0.0, std: float 
     return op.Add(op.Mul(normal_numbers(op, dims_of(self), dtype_of(self)), std), mean)
 
 
-@lowers("prims.normal.default")
-def prims_normal(
-    op: OpBuilder, shape: Sequence[Dim], *, mean: Number, std: Number, dtype: torch.dtype
-) -> Value:
-    """Normal numbers of a mean and a deviation."""
-    return op.Add(op.Mul(normal_numbers(op, shape, dtype), float(std)), float(mean))
-
-
 @lowers("aten.uniform.default")
-def uniform(op: OpBuilder, self: Value, from_: float = 0.0, to: float = 1.0) -> Value:
-    """Uniform numbers in [from, to) with the sizes of self."""
-    numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
+@lowers("prims.uniform.default", renamed={"from_": "low", "to": "high"})
+def uniform(
+    op: OpBuilder,
+    self: Value | None = None,
+    from_: Number = 0.0,
+    to: Number = 1.0,
+    *,
+    shape: Sequence[Dim] = (),
+    dtype: torch.dtype = torch.float32,
+) -> Value:
+    """Uniform numbers in [from, to), with the sizes and dtype of self if given."""
+    if self is not None:
+        shape, dtype = dims_of(self), dtype_of(self)
+    numbers = uniform_numbers(op, shape, dtype)
     return op.Add(op.Mul(numbers, float(to) - float(from_)), float(from_))
 
 
-@lowers("prims.uniform.default")
-def prims_uniform(
-    op: OpBuilder, shape: Sequence[Dim], *, low: Number, high: Number, dtype: torch.dtype
-) -> Value:
-    """Uniform numbers in [low, high)."""
-    numbers = uniform_numbers(op, shape, dtype)
-    return op.Add(op.Mul(numbers, float(high) - float(low)), float(low))
-
-
-@lowers("aten.bernoulli.default")
-def bernoulli(op: OpBuilder, self: Value) -> Value:
-    """1 with the probability given by self, else 0."""
-    numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
-    return op.cast(op.Less(numbers, self), dtype_of(self))
-
-
-@lowers("aten.bernoulli.Tensor")
-def bernoulli_tensor(op: OpBuilder, self: Value, p: Value) -> Value:
-    """1 with the probability given by p, else 0."""
+@lowers("aten.bernoulli.default", "aten.bernoulli.Tensor")
+def bernoulli(op: OpBuilder, self: Value, p: Value | None = None) -> Value:
+    """1 with the probability given by p or self, else 0."""
+    p = self if p is None else p
     numbers = uniform_numbers(op, dims_of(self), dtype_of(p))
     return op.cast(op.Less(numbers, p), dtype_of(self))
 

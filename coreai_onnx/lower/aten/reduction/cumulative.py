@@ -81,27 +81,17 @@ def _logaddexp(op: OpBuilder, a: Value, b: Value) -> Value:
     return op.Add(op.Max(a, b), op.Log(op.Add(op.Exp(gap), 1.0)))
 
 
-@lowers("aten.cummax.default")
-def cummax(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Greatest element up to each element, and its last index."""
-    return _running_extreme(op, self, dim, "GreaterOrEqual")
-
-
-@lowers("aten.cummin.default")
-def cummin(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Least element up to each element, and its last index."""
-    return _running_extreme(op, self, dim, "LessOrEqual")
-
-
-def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Value, Value]:
-    """Return the running extreme and its index; NaN takes precedence over every other value."""
-    dims = dims_of(x)
+@lowers("aten.cummax.default", beats="GreaterOrEqual")
+@lowers("aten.cummin.default", beats="LessOrEqual")
+def running_extreme(op: OpBuilder, self: Value, dim: int, *, beats: str) -> tuple[Value, Value]:
+    """The extreme up to each element, and its last index; NaN beats every other value."""
+    dims = dims_of(self)
     if not dims or 0 in dims:
-        return x, filled(op, dims, 0, torch.int64)
+        return self, filled(op, dims, 0, torch.int64)
     axis = wrap(dim, len(dims))
     rest = _slice_dims(dims, axis)
     # Booleans have no order in ONNX.
-    wide = op.cast(x, torch.uint8) if is_bool(x) else x
+    wide = op.cast(self, torch.uint8) if is_bool(self) else self
 
     def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
         (best, where), (new, index) = state, given

@@ -6,6 +6,7 @@ torch sums integers and booleans in int64; an axis list that is empty or absent 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -51,6 +52,10 @@ def reduced_count(x: Value, axes: Axes) -> Dim:
 
 
 # ---------------------------------------------------------------------- sums and products
+_PRIM = {"self": "inp", "dim": "dims", "dtype": "output_dtype"}
+
+
+@lowers("prims.sum.default", renamed=_PRIM)
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(
     op: OpBuilder,
@@ -62,19 +67,11 @@ def sum_(
 ) -> Value:
     """Sum over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
-        return _any(op, self, dim, keepdim=keepdim)
+        return _truth(op, self, dim, keepdim=keepdim, **_ANY)
     x = _addends(op, self, dtype)
     if dtype_of(x) == dtype_of(self) == torch.int64 and 0 not in dims_of(x):
         return exact_sum(op, x, dim, keepdim=keepdim)
     return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
-
-
-@lowers("prims.sum.default")
-def prims_sum(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
-    """Sum over axes."""
-    return sum_(op, inp, dims, dtype=output_dtype)
 
 
 def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
@@ -84,6 +81,7 @@ def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
     return x if is_float(x) else op.cast(x, torch.int64)
 
 
+@lowers("prims.prod.default", renamed=_PRIM)
 @lowers("aten.prod.default", "aten.prod.dim_int")
 def prod(
     op: OpBuilder,
@@ -95,20 +93,12 @@ def prod(
 ) -> Value:
     """Product over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
-        return _all(op, self, dim, keepdim=keepdim)
+        return _truth(op, self, dim, keepdim=keepdim, **_ALL)
     factors = _addends(op, self, dtype)
     # A product of booleans is 0 or 1, which ReduceProd computes exactly.
     if is_integer(factors) and not is_bool(self) and rank_of(self) and 0 not in dims_of(self):
         return exact_product(op, factors, dim, keepdim=keepdim)
     return reduced(op, "ReduceProd", factors, dim, keepdim=keepdim)
-
-
-@lowers("prims.prod.default")
-def prims_prod(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
-    """Product over axes."""
-    return prod(op, inp, dims, dtype=output_dtype)
 
 
 # ---------------------------------------------------------------------- means
@@ -150,35 +140,31 @@ def _without_nan(op: OpBuilder, x: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- truth
-@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default")
-def any_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Whether any element over axes is not zero; over no axes, whether each is."""
+_ANY: dict[str, Any] = {"extreme": "ReduceMax", "count": "ReduceSum"}
+_ALL: dict[str, Any] = {"extreme": "ReduceMin", "count": "ReduceProd"}
+
+
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default", **_ANY)
+@lowers("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default", **_ALL)
+def truth(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    keepdim: bool = False,
+    extreme: str,
+    count: str,
+) -> Value:
+    """Whether any or every element over axes is not zero; over no axes, whether each is."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)
-    return _any(op, self, dim, keepdim=keepdim)
-
-
-@lowers("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default")
-def all_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Whether no element over axes is zero; over no axes, whether each is not."""
-    if dim is not None and not isinstance(dim, int) and len(dim) == 0:
-        return op.cast(self, torch.bool)
-    return _all(op, self, dim, keepdim=keepdim)
-
-
-def _any(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    return _truth(op, x, axes, ("ReduceMax", "ReduceSum"), keepdim=keepdim)
-
-
-def _all(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    return _truth(op, x, axes, ("ReduceMin", "ReduceProd"), keepdim=keepdim)
+    return _truth(op, self, dim, keepdim=keepdim, extreme=extreme, count=count)
 
 
 def _truth(
-    op: OpBuilder, x: Value, axes: Axes, op_types: tuple[str, str], *, keepdim: bool
+    op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool, extreme: str, count: str
 ) -> Value:
     """Reduce truth values: as booleans, or as counts for empty tensors, for which that fails."""
-    extreme, count = op_types
     true = op.cast(x, torch.bool)
     if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
         return reduced(op, extreme, true, axes, keepdim=keepdim)

@@ -104,6 +104,7 @@ def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) ->
     ]
 
 
+@lowers("aten.split.sizes", renamed={"split_sizes": "split_size"})
 @lowers(
     "aten.split_with_sizes.default",
     "aten.split_with_sizes_copy.default",
@@ -114,12 +115,6 @@ def split_with_sizes(
 ) -> list[Value]:
     """Ranges of the given lengths."""
     return _parts(op, self, wrap(dim, rank_of(self)), split_sizes)
-
-
-@lowers("aten.split.sizes")
-def split_sizes(op: OpBuilder, self: Value, split_size: Sequence[Dim], dim: int = 0) -> list[Value]:
-    """Ranges of the given lengths."""
-    return split_with_sizes(op, self, split_size, dim)
 
 
 def _parts(op: OpBuilder, x: Value, axis: int, lengths: Sequence[Dim]) -> list[Value]:

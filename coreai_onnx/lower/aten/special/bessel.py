@@ -9,6 +9,7 @@ series of M. Abramowitz and I. Stegun, Handbook of Mathematical Functions ("A&S"
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,14 @@ def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
     return op.Mul(weighted_sum(op, terms, weights), width)
 
 
-def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+@lowers("aten.i0.default", "aten.special_i0.default", "prims.bessel_i0.default", order=0)
+@lowers("aten.special_modified_bessel_i0.default", order=0)
+@lowers("aten.special_i0e.default", "prims.bessel_i0e.default", order=0, scaled=True)
+@lowers("aten.special_i1.default", "prims.bessel_i1.default", order=1)
+@lowers("aten.special_modified_bessel_i1.default", order=1)
+@lowers("aten.special_i1e.default", "prims.bessel_i1e.default", order=1, scaled=True)
+def modified_first_kind(op: OpBuilder, self: Value, *, order: int, scaled: bool = False) -> Value:
+    """I(x), or exp(-abs(x)) I(x)."""
     (x,) = in_double(op, self)
     size = op.Abs(x)
     value = scaled_i(op, size, order)
@@ -58,37 +66,6 @@ def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     if order:
         value = op.Mul(value, op.Sign(x))
     return op.Where(op.IsNaN(x), x, value)
-
-
-@lowers(
-    "aten.i0.default",
-    "aten.special_i0.default",
-    "aten.special_modified_bessel_i0.default",
-    "prims.bessel_i0.default",
-)
-def i0(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the first kind, order 0."""
-    return _modified(op, self, 0, scaled=False)
-
-
-@lowers("aten.special_i0e.default", "prims.bessel_i0e.default")
-def i0e(op: OpBuilder, self: Value) -> Value:
-    """exp(-abs(x)) * i0(x)."""
-    return _modified(op, self, 0, scaled=True)
-
-
-@lowers(
-    "aten.special_i1.default", "aten.special_modified_bessel_i1.default", "prims.bessel_i1.default"
-)
-def i1(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the first kind, order 1."""
-    return _modified(op, self, 1, scaled=False)
-
-
-@lowers("aten.special_i1e.default", "prims.bessel_i1e.default")
-def i1e(op: OpBuilder, self: Value) -> Value:
-    """exp(-abs(x)) * i1(x)."""
-    return _modified(op, self, 1, scaled=True)
 
 
 # ---------------------------------------------------------------- K
@@ -129,7 +106,15 @@ def _small_k(op: OpBuilder, x: Value, order: int) -> Value:
     return op.Add(op.Reciprocal(x), inner)
 
 
-def _second(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+_SCALED: dict[str, Any] = {"renamed": {"self": "x"}, "scaled": True}
+
+
+@lowers("aten.special_modified_bessel_k0.default", order=0)
+@lowers("aten.special_modified_bessel_k1.default", order=1)
+@lowers("aten.special_scaled_modified_bessel_k0.default", order=0, **_SCALED)
+@lowers("aten.special_scaled_modified_bessel_k1.default", order=1, **_SCALED)
+def modified_second_kind(op: OpBuilder, self: Value, *, order: int, scaled: bool = False) -> Value:
+    """K(x), or exp(x) K(x)."""
     (x,) = in_double(op, self)
     near, far = _small_k(op, op.Min(x, 1.0), order), scaled_k(op, x, order)
     if scaled:
@@ -139,30 +124,6 @@ def _second(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     value = op.Where(op.LessOrEqual(x, 1.0), near, far)
     value = op.Where(op.Equal(x, 0.0), math.inf, value)
     return op.Where(op.Or(op.Less(x, 0.0), op.IsNaN(x)), math.nan, value)
-
-
-@lowers("aten.special_modified_bessel_k0.default")
-def k0(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the second kind, order 0."""
-    return _second(op, self, 0, scaled=False)
-
-
-@lowers("aten.special_modified_bessel_k1.default")
-def k1(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the second kind, order 1."""
-    return _second(op, self, 1, scaled=False)
-
-
-@lowers("aten.special_scaled_modified_bessel_k0.default")
-def scaled_k0(op: OpBuilder, x: Value) -> Value:
-    """exp(x) * k0(x)."""
-    return _second(op, x, 0, scaled=True)
-
-
-@lowers("aten.special_scaled_modified_bessel_k1.default")
-def scaled_k1(op: OpBuilder, x: Value) -> Value:
-    """exp(x) * k1(x)."""
-    return _second(op, x, 1, scaled=True)
 
 
 # ---------------------------------------------------------------- J and Y
@@ -210,7 +171,10 @@ def _far_j_and_y(op: OpBuilder, x: Value, order: int) -> tuple[Value, Value]:
     return j, y
 
 
-def _first_kind(op: OpBuilder, self: Value, order: int) -> Value:
+@lowers("aten.special_bessel_j0.default", "prims.bessel_j0.default", order=0)
+@lowers("aten.special_bessel_j1.default", "prims.bessel_j1.default", order=1)
+def first_kind(op: OpBuilder, self: Value, *, order: int) -> Value:
+    """J(x)."""
     (x,) = in_double(op, self)
     size = op.Abs(x)
     near = _near_j(op, op.Min(size, _FAR), order)
@@ -218,33 +182,12 @@ def _first_kind(op: OpBuilder, self: Value, order: int) -> Value:
     return op.Mul(value, op.Sign(x)) if order else value
 
 
-def _second_kind(op: OpBuilder, self: Value, order: int) -> Value:
+@lowers("aten.special_bessel_y0.default", order=0)
+@lowers("aten.special_bessel_y1.default", order=1)
+def second_kind(op: OpBuilder, self: Value, *, order: int) -> Value:
+    """Y(x)."""
     (x,) = in_double(op, self)
     near = _near_y(op, op.Min(x, _FAR), order)
     value = op.Where(op.Less(x, _FAR), near, _far_j_and_y(op, x, order)[1])
     value = op.Where(op.Equal(x, 0.0), -math.inf, value)
     return op.Where(op.Less(x, 0.0), math.nan, value)
-
-
-@lowers("aten.special_bessel_j0.default", "prims.bessel_j0.default")
-def j0(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the first kind, order 0."""
-    return _first_kind(op, self, 0)
-
-
-@lowers("aten.special_bessel_j1.default", "prims.bessel_j1.default")
-def j1(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the first kind, order 1."""
-    return _first_kind(op, self, 1)
-
-
-@lowers("aten.special_bessel_y0.default")
-def y0(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the second kind, order 0."""
-    return _second_kind(op, self, 0)
-
-
-@lowers("aten.special_bessel_y1.default")
-def y1(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the second kind, order 1."""
-    return _second_kind(op, self, 1)
