@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise import unary_math  # noqa: F401  # reused
-from coreai_onnx.lower.aten.pointwise.complex_parts import (
+from coreai_onnx.lower.aten.complex.parts import (
     Parts,
     as_pairs,
     broadcast_with,
@@ -17,6 +16,7 @@ from coreai_onnx.lower.aten.pointwise.complex_parts import (
     promoted_parts,
     split,
 )
+from coreai_onnx.lower.aten.pointwise import unary_math  # noqa: F401  # reused
 from coreai_onnx.lower.aten.pointwise.trigonometry import atan2
 from coreai_onnx.lower.aten.reduction import cumulative  # noqa: F401  # reused
 from coreai_onnx.lower.aten.reduction import sums as reduction  # noqa: F401  # reused

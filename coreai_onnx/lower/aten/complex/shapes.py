@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coreai_onnx.lower.aten.indexing import partial_writes  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.indexing import selection as indexing  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.pointwise import conversion, masking  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.pointwise.complex_parts import (
+from coreai_onnx.lower.aten.complex.parts import (
     along_axes,
     as_pairs,
     by_parts,
     join,
     parts_of,
 )
+from coreai_onnx.lower.aten.indexing import partial_writes  # noqa: F401  # their lowerings are reused
+from coreai_onnx.lower.aten.indexing import selection as indexing  # noqa: F401  # their lowerings are reused
+from coreai_onnx.lower.aten.pointwise import conversion, masking  # noqa: F401  # their lowerings are reused
 from coreai_onnx.lower.aten.shape import (  # noqa: F401  # their lowerings are reused
     combining,
     creation,
@@ -23,9 +23,8 @@ from coreai_onnx.lower.aten.shape import (  # noqa: F401  # their lowerings are 
     strided,
     views,
 )
-from coreai_onnx.lower.aten.shape.indices import resolved
-from coreai_onnx.lower.aten.signal import fourier  # noqa: F401  # their lowerings are reused
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import resolved
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
 from coreai_onnx.lower.walk.registry import Lowering, lowers
 

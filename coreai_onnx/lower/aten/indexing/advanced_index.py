@@ -9,6 +9,7 @@ import torch
 
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import Dim, Dims, Value, dims_of, dtype_of, maybe_dims, rank_of
 
 
@@ -147,13 +148,6 @@ def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: boo
     # Sorting positions by their target inverts a permutation.
     back = op.transpose(written, sorted(range(len(perm)), key=perm.__getitem__))
     return op.squeeze(back, index.added)
-
-
-def reduction_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which onnxruntime's scatter ops can reduce values of a dtype."""
-    if dtype in (torch.float16, torch.bfloat16):
-        return torch.float32
-    return torch.int32 if dtype == torch.bool else dtype
 
 
 def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
 from coreai_onnx.lower.aten.indexing.selection import index_put
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,

@@ -15,8 +15,8 @@ from coreai_onnx.lower.aten.linalg.matrix_steps import (
     transposed,
     wide,
 )
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
 from coreai_onnx.lower.nodes.values import Value, dims_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, set_dims
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.composites.checks import compute_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
-    compute_dtype,
     dims_of,
     dtype_of,
     numel,

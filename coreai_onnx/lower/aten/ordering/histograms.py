@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.lower.aten.ordering.searching import insertion_index
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import filled, flat
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,

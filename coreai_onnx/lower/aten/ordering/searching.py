@@ -5,11 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.tensors import filled, flat, reduced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.indices import flat, floor_div
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, floor_div, reduced
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, is_float, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import Lowering, lowers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.shape.indices import flat, positions
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, positions
 from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,

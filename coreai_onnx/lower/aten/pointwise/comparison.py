@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import (
-    filled,
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import (
+    filled_like,
     in_double,
     is_negative,
     truncated,
     with_sign_of,
 )
-from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import promote, promote_to_float
 from coreai_onnx.lower.nodes.values import Number, Value, dtype_of, is_bool, is_float
 from coreai_onnx.lower.walk.registry import lowers
@@ -29,18 +29,14 @@ _COMPARISONS = {
 }
 
 
-def _comparison(op_type: str) -> Callable[..., Value]:
-    def compare(op: OpBuilder, self: Value, other: Value | Number) -> Value:
-        """self <op> other, in torch's common dtype."""
-        return op.node(op_type, *promote(op, self, other))
-
-    return compare
+def compare(op: OpBuilder, self: Value, other: Value | Number, *, op_type: str) -> Value:
+    """self <op> other, in torch's common dtype."""
+    return op.node(op_type, *promote(op, self, other))
 
 
 for _name, _op_type in _COMPARISONS.items():
-    lowers(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", f"prims.{_name}.default")(
-        _comparison(_op_type)
-    )
+    _overloads = (f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", f"prims.{_name}.default")
+    lowers(*_overloads, op_type=_op_type)(compare)
 
 
 @lowers("aten.ne.Tensor", "aten.ne.Scalar", "prims.ne.default")
@@ -113,14 +109,14 @@ def _clamp_bool(op: OpBuilder, x: Value, bounds: list[Value], *, has_min: bool) 
 @lowers("aten.isneginf.default", test=lambda op, x: op.Equal(x, -math.inf))
 def is_special(op: OpBuilder, self: Value, *, test: Callable[[OpBuilder, Value], Value]) -> Value:
     """Whether an element is NaN or infinite; false for integers."""
-    return test(op, self) if is_float(self) else filled(op, self, False, torch.bool)
+    return test(op, self) if is_float(self) else filled_like(op, self, False, torch.bool)
 
 
 @lowers("aten.isfinite.default", "prims.isfinite.default")
 def isfinite(op: OpBuilder, self: Value) -> Value:
     """Whether an element is neither NaN nor infinite."""
     if not is_float(self):
-        return filled(op, self, True, torch.bool)
+        return filled_like(op, self, True, torch.bool)
     # False for NaN too, which is not less than anything.
     return op.Less(op.Abs(self), math.inf)
 
@@ -194,7 +190,7 @@ def heaviside(op: OpBuilder, self: Value, values: Value) -> Value:
 @lowers("aten.signbit.default", "prims.signbit.default")
 def signbit(op: OpBuilder, self: Value) -> Value:
     """Whether the sign is negative, that of -0.0 included."""
-    return filled(op, self, False, torch.bool) if is_bool(self) else is_negative(op, self)
+    return filled_like(op, self, False, torch.bool) if is_bool(self) else is_negative(op, self)
 
 
 @lowers("aten.copysign.Tensor", "aten.copysign.Scalar")

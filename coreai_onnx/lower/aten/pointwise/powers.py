@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import widen
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import widen
 from coreai_onnx.lower.nodes.promotion import promote, promote_to_float
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of, is_bool, is_float
 from coreai_onnx.lower.walk.registry import lowers

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.loops.scanning import scan
-from coreai_onnx.lower.aten.pointwise.numerics import widen
-from coreai_onnx.lower.aten.shape.combining import cat
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import positions
-from coreai_onnx.lower.aten.shape.splitting import sliced
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import scan
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import filled, positions
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -106,28 +103,3 @@ def running_extreme(op: OpBuilder, self: Value, dim: int, *, beats: str) -> tupl
     index = op.expand(op.reshape(positions(op, dims[axis]), shape), dims)
     values, indices = scan(op, [wide, index], axis, [first, filled(op, rest, 0, torch.int64)], step)
     return values, indices
-
-
-@lowers("aten.diff.default")
-def diff(
-    op: OpBuilder,
-    self: Value,
-    n: int = 1,
-    dim: int = -1,
-    prepend: Value | None = None,
-    append: Value | None = None,
-) -> Value:
-    """x[i + 1] - x[i], n times; for booleans, whether they differ."""
-    axis = wrap(dim, rank_of(self))
-    x = self
-    # As in torch, n = 0 ignores them.
-    if n > 0 and (prepend is not None or append is not None):
-        x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
-    for _ in range(n):
-        size = dims_of(x)[axis]
-        later, earlier = sliced(op, x, axis, 1, None), sliced(op, x, axis, 0, -1)
-        dims = list(dims_of(x))
-        dims[axis] = max(size - 1, 0) if isinstance(size, int) else size - 1
-        x = op.Xor(later, earlier) if is_bool(x) else op.Sub(later, earlier)
-        set_dims(x, dims)
-    return x

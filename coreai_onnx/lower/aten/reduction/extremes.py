@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import Axes, reduced
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import Axes, flat, reduced
 from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,

@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import widen
 from coreai_onnx.lower.aten.reduction.extremes import extreme
-from coreai_onnx.lower.aten.reduction.sums import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.values import Dim, Number, Value, dtype_of, rank_of, wrap_all
 from coreai_onnx.lower.walk.registry import lowers
 

@@ -5,14 +5,14 @@ torch sums integers and booleans in int64; an axis list that is empty or absent 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import widen
-from coreai_onnx.lower.aten.reduction.exact_sums import exact_product, exact_sum
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import final_state
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -28,28 +28,6 @@ from coreai_onnx.lower.nodes.values import (
     wrap_all,
 )
 from coreai_onnx.lower.walk.registry import lowers
-
-Axes = Sequence[int] | int | None
-
-
-def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    """Return an ONNX reduction over axes; a 0-d tensor is returned unchanged."""
-    rank = rank_of(x)
-    if rank == 0:
-        return x
-    over = wrap_all(axes, rank)
-    kept = [1 if i in over else d for i, d in enumerate(dims_of(x)) if keepdim or i not in over]
-    if 0 in kept and is_static(kept):  # onnxruntime returns wrong sizes
-        return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
-    operands = (x,) if len(over) == rank else (x, over)
-    return op.node(op_type, *operands, keepdims=int(keepdim))
-
-
-def reduced_count(x: Value, axes: Axes) -> Dim:
-    """Return the number of elements that are reduced to each result."""
-    dims = dims_of(x)
-    return numel([dims[a] for a in wrap_all(axes, len(dims))])
-
 
 # ---------------------------------------------------------------------- sums and products
 _PRIM = {"self": "inp", "dim": "dims", "dtype": "output_dtype"}
@@ -178,3 +156,43 @@ def count_nonzero(op: OpBuilder, self: Value, dim: Axes = None) -> Value:
     """The number of nonzero elements over axes."""
     ones = op.cast(op.cast(self, torch.bool), torch.int64)
     return reduced(op, "ReduceSum", set_dims(ones, dims_of(self)), dim, keepdim=False)
+
+
+# ---------------------------------------------------------------------- exact int64 results
+# onnxruntime's ReduceSum and ReduceProd go through float64 and saturate, so that sums beyond 2**53
+# (for example hashes of tokens) are wrong. Its MatMul and Mul compute in int64 itself.
+def exact_sum(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
+    """Return the sum over axes, computed as a product with a vector of ones."""
+    rank = len(dims_of(x))
+    if rank == 0:
+        return x
+    over = wrap_all(axes, rank)  # type: ignore[arg-type]  # axes as torch gives them
+    rows, count = _merged_last(op, x, over)
+    if isinstance(count, int):
+        ones = op.const([1] * count, torch.int64)
+    else:
+        ones = op.expand(op.const([1]), [count])
+    total = set_dims(op.MatMul(rows, ones), dims_of(rows)[:-1])
+    return op.unsqueeze(total, over) if keepdim else total
+
+
+def exact_product(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
+    """Return the product over axes, computed by one multiplication after another."""
+    dims = dims_of(x)
+    over = wrap_all(axes, len(dims))  # type: ignore[arg-type]  # axes as torch gives them
+    rows, _ = _merged_last(op, x, over)
+    rest = dims_of(rows)[:-1]
+    ones = op.expand(op.const(1), rest)
+    (product,) = final_state(
+        op, [rows], len(rest), [ones], lambda o, state, given: [o.Mul(state[0], given[0])]
+    )
+    return op.unsqueeze(product, over) if keepdim else product
+
+
+def _merged_last(op: OpBuilder, x: Value, over: list[int]) -> tuple[Value, Dim]:
+    """Return ``x`` with the axes to reduce as one last axis, and its size."""
+    dims = dims_of(x)
+    rest = [i for i in range(len(dims)) if i not in over]
+    count = numel([dims[i] for i in over])
+    turned = op.transpose(x, [*rest, *over])
+    return op.reshape(turned, [*(dims[i] for i in rest), count]), count

@@ -8,8 +8,8 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.torch_names import PythonMod
-from coreai_onnx.lower.aten.shape.indices import flat, reversed_along
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, reversed_along
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,

@@ -9,23 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import onnx_ir as ir
 import sympy
 import torch
 
-from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import filled
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,
     dims_of,
     dtype_of,
-    is_static,
-    numel,
-    real_part,
     scalar_dtype,
-    set_dims,
 )
 from coreai_onnx.lower.walk.registry import F, lowers
 
@@ -33,28 +28,6 @@ Scalar: TypeAlias = Number | sympy.Expr
 
 
 # ---------------------------------------------------------------------- one value
-def filled(op: OpBuilder, size: Sequence[Dim], value: Any, dtype: torch.dtype) -> Value:
-    """Return a tensor filled with one value: stored if small, otherwise computed in the graph."""
-    if dtype.is_complex:
-        return op.expand(_pair(op, value, dtype), [*size, 2])
-    if isinstance(value, sympy.Basic):
-        return op.expand(op.cast(op.dim(value), dtype), size)
-    if is_static(size) and int(numel(size)) <= LARGEST_CONSTANT:
-        return op.const(torch.full([int(d) for d in size], value, dtype=dtype))
-    if dtype == torch.bfloat16:  # ConstantOfShape has no kernel for it
-        return op.cast(filled(op, size, value, torch.float32), dtype)
-    one = ir.tensor(torch.full((1,), value, dtype=dtype))
-    return set_dims(op.ConstantOfShape(op.shape(size), value=one), tuple(size))
-
-
-def _pair(op: OpBuilder, value: Any, dtype: torch.dtype) -> Value:
-    """Return the real and imaginary part of a number."""
-    if isinstance(value, sympy.Basic):
-        real = op.cast(op.dim(value), real_part(dtype))
-        return set_dims(op.Mul(real, [1.0, 0.0]), (2,))
-    return op.const(torch.view_as_real(torch.tensor(complex(value), dtype=dtype)))
-
-
 def _creates(*names: str, **options: Any) -> Callable[[F], F]:
     """Register the lowering of ops that create tensors of real or of complex numbers."""
 

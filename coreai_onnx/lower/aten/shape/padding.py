@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.shape.indices import floor_div, positions
-from coreai_onnx.lower.aten.shape.splitting import sliced
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import floor_div, positions, sliced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,

@@ -1,4 +1,4 @@
-"""Ranges, identity matrices and triangular parts."""
+"""Ranges, identity matrices, triangular parts, and windows of signals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sympy
 import torch
 
 from coreai_onnx.lower.aten.shape.creation import Scalar
-from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT, positions
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import LARGEST_CONSTANT, positions
 from coreai_onnx.lower.nodes.values import Dim, Number, Value, scalar_dtype, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -119,3 +119,30 @@ def triangle_indices(
 ) -> Value:
     """Row and column indices of the lower or upper triangle."""
     return op.const(indices(row, col, offset, dtype=dtype or torch.int64))
+
+
+# ---------------------------------------------------------------------- windows of signals
+def window(
+    op: OpBuilder,
+    window_length: int,
+    *,
+    periodic: bool = True,
+    alpha: float | None = None,
+    beta: float | None = None,
+    dtype: torch.dtype | None = None,
+    function: Callable[..., torch.Tensor],
+) -> Value:
+    """The samples of a window function; an overload has some of its parameters."""
+    parameters = [x for x in (alpha, beta) if x is not None]
+    return op.const(function(window_length, periodic, *parameters, dtype=dtype))
+
+
+for _name, _overloads in {
+    "bartlett_window": (),
+    "blackman_window": (),
+    "hamming_window": ("periodic_alpha", "periodic_alpha_beta"),
+    "hann_window": (),
+    "kaiser_window": ("beta",),
+}.items():
+    _names = [f"aten.{_name}.{overload}" for overload in ("default", "periodic", *_overloads)]
+    lowers(*_names, function=getattr(torch, _name))(window)

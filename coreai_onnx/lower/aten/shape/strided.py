@@ -9,14 +9,14 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.export.compat.torch_names import Max, Min
-from coreai_onnx.lower.aten.shape.indices import (
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import (
     LARGEST_CONSTANT,
     flat,
     floor_div,
     move_last,
     positions,
 )
-from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coreai_onnx.lower.aten.shape.indices import flat, floor_div, resolved
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, floor_div, resolved
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, numel, rank_of, wrap
 from coreai_onnx.lower.walk.registry import lowers
 

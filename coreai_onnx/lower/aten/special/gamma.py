@@ -11,10 +11,10 @@ import math
 import numpy as np
 import torch
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import horner, in_double, weighted_sum
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import horner, in_double, weighted_sum
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 

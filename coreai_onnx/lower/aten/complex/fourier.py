@@ -8,10 +8,10 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.torch_names import FloorDiv
-from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
-from coreai_onnx.lower.aten.shape.indices import reversed_along
+from coreai_onnx.lower.aten.complex.parts import as_pairs, join, split
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import reversed_along
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,

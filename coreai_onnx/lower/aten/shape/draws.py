@@ -14,15 +14,14 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.creation import filled
+from coreai_onnx.composites.checks import compute_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.tensors import filled, reduced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,
-    compute_dtype,
     dims_of,
     dtype_of,
     is_static,
@@ -96,20 +95,26 @@ def _double(op: OpBuilder, x: Any) -> Value:
 
 
 # ---------------------------------------------------------------------- by size
-def _register_sized(name: str, source: Callable[..., Value]) -> None:
-    @lowers(f"aten.{name}.default", f"aten.{name}.generator")
-    def sized(op: OpBuilder, size: Sequence[Dim], *, dtype: torch.dtype | None = None) -> Value:
-        """Random numbers."""
-        return source(op, size, dtype or torch.get_default_dtype())
+@lowers("aten.rand.default", "aten.rand.generator", source=uniform_numbers)
+@lowers("aten.randn.default", "aten.randn.generator", source=normal_numbers)
+def drawn(
+    op: OpBuilder,
+    size: Sequence[Dim],
+    *,
+    dtype: torch.dtype | None = None,
+    source: Callable[..., Value],
+) -> Value:
+    """Random numbers."""
+    return source(op, size, dtype or torch.get_default_dtype())
 
-    @lowers(f"aten.{name}_like.default")
-    def like(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-        """Random numbers with the sizes of self."""
-        return source(op, dims_of(self), dtype or dtype_of(self))
 
-
-_register_sized("rand", uniform_numbers)
-_register_sized("randn", normal_numbers)
+@lowers("aten.rand_like.default", source=uniform_numbers)
+@lowers("aten.randn_like.default", source=normal_numbers)
+def drawn_like(
+    op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None, source: Callable[..., Value]
+) -> Value:
+    """Random numbers with the sizes of self."""
+    return source(op, dims_of(self), dtype or dtype_of(self))
 
 
 @lowers("aten.randint.default", "aten.randint.low")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.lower.aten.pointwise import numerics
+from coreai_onnx.lower.nodes import numerics
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.nodes.values import Value, dtype_of, set_dims
