@@ -42,6 +42,22 @@ def positions(op: OpBuilder, count: Dim) -> Value:
     return set_dims(result, (count,))
 
 
+def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
+    """Return offset + i * stride[0] + j * stride[1] + … for every [i, j, …] below ``size``."""
+    parts = (*size, *stride, offset)
+    if is_static(parts) and int(numel(size)) <= LARGEST_CONSTANT:
+        total = torch.full([int(d) for d in size], int(offset))
+        for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+            steps = torch.arange(int(n)) * int(s)
+            total += steps.reshape([-1] + [1] * (len(size) - 1 - axis))
+        return op.const(total)
+    index = op.dim(offset)
+    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+        along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
+        index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
+    return set_dims(index, tuple(size))
+
+
 def floor_div(a: Dim, b: Dim) -> Dim:
     """Return a // b of dims."""
     if isinstance(a, int) and isinstance(b, int):
@@ -65,13 +81,13 @@ def resolved(dims: Sequence[Dim], size: Sequence[object]) -> list[Dim]:
         dims: Dims of the tensor.
         size: Requested sizes; one may be -1.
     """
-    wanted = [as_dim(s) for s in size]
-    if -1 not in wanted:
-        return wanted
-    hole = wanted.index(-1)
-    rest = numel([d for i, d in enumerate(wanted) if i != hole])
-    wanted[hole] = floor_div(numel(dims), rest)
-    return wanted
+    sizes = [as_dim(s) for s in size]
+    if -1 not in sizes:
+        return sizes
+    hole = sizes.index(-1)
+    rest = numel([d for i, d in enumerate(sizes) if i != hole])
+    sizes[hole] = floor_div(numel(dims), rest)
+    return sizes
 
 
 def flat(op: OpBuilder, x: Value) -> Value:

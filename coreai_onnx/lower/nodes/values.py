@@ -150,8 +150,8 @@ def forbid_output(x: Value, reason: str, advice: str) -> None:
 
 def no_output(x: Value) -> NoOutput | None:
     """Return why a value must not be an output of the program; None if it may be one."""
-    found: NoOutput | None = x.meta.get("no_output")
-    return found
+    reason: NoOutput | None = x.meta.get("no_output")
+    return reason
 
 
 def is_bool(x: Value) -> bool:

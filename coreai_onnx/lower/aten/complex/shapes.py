@@ -103,8 +103,8 @@ def expand(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self repeated along axes of size 1; -1 keeps a size."""
     dims = dims_of(self)
     lead = len(size) - len(dims)
-    wanted = [dims[i - lead] if s == -1 else s for i, s in enumerate(size)]
-    return op.expand(op.unsqueeze(as_pairs(op, self), list(range(lead))), [*wanted, 2])
+    sizes = [dims[i - lead] if s == -1 else s for i, s in enumerate(size)]
+    return op.expand(op.unsqueeze(as_pairs(op, self), list(range(lead))), [*sizes, 2])
 
 
 @lowers("aten.copy.default", complex=True)

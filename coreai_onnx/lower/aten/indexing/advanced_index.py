@@ -64,7 +64,7 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
     Masks (bool, or uint8 as in torch) become the positions of their true elements.
     """
     axes: list[int] = []
-    found: list[Value] = []
+    indexed: list[Value] = []
     added: list[int] = []
     masks, axis = 0, 0
     for index in indices:
@@ -79,16 +79,16 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
                 added.append(axis)
             parts = positions(op, index)
         axes += range(axis, axis + len(parts))
-        found += parts
+        indexed += parts
         axis += len(parts)
-    if not found:
+    if not indexed:
         return None
     # The positions of one mask have equal lengths, unknown before run time: aligning them would
     # only add nodes.
     same_mask = (
-        masks == 1 and len(found) == len(axes) and all(i is None or is_mask(i) for i in indices)
+        masks == 1 and len(indexed) == len(axes) and all(i is None or is_mask(i) for i in indices)
     )
-    aligned, rank, dims = (found, 1, None) if same_mask else _aligned(op, found)
+    aligned, rank, dims = (indexed, 1, None) if same_mask else _aligned(op, indexed)
     return AdvancedIndex(source, tuple(added), tuple(axes), tuple(aligned), rank, dims)
 
 

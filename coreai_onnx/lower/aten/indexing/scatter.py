@@ -150,15 +150,15 @@ def segment_reduce(
     rows = op.expand(op.reshape(segment, [*dims[: axis + 1], *after]), dims)
     more = [*dims[:axis], as_dim(segments + 1), *dims[axis + 1 :]]  # elements after the last end
     target = op.expand(start, more)
-    found = op.ScatterElements(
+    reduced = op.ScatterElements(
         target, rows, op.cast(data, wide), axis=axis, reduction=_REDUCTIONS[name]
     )
-    found = set_dims(op.slice(found, axis, 0, segments), shape)
+    reduced = set_dims(op.slice(reduced, axis, 0, segments), shape)
     if reduce != "mean":
-        return op.cast(found, dtype)
+        return op.cast(reduced, dtype)
     per_segment = op.reshape(counts, [*dims[:axis], segments, *after])
     filled = op.Greater(per_segment, 0)
-    mean = op.Div(found, op.cast(op.Max(per_segment, 1), wide))
+    mean = op.Div(reduced, op.cast(op.Max(per_segment, 1), wide))
     # As in torch, the mean of an empty segment without an initial value is NaN.
     empty = start if initial is not None else op.const(torch.nan, wide)
     return op.cast(op.Where(filled, mean, empty), dtype)

@@ -155,23 +155,6 @@ def _wide(op: OpBuilder, *operands: Value) -> Sequence[Value]:
     return [op.cast(x, torch.float32) for x in operands]
 
 
-@lowers("aten.addmv.default")
-def addmv(
-    op: OpBuilder, self: Value, mat: Value, vec: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    """beta * self + alpha * (mat @ vec)."""
-    return _weighted(op, self, op.MatMul(mat, vec), beta, alpha)
-
-
-@lowers("aten.addr.default")
-def addr(
-    op: OpBuilder, self: Value, vec1: Value, vec2: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    """beta * self + alpha * outer(vec1, vec2); on booleans, or of and."""
-    addend, left, right = promote(op, self, vec1, vec2)
-    return _weighted(op, addend, outer(op, left, right), beta, alpha)
-
-
 # ---------------------------------------------------------------------- parts
 def _fits_gemm(a: Value, b: Value) -> bool:
     """Whether Gemm is exact for these operands: floating-point, with a nonempty inner dimension."""

@@ -123,6 +123,6 @@ def avg_pool(
     return op.squeeze(result, [0]) if batched is not x else result
 
 
-def per_axis(given: Sequence[int], axes: int) -> list[int]:
+def per_axis(numbers: Sequence[int], axes: int) -> list[int]:
     """Return one number per axis; a single number is repeated."""
-    return [int(g) for g in given] * (axes if len(given) == 1 else 1)
+    return [int(n) for n in numbers] * (axes if len(numbers) == 1 else 1)

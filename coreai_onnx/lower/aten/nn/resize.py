@@ -130,8 +130,8 @@ def resize(
     data = x if dtype_of(x) in _SCALABLE else op.cast(x, torch.float32)
     if any(factors):
         # Resize takes either sizes or scales; coordinates that follow from scales need the latter.
-        known = [f or 1.0 for f in factors]
-        result = op.Resize(data, None, [1.0, 1.0, *known], **options)
+        scaled = [f or 1.0 for f in factors]
+        result = op.Resize(data, None, [1.0, 1.0, *scaled], **options)
     else:
         result = op.Resize(data, None, None, _size_vector(op, x, sizes, scales), **options)
     return op.cast(result, dtype_of(x))
@@ -144,22 +144,22 @@ def _factors(
     """Return the scales that differ from the ratio of the sizes."""
     if scales is None or not any(scales):
         return [None] * axes
-    found: list[float | None] = []
+    factors: list[float | None] = []
     for i, scale in enumerate(scales):
         size = dims_of(x)[2 + i]
         target = output_size[i] if output_size is not None else None
         if scale and isinstance(size, int):
             target = int(size * scale) if target is None else target
-            found.append(None if target == size * scale else scale)
+            factors.append(None if target == size * scale else scale)
         else:
-            found.append(
+            factors.append(
                 None if scale and target == as_dim(size * int(scale)) == size * scale else scale
             )
-    if not any(found):
-        return found
+    if not any(factors):
+        return factors
     return [
         f or (s or _ratio(x, output_size, i))
-        for i, (f, s) in enumerate(zip(found, scales, strict=True))
+        for i, (f, s) in enumerate(zip(factors, scales, strict=True))
     ]
 
 
@@ -172,21 +172,21 @@ def _ratio(x: Value, output_size: Sequence[Dim] | None, i: int) -> float:
 
 def _sizes(x: Value, scales: Sequence[float | None] | None) -> list[Dim] | None:
     """Return the sizes that follow from the scales, if they are known at conversion."""
-    found: list[Dim] = []
+    sizes: list[Dim] = []
     for size, scale in zip(dims_of(x)[2:], scales or (), strict=True):
         assert scale is not None
         if isinstance(size, int):
-            found.append(int(size * scale))
+            sizes.append(int(size * scale))
         elif scale == int(scale):
-            found.append(as_dim(size * int(scale)))
+            sizes.append(as_dim(size * int(scale)))
         else:
             # A scale such as 1/3 has no exact float. Scales that are not fractions with such a
             # denominator are multiplied at run time.
             ratio = Fraction(scale).limit_denominator(1024)
             if float(ratio) != scale:
                 return None
-            found.append(as_dim(size * ratio.numerator // ratio.denominator))
-    return found
+            sizes.append(as_dim(size * ratio.numerator // ratio.denominator))
+    return sizes
 
 
 def _size_vector(

@@ -58,12 +58,6 @@ def sort(
     return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
 
 
-@lowers("aten.argsort.default", "aten.argsort.stable")
-def argsort(op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False) -> Value:
-    """Indices that sort the elements along an axis."""
-    return sort(op, self, dim, descending=descending)[1]
-
-
 # ---------------------------------------------------------------------- one rank
 @lowers("aten.kthvalue.default")
 def kthvalue(

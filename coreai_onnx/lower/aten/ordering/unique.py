@@ -40,9 +40,9 @@ def unique(
     return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
-def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
+def _asked(results: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
     """Replace outputs that were not requested, which have other sizes in torch."""
-    return found[0], found[1] if inverse else None, found[2] if counts else None
+    return results[0], results[1] if inverse else None, results[2] if counts else None
 
 
 def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:

@@ -79,13 +79,13 @@ def clamp(
     op: OpBuilder, self: Value, min: Value | Number | None = None, max: Value | Number | None = None
 ) -> Value:
     """self, at least min, then at most max; NaN if any of them is NaN."""
-    given = [x for x in (min, max) if x is not None]
-    x, *bounds = promote(op, self, *given)
+    limits = [x for x in (min, max) if x is not None]
+    x, *bounds = promote(op, self, *limits)
     if is_bool(x):
         return _clamp_bool(op, x, bounds, has_min=min is not None)
     low = bounds.pop(0) if min is not None else None
     high = bounds.pop(0) if max is not None else None
-    if low is not None and high is not None and all(_is_plain(b) for b in given):
+    if low is not None and high is not None and all(_is_plain(b) for b in limits):
         return op.Clip(x, low, high)  # with one bound, Clip would also clamp infinities
     x = x if low is None else op.Max(x, low)
     return x if high is None else op.Min(x, high)

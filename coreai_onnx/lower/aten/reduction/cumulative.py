@@ -90,8 +90,8 @@ def running_extreme(op: OpBuilder, self: Value, dim: int, *, beats: str) -> tupl
     # Booleans have no order in ONNX.
     wide = op.cast(self, torch.uint8) if is_bool(self) else self
 
-    def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
-        (best, where), (new, index) = state, given
+    def step(o: OpBuilder, state: list[Value], slices: list[Value]) -> list[Value]:
+        (best, where), (new, index) = state, slices
         better = o.node(beats, new, best)
         if is_float(new):
             better = o.Or(o.IsNaN(new), o.And(better, o.Not(o.IsNaN(best))))

@@ -184,7 +184,7 @@ def exact_product(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Va
     rest = dims_of(rows)[:-1]
     ones = op.expand(op.const(1), rest)
     (product,) = final_state(
-        op, [rows], len(rest), [ones], lambda o, state, given: [o.Mul(state[0], given[0])]
+        op, [rows], len(rest), [ones], lambda o, state, row: [o.Mul(state[0], row[0])]
     )
     return op.unsqueeze(product, over) if keepdim else product
 

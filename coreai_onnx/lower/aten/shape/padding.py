@@ -75,8 +75,8 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
 
 def _cuts(before: Dim, after: Dim) -> bool:
     """Whether the widths are known and one of them is negative."""
-    known = isinstance(before, int) and isinstance(after, int)
-    return known and (before < 0 or after < 0)
+    are_static = isinstance(before, int) and isinstance(after, int)
+    return are_static and (before < 0 or after < 0)
 
 
 def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:
