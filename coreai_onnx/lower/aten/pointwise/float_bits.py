@@ -1,4 +1,4 @@
-"""The parts of floating-point numbers: exponent, mantissa, and their bits as integers.
+"""The parts of floating-point numbers: exponent, mantissa, and their bits as integers; hashes.
 
 Opsets below 26 have no op that reinterprets bits, so they are computed from the number: a
 floating-point number is sign * m * 2 ** e with 0.5 <= m < 1 (C's ``frexp``), which IEEE 754 stores

@@ -70,8 +70,8 @@ def test_other_dtypes() -> None:
 
 
 assert torchao
-Q = torch.ops.torchao
-X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 300
+CODES = torch.ops.torchao
+BLOCKS = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 300
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -80,7 +80,7 @@ def test_blocks(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     scale = torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.25
 
     def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        steps = Q.quantize_affine_float8_non_decomposed(x, scale, dtype)
-        return Q.dequantize_affine_float8_non_decomposed(steps, scale)
+        steps = CODES.quantize_affine_float8_non_decomposed(x, scale, dtype)
+        return CODES.dequantize_affine_float8_non_decomposed(steps, scale)
 
-    check(function, X, scale)
+    check(function, BLOCKS, scale)

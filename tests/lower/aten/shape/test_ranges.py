@@ -88,7 +88,7 @@ def test_prims_iota() -> None:
     check(lambda x: x + iota(5, start=2, step=3, dtype=torch.int32, **options), X)
 
 
-X = torch.ones(9)
+SIGNAL = torch.ones(9)
 NAMES = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
 
 
@@ -98,7 +98,7 @@ def test_windows(name: str, decompose: bool) -> None:
     make = getattr(torch, name)
     check(
         lambda x: (x * make(9), x * make(9, False), make(4, dtype=torch.float64)),
-        X,
+        SIGNAL,
         decompose=decompose,
     )
 
@@ -110,5 +110,5 @@ def test_shapes_of_windows() -> None:
             x * torch.hamming_window(9, False, 0.6, 0.3),
             x * torch.kaiser_window(9, True, 7.0),
         ),
-        X,
+        SIGNAL,
     )
