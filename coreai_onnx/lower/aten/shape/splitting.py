@@ -1,12 +1,13 @@
-"""Parts of a tensor: one element of an axis, ranges, and lists of ranges."""
+"""Parts of a tensor: one element of an axis, ranges, lists of ranges, differences of ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coreai_onnx.lower.aten.shape.combining import cat
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.tensors import ceil_div, floor_div, sliced
-from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, is_bool, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 
@@ -143,3 +144,29 @@ def tensor_split_indices(
     starts: list[Dim | None] = [0, *indices]
     ends: list[Dim | None] = [*indices, None]
     return [sliced(op, self, axis, a, b) for a, b in zip(starts, ends, strict=True)]
+
+
+# ---------------------------------------------------------------------- differences
+@lowers("aten.diff.default")
+def diff(
+    op: OpBuilder,
+    self: Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
+    """x[i + 1] - x[i], n times; for booleans, whether they differ."""
+    axis = wrap(dim, rank_of(self))
+    x = self
+    # As in torch, n = 0 ignores them.
+    if n > 0 and (prepend is not None or append is not None):
+        x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
+    for _ in range(n):
+        size = dims_of(x)[axis]
+        later, earlier = sliced(op, x, axis, 1, None), sliced(op, x, axis, 0, -1)
+        dims = list(dims_of(x))
+        dims[axis] = max(size - 1, 0) if isinstance(size, int) else size - 1
+        x = op.Xor(later, earlier) if is_bool(x) else op.Sub(later, earlier)
+        set_dims(x, dims)
+    return x
