@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.huggingface import export_model
     from coreai_onnx.huggingface.generation import generate, perplexity
-    from coreai_onnx.lower.walk.decomposition_table import get_decomp_table
+    from coreai_onnx.lower.walk.decompose import get_decomp_table
     from coreai_onnx.program import OnnxProgram
     from coreai_onnx.python_models import (
         DynamicShapes,
@@ -99,7 +99,7 @@ _HOMES = {
     "from_python": "coreai_onnx.python_models",
     "from_text": "coreai_onnx.python_models",
     "generate": "coreai_onnx.huggingface.generation",
-    "get_decomp_table": "coreai_onnx.lower.walk.decomposition_table",
+    "get_decomp_table": "coreai_onnx.lower.walk.decompose",
     "memory_plan": "coreai_onnx.runtime.memory",
     "kernel": "coreai_onnx.delegation.user_kernels",
     "ops_library_path": "coreai_onnx.runtime",

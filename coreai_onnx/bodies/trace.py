@@ -83,8 +83,8 @@ def trace_reference(
         ]
         numbers = [torch.empty((), dtype=torch.float32) for _ in scalars]
 
-    def call(*given: torch.Tensor) -> Any:
-        rest = iter(given)
+    def call(*tensors: torch.Tensor) -> Any:
+        rest = iter(tensors)
         inputs = [None if e is None else next(rest) for e in examples]
         attributes = dict(structural) | {name: next(rest) for name in scalars}
         return composite.reference(*inputs, **attributes)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.checks import Attributes, Dims, axes_outside, compute_dtype
+from coreai_onnx.composites.checks import Attributes, Dims, axes_outside, compute_dtype, not_one_of
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 _INPUT = Input("input", aliases=("x", "hidden_states", "inputs"))
@@ -67,8 +67,7 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "none") ->
 
 def _check_approximation(dims: Dims, attributes: Attributes) -> str:
     del dims
-    approximate = attributes["approximate"]
-    return "" if approximate in ("none", "tanh") else f"approximate is {approximate!r}"
+    return not_one_of(attributes, "approximate", ("none", "tanh"))
 
 
 GEGLU = Composite(
@@ -111,8 +110,7 @@ def add_bias(input: torch.Tensor, bias: torch.Tensor, *, activation: str = "none
 
 def _check_add_bias(dims: Dims, attributes: Attributes) -> str:
     del dims
-    activation = attributes["activation"]
-    return "" if activation in _ACTIVATIONS else f"activation is {activation!r}"
+    return not_one_of(attributes, "activation", _ACTIVATIONS)
 
 
 ADD_BIAS = Composite(
@@ -126,6 +124,21 @@ ADD_BIAS = Composite(
     variant_axes=(("silu", "gelu", "gelu_tanh"),),
     check=_check_add_bias,
 )
+
+
+def _of_elements(
+    reference: Callable[[torch.Tensor], torch.Tensor], formula: str, op: str
+) -> Composite:
+    """Return the declaration of a function of one tensor that is a torch op."""
+    return Composite(
+        name=reference.__name__,
+        inputs=(_INPUT,),
+        outputs=("output",),
+        attributes=(),
+        reference=reference,
+        formula=formula,
+        aten=(op,),
+    )
 
 
 def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
@@ -167,15 +180,7 @@ def silu(input: torch.Tensor) -> torch.Tensor:
     return F.silu(input)
 
 
-SILU = Composite(
-    name="silu",
-    inputs=(_INPUT,),
-    outputs=("output",),
-    attributes=(),
-    reference=silu,
-    formula="input * sigmoid(input)",
-    aten=("aten.silu.default",),
-)
+SILU = _of_elements(silu, "input * sigmoid(input)", "aten.silu.default")
 
 
 def hard_sigmoid(input: torch.Tensor) -> torch.Tensor:
@@ -190,15 +195,7 @@ def hard_sigmoid(input: torch.Tensor) -> torch.Tensor:
     return F.hardsigmoid(input)
 
 
-HARD_SIGMOID = Composite(
-    name="hard_sigmoid",
-    inputs=(_INPUT,),
-    outputs=("output",),
-    attributes=(),
-    reference=hard_sigmoid,
-    formula="clamp(input + 3, 0, 6) / 6",
-    aten=("aten.hardsigmoid.default",),
-)
+HARD_SIGMOID = _of_elements(hard_sigmoid, "clamp(input + 3, 0, 6) / 6", "aten.hardsigmoid.default")
 
 
 def hard_swish(input: torch.Tensor) -> torch.Tensor:
@@ -213,14 +210,8 @@ def hard_swish(input: torch.Tensor) -> torch.Tensor:
     return F.hardswish(input)
 
 
-HARD_SWISH = Composite(
-    name="hard_swish",
-    inputs=(_INPUT,),
-    outputs=("output",),
-    attributes=(),
-    reference=hard_swish,
-    formula="input * clamp(input + 3, 0, 6) / 6",
-    aten=("aten.hardswish.default",),
+HARD_SWISH = _of_elements(
+    hard_swish, "input * clamp(input + 3, 0, 6) / 6", "aten.hardswish.default"
 )
 
 

@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
+from coreai_onnx.composites.checks import (
+    Attributes,
+    Dims,
+    Tensors,
+    compute_dtype,
+    not_multiple,
+    not_one_of,
+    wrong_rank,
+)
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 CausalAlignment = Literal["lower_right", "upper_left"]
@@ -114,21 +122,12 @@ def _masked_softmax(
 
 
 def _check_attention(dims: Dims, attributes: Attributes) -> str:
-    for name in ("query", "key", "value"):
-        if len(dims[name]) != 4:
-            return f"{name} must have rank 4, got {len(dims[name])}"
-    alignment = attributes["causal_alignment"]
-    if alignment not in ("lower_right", "upper_left"):
-        return f"causal_alignment is {alignment!r}, not lower_right or upper_left"
-    heads = dims["query"][1]
-    return next(
-        (
-            wrong
-            for name in ("key", "value")
-            if (wrong := not_multiple("query: the number of heads", heads, name, dims[name][1]))
-        ),
-        "",
-    )
+    wrong = wrong_rank(dims, query=4, key=4, value=4)
+    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
+    for name in ("key", "value"):
+        groups = None if wrong else dims[name][1]
+        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
+    return wrong
 
 
 def _canonical(dims: Dims, attributes: Attributes) -> dict[str, Any]:
@@ -233,9 +232,8 @@ def kv_cache_update(
 
 def _check_cache(dims: Dims, attributes: Attributes) -> str:
     del attributes
-    for name in ("cache", "update"):
-        if len(dims[name]) != 4:
-            return f"{name} must have rank 4, got {len(dims[name])}"
+    if wrong := wrong_rank(dims, cache=4, update=4):
+        return wrong
     places, length = dims["cache"][2], dims["update"][2]
     if places is not None and length is not None and length > places:
         return f"update has {length} tokens, cache {places} places"

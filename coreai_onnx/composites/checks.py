@@ -5,7 +5,7 @@ Sizes are known or None. Unknown sizes are not checked here, but by the kernel o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -18,9 +18,21 @@ Tensors = Mapping[str, torch.Tensor]
 """The inputs that are present, by name."""
 
 
-def compute_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which a reference computes: float64 for float64, float32 otherwise."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def compute_dtype(x: torch.Tensor | torch.dtype) -> torch.dtype:
+    """Return the dtype of intermediate results: float64 for float64, float32 otherwise."""
+    dtype = x.dtype if isinstance(x, torch.Tensor) else x
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def require(condition: bool | torch.SymBool, name: str, message: str) -> None:  # noqa: FBT001 - one condition
+    """Raise a ValueError about a module or op unless a condition holds."""
+    if not condition:
+        raise ValueError(f"{name}: {message}")
+
+
+def refuse(wrong: str, name: str) -> None:
+    """Raise a ValueError with a message about a module or op, unless it is empty."""
+    require(not wrong, name, wrong)
 
 
 def accepts(dims: Dims, attributes: Attributes) -> str:
@@ -55,6 +67,20 @@ def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> s
     if size is None or divisor is None or (divisor > 0 and size % divisor == 0):
         return ""
     return f"{what} must be a multiple of {of} ({divisor}), got {size}"
+
+
+def wrong_rank(dims: Dims, **ranks: int) -> str:
+    """Return a message if an input that is present has another rank."""
+    for name, rank in ranks.items():
+        if name in dims and len(dims[name]) != rank:
+            return f"{name} must have rank {rank}, got {len(dims[name])}"
+    return ""
+
+
+def not_one_of(attributes: Attributes, name: str, values: Collection[str]) -> str:
+    """Return a message if an attribute has another value."""
+    value = attributes[name]
+    return "" if value in values else f"{name} must be one of {', '.join(values)}, got {value!r}"
 
 
 def rank_below(dims: Dims, name: str, least: int) -> str:

@@ -15,6 +15,7 @@ import re
 import torch
 from torch import nn
 
+from coreai_onnx.composites.checks import refuse, require
 from coreai_onnx.composites.compressed_ops import (
     PAIRS,
     POWERS,
@@ -54,9 +55,9 @@ class PalettizeModule(nn.Module):
         """Pack the indices into as many bits as the table needs."""
         super().__init__()
         name = type(self).__name__
-        _require(lut.is_floating_point(), name, f"lut must be floating, got {lut.dtype}")
+        require(lut.is_floating_point(), name, f"lut must be floating, got {lut.dtype}")
         fault = palette_fault(indices, lut, vector_axis, "a vector_axis")
-        _refuse(fault or index_fault(indices, lut), name)
+        refuse(fault or index_fault(indices, lut), name)
         self.shape, self.axis, entries = list(indices.shape), vector_axis or 0, lut.shape[-2]
         self.bits = min(b for b in STREAM_BITS if entries <= 1 << b)
         self.axis %= indices.ndim
@@ -99,10 +100,10 @@ class ScaledPalettizeModule(PalettizeModule):
     ) -> None:
         """Store the scale in addition to the packed indices."""
         name = type(self).__name__
-        _require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
+        require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
         super().__init__(indices, lut.to(scale.dtype), vector_axis)
         whole = dense_shape(self.shape, lut.shape[-1], self.axis)
-        _refuse(check_blocks(scale.shape, whole, "scale"), name)
+        refuse(check_blocks(scale.shape, whole, "scale"), name)
         self.scale = scale
 
 
@@ -122,8 +123,8 @@ class SparseModule(nn.Module):
         """Pack the mask into bits."""
         super().__init__()
         name, values = type(self).__name__, nonzero_data
-        _require(values.is_floating_point(), name, f"values must be floating, got {values.dtype}")
-        _refuse(sparse_fault(values, mask) or mask_fault(values, mask), name)
+        require(values.is_floating_point(), name, f"values must be floating, got {values.dtype}")
+        refuse(sparse_fault(values, mask) or mask_fault(values, mask), name)
         self.shape = list(mask.shape)
         self.register_buffer("nonzero_data", nonzero_data)
         self.register_buffer("mask", streamed(mask, 1))
@@ -171,13 +172,13 @@ class WeightDequantizeModule(nn.Module):
         """Pack the data into as many bits as its dtype has."""
         super().__init__()
         name = type(self).__name__
-        _require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
+        require(scale.is_floating_point(), name, f"scale must be floating, got {scale.dtype}")
         exact = scale.dtype != POWERS or output_dtype is not None
-        _require(exact, name, f"a scale of {POWERS} needs an output_dtype")
+        require(exact, name, f"a scale of {POWERS} needs an output_dtype")
         exclusive = zero_point is None or minval is None
-        _require(exclusive, name, "zero_point and minval exclude each other")
+        require(exclusive, name, "zero_point and minval exclude each other")
         declared = minval is None or input_dtype is not None
-        _require(declared, name, "minval needs an input_dtype, whose least value it stands for")
+        require(declared, name, "minval needs an input_dtype, whose least value it stands for")
         self.register_buffer("scale", scale.to(output_dtype or scale.dtype))
         self.register_buffer("zero_point", zero_point)
         self.register_buffer("minval", None if minval is None else minval.to(self.scale.dtype))
@@ -189,7 +190,7 @@ class WeightDequantizeModule(nn.Module):
         values: PalettizeModule | None = None
         if dtype == PAIRS or quantized_data.is_floating_point():
             plain = zero_point is None and minval is None
-            _require(plain, name, f"{dtype} has neither zero_point nor minval")
+            require(plain, name, f"{dtype} has neither zero_point nor minval")
             values = _floats(quantized_data, self.scale, dtype, name)
         self.floats = values
         if values is None:
@@ -199,16 +200,16 @@ class WeightDequantizeModule(nn.Module):
         name, match = type(self).__name__, _INTEGER.fullmatch(str(dtype))
         bits = int(match[2]) if match else 0
         stored = data.dtype in (torch.int8, torch.uint8) and data.ndim >= 1
-        _require(stored, name, f"data must be int8 or uint8 with axes, got {data.dtype}")
-        _require(bits in STREAM_BITS, name, f"{dtype} is not an integer of {STREAM_BITS} bits")
+        require(stored, name, f"data must be int8 or uint8 with axes, got {data.dtype}")
+        require(bits in STREAM_BITS, name, f"{dtype} is not an integer of {STREAM_BITS} bits")
         self.minimum = 0 if match and match[1] else -(1 << (bits - 1))
         self.bits, self.shape = bits, list(data.shape)
-        _refuse(check_blocks(self.scale.shape, self.shape, "scale"), name)
+        refuse(check_blocks(self.scale.shape, self.shape, "scale"), name)
         for what, parameter in (("zero_point", self.zero_point), ("minval", self.minval)):
             fits = parameter is None or parameter.shape == self.scale.shape
-            _require(fits, name, f"{what} and scale differ in shape")
+            require(fits, name, f"{what} and scale differ in shape")
         zeros = self.zero_point is None or self.zero_point.dtype == data.dtype
-        _require(zeros, name, f"zero_point must be {data.dtype}, as the data")
+        require(zeros, name, f"zero_point must be {data.dtype}, as the data")
         try:
             # Codes count from the least integer, since a stream has no signs.
             self.register_buffer("codes", streamed(data.to(torch.int64) - self.minimum, bits))
@@ -235,16 +236,7 @@ def _floats(
 ) -> ScaledPalettizeModule:
     """Return narrow floats as indices into the table of all values of their dtype."""
     narrow = dtype == PAIRS or (data.dtype.itemsize == 1 and dtype == data.dtype)
-    _require(narrow, name, f"data of {data.dtype} as {dtype} is not float8 or float4")
+    require(narrow, name, f"data of {data.dtype} as {dtype} is not float8 or float4")
     codes, table = float_table(data, dtype)
     grid = [1] * codes.ndim
     return ScaledPalettizeModule(codes, table.to(scale.dtype).reshape(*grid, -1, 1), scale)
-
-
-def _require(condition: bool, name: str, message: str) -> None:  # noqa: FBT001 - one condition
-    if not condition:
-        raise ValueError(f"{name}: {message}")
-
-
-def _refuse(wrong: str, name: str) -> None:
-    _require(not wrong, name, wrong)

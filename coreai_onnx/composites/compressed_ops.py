@@ -18,6 +18,7 @@ import torch
 
 from coreai_onnx.composites import compressed_weights
 from coreai_onnx.composites.activation_modules import limits
+from coreai_onnx.composites.checks import refuse
 from coreai_onnx.composites.compressed_weights import check_blocks, tiled
 from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.model.weight_formats import E2M1
@@ -48,7 +49,7 @@ def lut_to_dense(indices: torch.Tensor, lut: torch.Tensor, axis: int | None = No
     Raises:
         ValueError: If dtypes or shapes do not match, or an index is out of range.
     """
-    _refuse("lut_to_dense", palette_fault(indices, lut, axis) or index_fault(indices, lut))
+    refuse(palette_fault(indices, lut, axis) or index_fault(indices, lut), "lut_to_dense")
     # Contiguous, as the fake implementation declares it.
     return compressed_weights.lut_to_dense(
         lut, indices.reshape(-1), shape=indices.shape, axis=axis or 0
@@ -60,7 +61,7 @@ def _lut_to_dense_fake(
     indices: torch.Tensor, lut: torch.Tensor, axis: int | None = None
 ) -> torch.Tensor:
     # Indices are not checked: fake tensors have no values.
-    _refuse("lut_to_dense", palette_fault(indices, lut, axis))
+    refuse(palette_fault(indices, lut, axis), "lut_to_dense")
     return lut.new_empty(compressed_weights.dense_shape(indices.shape, lut.shape[-1], axis or 0))
 
 
@@ -184,7 +185,7 @@ def _check_scaled(
     elif any(x is not None and x.shape != scale.shape for x in (zero_point, minval)):
         wrong = "zero_point or minval and scale differ in shape"
     shape = [*data.shape[:-1], 2 * data.shape[-1]] if pairs and data.ndim else list(data.shape)
-    _refuse("constexpr_blockwise_shift_scale", wrong or check_blocks(scale.shape, shape, "scale"))
+    refuse(wrong or check_blocks(scale.shape, shape, "scale"), "constexpr_blockwise_shift_scale")
     return shape
 
 
@@ -242,7 +243,7 @@ def sparse_to_dense(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         ValueError: If dtypes or ranks are wrong, the mask has other values than 0 and 1, or their
             number is not that of the values.
     """
-    _refuse("sparse_to_dense", sparse_fault(nonzero, mask) or mask_fault(nonzero, mask))
+    refuse(sparse_fault(nonzero, mask) or mask_fault(nonzero, mask), "sparse_to_dense")
     dense = nonzero.new_zeros(mask.shape)
     dense[mask.bool()] = nonzero
     return dense
@@ -250,7 +251,7 @@ def sparse_to_dense(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 @sparse_to_dense.register_fake
 def _sparse_to_dense_fake(nonzero: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    _refuse("sparse_to_dense", sparse_fault(nonzero, mask))
+    refuse(sparse_fault(nonzero, mask), "sparse_to_dense")
     return nonzero.new_empty(mask.shape)
 
 
@@ -269,8 +270,3 @@ def mask_fault(nonzero: torch.Tensor, mask: torch.Tensor) -> str:
         return "mask has values other than 0 and 1"
     ones = int(mask.sum())
     return "" if ones == len(nonzero) else f"{len(nonzero)} values for {ones} ones in the mask"
-
-
-def _refuse(op: str, wrong: str) -> None:
-    if wrong:
-        raise ValueError(f"{op}: {wrong}")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
+from coreai_onnx.composites.checks import (
+    Attributes,
+    Dims,
+    Tensors,
+    compute_dtype,
+    not_multiple,
+    wrong_rank,
+)
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 NORM_EPS = 1e-6
@@ -78,10 +85,9 @@ def _unit_length(x: torch.Tensor) -> torch.Tensor:
 
 def _check(dims: Dims, attributes: Attributes) -> str:
     del attributes
-    for name, shape in dims.items():
-        rank = 3 if name in ("g", "beta") else 4
-        if len(shape) != rank:
-            return f"{name} must have rank {rank}, got {len(shape)}"
+    wrong = wrong_rank(dims, query=4, key=4, value=4, g=3, beta=3, initial_state=4)
+    if wrong:
+        return wrong
     heads = dims["query"][1]
     return not_multiple("value: the number of heads", dims["value"][1], "the query's", heads)
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from coreai_onnx.composites import torch_ops
 from coreai_onnx.composites.attention import scaled_dot_product_attention
+from coreai_onnx.composites.checks import refuse, require
 from coreai_onnx.composites.declaration import Composite, computes
 from coreai_onnx.composites.gated_delta import GATED_DELTA_UPDATE, gated_delta_update
 from coreai_onnx.composites.norms import rms_norm
@@ -267,7 +268,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
     if indices is None:
         return
     whole = not indices.dtype.is_floating_point and indices.dtype != torch.bool
-    _require("gather_mm", whole, f"{name}_indices must be integers, got {indices.dtype}")
+    require(whole, "gather_mm", f"{name}_indices must be integers, got {indices.dtype}")
     # Fake tensors are a subclass; they have no values.
     readable = type(indices) is torch.Tensor and indices.device.type != "meta"
     if readable and not torch.compiler.is_compiling() and indices.numel():
@@ -277,7 +278,7 @@ def _check_indices(name: str, x: torch.Tensor, indices: torch.Tensor | None, axi
         message = (
             f"{name}_indices reach from {low} to {high}, axis {axis} of {name} has size {size}"
         )
-        _require("gather_mm", low >= 0 and high < size, message)
+        require(low >= 0 and high < size, "gather_mm", message)
 
 
 def _as_index(indices: torch.Tensor | None) -> torch.Tensor | None:
@@ -338,10 +339,4 @@ def _require_valid(
     composite: Composite, inputs: Mapping[str, torch.Tensor | None], **attributes: int
 ) -> None:
     dims = {name: tuple(x.shape) for name, x in inputs.items() if x is not None}
-    wrong = composite.size_fault(dims) or composite.check(dims, attributes)
-    _require(composite.name, not wrong, wrong)
-
-
-def _require(composite: str, condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
-    if not condition:
-        raise ValueError(f"{composite}: {message}")
+    refuse(composite.size_fault(dims) or composite.check(dims, attributes), composite.name)

@@ -36,7 +36,7 @@ from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.compat.turns import turn
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.functionalize.replaced_graph import copy_of
-from coreai_onnx.lower.walk.decomposition_table import get_decomp_table
+from coreai_onnx.lower.walk.decompose import get_decomp_table
 from coreai_onnx.passes import Pass
 from coreai_onnx.passes.runner import name_of
 from coreai_onnx.program import OnnxProgram

@@ -90,27 +90,27 @@ class ModuleCalls:
             return now[buffer] if buffer is not None else _weight(walker, call, path, tensor)
 
         if call.spec.declaration is not None:
-            given, examples = (tensors, numbers), _examples(node)
-            outputs = call_as_composite(walker.op, call, given, examples, weight, self._proven)
+            operands, examples = (tensors, numbers), _examples(node)
+            outputs = call_as_composite(walker.op, call, operands, examples, weight, self._proven)
             if outputs is not None:
                 return outputs
         if leader.tag not in self._functions:
             self._functions[leader.tag] = self._make(walker.context, leader, tensors, numbers)
         self._check_name(call)
-        made = self._functions[leader.tag]
-        weights = [weight(path) for path in made.weights]
+        function = self._functions[leader.tag]
+        weights = [weight(path) for path in function.weights]
         inputs = [*tensors, *(walker.op.dim(n) for n in numbers), *weights]
-        domain = made.function.domain
+        domain = function.function.domain
         outputs = walker.op.call(
             domain,
-            made.function.name,
+            function.function.name,
             inputs,
             composite_attributes(call) if domain == USER_DOMAIN else {},
-            outputs=len(made.function.outputs),
+            outputs=len(function.function.outputs),
         )
         producer = outputs[0].producer()
         assert producer is not None
-        made.calls.append(producer)
+        function.calls.append(producer)
         return outputs
 
     def functions(self, composites: Sequence[ir.Function]) -> list[ir.Function]:
@@ -166,10 +166,10 @@ class ModuleCalls:
         inner, op = open_body(context, program, call.path)
         graph = op.scope.graph
         inputs, weights = _inputs(program, inner, op, call, tensors)
-        known: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
+        sources: dict[Any, Value] = {call.inner_path(path): v for path, v in weights.items()}
         # The body may reach a weight by another path; its storage identifies it.
-        known |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
-        walker = Walker(inner, op, program.graph_module, known)
+        sources |= {storage_key(_tensor_at(call.module, path)): v for path, v in weights.items()}
+        walker = Walker(inner, op, program.graph_module, sources)
         results = walker.walk(program.graph_module.graph, inputs)
         outputs, changed = _results(program, call, results, weights)
         close_body(op, [*outputs, *changed], _output_names(call))
@@ -337,9 +337,9 @@ def _tensor_at(module: torch.nn.Module, path: str) -> torch.Tensor:
 
 def _examples(node: torch.fx.Node) -> tuple[list[torch.Tensor], list[Any]]:
     """Return the fake tensors and symbolic numbers of a call in the exported program."""
-    given = (node.args[0], node.args[2])
-    found = torch.fx.map_arg(given, lambda n: n.meta["val"])
-    return found  # type: ignore[return-value]  # by the op's schema
+    arguments = (node.args[0], node.args[2])
+    examples = torch.fx.map_arg(arguments, lambda n: n.meta["val"])
+    return examples  # type: ignore[return-value]  # by the op's schema
 
 
 def _weight(walker: Walker, call: ModuleCall, path: str, tensor: torch.Tensor) -> Value:

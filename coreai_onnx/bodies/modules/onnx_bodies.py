@@ -85,13 +85,13 @@ def onnx_body(model: ir.Model, name: str) -> tuple[OnnxBody, list[ir.TensorProto
     common_passes.LiftSubgraphInitializersToMainGraphPass()(model)
     graph, initial = model.graph, model.graph.initializers
     # Before IR version 4, initializers had to be inputs too.
-    given = [value for value in graph.inputs if value.name not in initial]
+    arguments = [value for value in graph.inputs if value.name not in initial]
     weights = [value for value in initial.values() if _is_weight(value)]
     for value in [value for value in initial.values() if not _is_weight(value)]:
         _make_constant(graph, value)
     tensors = [tensor for v in weights if (tensor := v.const_value) is not None]
     initial.clear()
-    graph.inputs[:] = [*given, *weights]
+    graph.inputs[:] = [*arguments, *weights]
     for value in weights:
         value.const_value = None
     _separate_outputs(graph)

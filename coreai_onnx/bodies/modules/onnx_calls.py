@@ -110,10 +110,10 @@ def _place(
     # The kernel of a composite is registered under all of its op types.
     names = [name, *(COMPOSITES[plain].op_types() if domain == DOMAIN else ())]
     same = [n for n in names if _dtype(n) == _dtype(name)]
-    for wanted in same:
+    for candidate in same:
         # A name without a text is unused.
-        if texts.get((domain, wanted, overload), text) == text:
-            return domain, wanted, overload
+        if texts.get((domain, candidate, overload), text) == text:
+            return domain, candidate, overload
     free = (f"{name}.{number}" for number in itertools.count(2))
     return ONNX_DOMAIN, next(n for n in free if (ONNX_DOMAIN, n, "") not in texts), ""
 

@@ -63,8 +63,8 @@ def probe_difference(
         # First with the module's own weights, then with random ones: new weights, often all zeros
         # or ones, would hide differences.
         weights = _weights(call.module, sources, generator if index else None)
-        given = {n: _input(source, arguments, weights) for n, source in sources.items()}
-        for name, tensor in composite.admissible(given).items():
+        values = {n: _input(source, arguments, weights) for n, source in sources.items()}
+        for name, tensor in composite.admissible(values).items():
             kind, own = sources[name]
             if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
                 # The module must get the same inputs as the reference.
@@ -72,12 +72,12 @@ def probe_difference(
         named = {name: _input(source, arguments, weights) for name, source in sources.items()}
         inputs = [named.get(declared.name) for declared in composite.inputs]
         try:
-            wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
+            expected = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         except _RAISES as error:
             return f"the composite does not take its inputs ({first_line(error)})"
-        found = _compare(call.module, arguments, weights, wanted)
-        if found:
-            return found
+        difference = _compare(call.module, arguments, weights, expected)
+        if difference:
+            return difference
     shapes = {n: tuple(t.shape) for n, t in named.items()}
     return composite.unproven(shapes, attributes)
 
@@ -115,14 +115,14 @@ def _weights(
     generator: torch.Generator | None,
 ) -> dict[str, torch.Tensor]:
     """Return the weights that are inputs of the composite; with a generator, random weights."""
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for kind, name in sources.values():
         if kind == "weight":
             tensor = getattr(module, name).detach()
             if generator is not None and tensor.dtype.is_floating_point:
                 tensor = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def _input(
@@ -139,7 +139,7 @@ def _compare(
     module: torch.nn.Module,
     arguments: Mapping[str, Any],
     weights: Mapping[str, torch.Tensor],
-    wanted: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> str:
     named = {f"module.{name}": tensor for name, tensor in weights.items()}
     with torch.no_grad():
@@ -148,7 +148,7 @@ def _compare(
         except _RAISES as error:
             return f"it fails on other inputs of the same kind ({first_line(error)})"
     leaves = pytree.tree_leaves(result)
-    differences = (_difference(g, w) for g, w in zip(leaves, wanted, strict=True))
+    differences = (_difference(g, w) for g, w in zip(leaves, expected, strict=True))
     return next(filter(None, differences), "")
 
 

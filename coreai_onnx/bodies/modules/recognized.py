@@ -81,8 +81,8 @@ def call_as_composite(
     inputs: list[Value | None] = []
     for declared in composite.inputs:
         kind, name = match.sources.get(declared.name, ("", ""))
-        found = weight(name) if kind == "weight" else arguments.get(name)
-        inputs.append(_as_value(op, declared, found))
+        source = weight(name) if kind == "weight" else arguments.get(name)
+        inputs.append(_as_value(op, declared, source))
     try:
         return call_of_module(op, composite, inputs, match.attributes)
     except CompositeCallError as refusal:

@@ -3,6 +3,6 @@
 Importing this package registers the lowerings.
 """
 
-from coreai_onnx.lower.control_flow import attention, calls, cond, inline, scan, while_loop
+from coreai_onnx.lower.control_flow import attention, calls, conditions, inline, scan
 
-__all__ = ["attention", "calls", "cond", "inline", "scan", "while_loop"]
+__all__ = ["attention", "calls", "conditions", "inline", "scan"]

@@ -119,19 +119,19 @@ def _call(
     # Another walk then treats the op as any other: registered lowerings, composites,
     # decompositions.
     graph = fx.Graph()
-    given: dict[fx.Node, fx.Node] = {}
+    arguments: dict[fx.Node, fx.Node] = {}
     values: list[Any] = []
 
     def stand_in(node: fx.Node) -> fx.Node:
-        if node not in given:
+        if node not in arguments:
             value: Any = walker.value_of(node)
             example: Any = node.meta.get("val")
             if wide is not None and isinstance(value, ir.Value):
                 value, example = walker.op.cast(value, wide), example.to(wide)
             values.append(value)
-            given[node] = graph.placeholder(node.name)
-            given[node].meta["val"] = example
-        return given[node]
+            arguments[node] = graph.placeholder(node.name)
+            arguments[node].meta["val"] = example
+        return arguments[node]
 
     filled = fx.map_arg((tuple(args), dict(kwargs)), stand_in)
     call = graph.call_function(op, *filled)

@@ -134,17 +134,17 @@ def own_symbols(
     outside is local to the graph; its name is made unique, since a graph may be walked twice.
     """
     context, saved = walker.context, dict(walker.context.symbols)
-    given: dict[Any, Any] = {}
+    bindings: dict[Any, Any] = {}
     placeholders = (n for n in submodule.graph.nodes if n.op == "placeholder")
     for node, argument in zip(placeholders, arguments, strict=True):
         if argument is not MADE_INSIDE:
-            given.update(_equal(node.meta.get("val"), argument))
+            bindings.update(_equal(node.meta.get("val"), argument))
     for symbol in _symbols_of(submodule.graph):
-        known = context.symbols.get(symbol, symbol)
-        if symbol in given:
-            if given[symbol] != known:
-                context.symbols[symbol] = sympy.sympify(given[symbol])
-        elif isinstance(known, sympy.Symbol) and not op.scope.dims.knows(known):
+        outer = context.symbols.get(symbol, symbol)
+        if symbol in bindings:
+            if bindings[symbol] != outer:
+                context.symbols[symbol] = sympy.sympify(bindings[symbol])
+        elif isinstance(outer, sympy.Symbol) and not op.scope.dims.knows(outer):
             context.symbols[symbol] = _own_symbol(op, symbol)
     try:
         yield
@@ -182,17 +182,17 @@ def predicate(op: OpBuilder, x: Any) -> Value:
 def results_of(walker: Walker, node: fx.Node, outputs: Sequence[Value]) -> list[Any]:
     """Return the outputs of a node as results of the program; numbers become symbols."""
     examples = node.meta["val"]
-    found: list[Any] = []
+    values: list[Any] = []
     for example, value in zip(examples, outputs, strict=True):
         if isinstance(example, torch.Tensor):
-            found.append(value)
+            values.append(value)
             continue
         expression = walker.context.expression(example)
         set_dims(value, ())
         if isinstance(expression, sympy.Symbol):
             walker.op.scope.dims.bind_scalar(expression, value)
-        found.append(expression)
-    return found
+        values.append(expression)
+    return values
 
 
 def append(

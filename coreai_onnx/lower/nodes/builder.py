@@ -127,10 +127,10 @@ class OpBuilder(NodeBuilder):
         """Return ``x`` broadcast to these dims; no node if it has them."""
         if x.meta.get("dims") is not None and x.meta["dims"] == tuple(dims):
             return x
-        known = [d for d in dims if isinstance(d, int)]
-        if 0 in known and len(known) == len(dims):
+        sizes = [d for d in dims if isinstance(d, int)]
+        if 0 in sizes and len(sizes) == len(dims):
             # onnxruntime's optimizer removes an Expand to an empty shape as a no-op
-            return self.const(torch.zeros(known, dtype=real_part(dtype_of(x))))
+            return self.const(torch.zeros(sizes, dtype=real_part(dtype_of(x))))
         result = self.Expand(x, self.shape(dims))
         if not any(isinstance(d, ir.Value) for d in dims):
             set_dims(result, [as_dim(d) for d in dims])

@@ -99,10 +99,10 @@ class CompositeCalls:
         """Set the dtypes of outputs, and the dims that follow from the inputs."""
         first = inputs[0]
         assert first is not None
-        given = {d.name: x for d, x in zip(composite.inputs, inputs, strict=False)}
+        by_name = {d.name: x for d, x in zip(composite.inputs, inputs, strict=False)}
         shapes = composite.output_shapes([None if x is None else maybe_dims(x) for x in inputs])
         for output, dims, like in itertools.zip_longest(outputs, shapes, composite.output_likes):
-            output.dtype = (given.get(like) or first).dtype
+            output.dtype = (by_name.get(like) or first).dtype
             if dims is not None:
                 set_dims(output, dims)
 

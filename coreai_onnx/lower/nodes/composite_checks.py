@@ -68,8 +68,8 @@ def _typed(composite: Composite, attributes: Mapping[str, Any]) -> dict[str, Any
     declared = {a.name: a for a in composite.attributes}
     unknown = sorted(set(attributes) - set(declared))
     if unknown:
-        known = ", ".join(declared) or "none"
-        raise ValueError(f"there is no attribute {', '.join(unknown)} (attributes: {known})")
+        names = ", ".join(declared) or "none"
+        raise ValueError(f"there is no attribute {', '.join(unknown)} (attributes: {names})")
     written: dict[str, Any] = {}
     for name, attribute in declared.items():
         value = attributes.get(name)

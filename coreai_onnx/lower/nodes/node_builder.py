@@ -75,8 +75,8 @@ class NodeBuilder:
             raise AttributeError(op_type)
 
         def make(*operands: Operand, _outputs: int | None = None, **attributes: Any) -> Any:
-            made = self.node_outputs(op_type, operands, attributes, _outputs or 1)
-            return made[0] if _outputs is None else made
+            outputs = self.node_outputs(op_type, operands, attributes, _outputs or 1)
+            return outputs[0] if _outputs is None else outputs
 
         return make
 
@@ -206,11 +206,11 @@ class NodeBuilder:
         dtypes: Sequence[torch.dtype] | None,
     ) -> tuple[Value, ...]:
         """Append a node of another domain."""
-        known = self.scope.traced.dtypes if dtypes is None else tuple(dtypes)
-        if len(known) != count:
+        result_dtypes = self.scope.traced.dtypes if dtypes is None else tuple(dtypes)
+        if len(result_dtypes) != count:
             raise LoweringError(
-                f"{domain}::{op_type} has {count} output(s), and the dtypes of {len(known)} are "
-                "known",
+                f"{domain}::{op_type} has {count} output(s), but the dtypes of "
+                f"{len(result_dtypes)} are known",
                 self.scope.where,
                 "pass outputs= and dtypes= for each output of the node",
             )
@@ -224,10 +224,10 @@ class NodeBuilder:
                 "a model imports one version of a domain: pass the same opset_version everywhere",
             )
         inputs = [self._as_value(x, None) for x in operands]
-        made = tuple(self.call(domain, op_type, inputs, attributes, count))
-        for value, dtype in zip(made, known, strict=True):
+        outputs = tuple(self.call(domain, op_type, inputs, attributes, count))
+        for value, dtype in zip(outputs, result_dtypes, strict=True):
             value.dtype = ir_dtype(real_part(dtype))
-        return made
+        return outputs
 
     def schema(self, op_type: str) -> onnx.defs.OpSchema:
         """Return the schema of an operator of the standard domain at the opset.
@@ -298,22 +298,22 @@ class NodeBuilder:
         """Return the value of one operand, in the dtype in which the op is computed."""
         if x is None:
             return None
-        wanted = None
+        dtype = None
         if variable is not None:
-            wanted = bound.get(variable) or schema.concrete(variable)
+            dtype = bound.get(variable) or schema.concrete(variable)
         if isinstance(x, ir.Value):
             narrow = variable is not None and variable in narrowed
             return self.cast(x, bound[variable or ""]) if narrow else x
-        return self._as_value(x, wanted)
+        return self._as_value(x, dtype)
 
-    def _as_value(self, x: Operand, wanted: ir.DataType | None) -> Value | None:
+    def _as_value(self, x: Operand, dtype: ir.DataType | None) -> Value | None:
         """Return an operand as a value; a number or a size has the wanted dtype."""
         if x is None or isinstance(x, ir.Value):
             return x
         value = self.scope.attribute(x) if isinstance(x, AttributeRef) else self.symbolic(x)
         if value is None:
-            return self.const(x, wanted)
-        return self.cast(value, wanted) if wanted is not None else value
+            return self.const(x, dtype)
+        return self.cast(value, dtype) if dtype is not None else value
 
     def symbolic(self, _x: Operand) -> Value | None:
         """Return an operand with symbolic sizes as a value, or None for another operand.

@@ -26,17 +26,17 @@ def vector(op: NodeBuilder, dims: Sequence[Dim | Value]) -> Value:
         return op.const(fixed, ir.DataType.INT64)
     parts: list[Value] = []
     # Sizes that are known and adjacent become one constant, which leaves Concat fewer inputs.
-    known: list[int] = []
+    numbers: list[int] = []
     for d in dims:
         if isinstance(d, int):
-            known.append(d)
+            numbers.append(d)
             continue
-        if known:
-            parts.append(op.const(known, ir.DataType.INT64))
-            known = []
+        if numbers:
+            parts.append(op.const(numbers, ir.DataType.INT64))
+            numbers = []
         parts.append(_part(op, d))
-    if known:
-        parts.append(op.const(known, ir.DataType.INT64))
+    if numbers:
+        parts.append(op.const(numbers, ir.DataType.INT64))
     result = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
     # A single part is shared by all uses of its expression, also those that are not shapes.
     if len(parts) > 1 and not any(isinstance(d, ir.Value) for d in dims):

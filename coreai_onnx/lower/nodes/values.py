@@ -96,11 +96,6 @@ def real_part(dtype: torch.dtype) -> torch.dtype:
     return _REAL_PART.get(dtype, dtype)
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of intermediate results: float64 for float64, float32 otherwise."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def ir_dtype_of(x: Value) -> ir.DataType:
     """Return the ONNX dtype of a value, that of the parts for a complex value.
 
@@ -155,8 +150,8 @@ def forbid_output(x: Value, reason: str, advice: str) -> None:
 
 def no_output(x: Value) -> NoOutput | None:
     """Return why a value must not be an output of the program; None if it may be one."""
-    found: NoOutput | None = x.meta.get("no_output")
-    return found
+    reason: NoOutput | None = x.meta.get("no_output")
+    return reason
 
 
 def is_bool(x: Value) -> bool:

@@ -6,6 +6,7 @@ without a lowering is traced here, with the symbols of the program.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from coreai_onnx.composites.attention import position_mask
+from coreai_onnx.composites.checks import compute_dtype
 from coreai_onnx.export.compat.torch_names import (
     FakeTensor,
     OpOverload,
@@ -23,7 +26,57 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place_inside
 from coreai_onnx.export.torch_export import size_oblivious
-from coreai_onnx.lower.walk.corrected_decompositions import CORRECTED
+from coreai_onnx.lower.walk.registry import is_whole
+
+aten = torch.ops.aten
+_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default  # noqa: SLF001 - an op
+
+
+def flash_attention_for_cpu(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 - the op's schema
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the attention and the logsumexp of its scores.
+
+    torch's decomposition returns the weights ``[batch, heads, queries, keys]`` as the second
+    result. The op returns ``[batch, heads, queries]`` in float32 (float64 for float64), zero for a
+    query that attends to no key.
+    """
+    output, _ = core_aten_decompositions()[_FLASH](
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    )
+    wide = compute_dtype(query.dtype)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    # Keys may have fewer heads than queries, each for a group of them.
+    keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    scores = query.to(wide) @ keys.to(wide).transpose(-2, -1) * factor
+    if attn_mask is not None:
+        scores = scores + attn_mask.to(wide)
+    if is_causal:
+        mask = position_mask(query.shape[2], key.shape[2], 1, 0, "upper_left")
+        assert mask is not None
+        scores = scores.masked_fill(~mask, float("-inf"))
+    sums = torch.logsumexp(scores, -1)
+    return output, sums.masked_fill(sums == float("-inf"), 0.0)
+
+
+CORRECTED: dict[Any, Callable[..., Any]] = {_FLASH: flash_attention_for_cpu}
+"""Decompositions by op."""
+
+
+def get_decomp_table() -> dict[Any, Callable[..., Any]]:
+    """Return a fresh decomposition table for ``ExportedProgram.run_decompositions``.
+
+    It is torch's default table without the ops that have a better lowering.
+    """
+    table = torch.export.default_decompositions().items()
+    return {op: rule for op, rule in table if not is_whole(str(op))}
 
 
 @functools.cache
@@ -88,7 +141,7 @@ def trace(
     fakes = (e for e in (*examples, *like) if isinstance(e, FakeTensor))
     # torch refuses to mix fake tensors of two modes, so the mode of the program is entered.
     mode = next((f.fake_mode for f in fakes), None)
-    with torch.no_grad(), _entered(mode), size_oblivious():
+    with torch.no_grad(), mode or contextlib.nullcontext(), size_oblivious():
         traced = make_fx(function, _allow_non_fake_inputs=True)(*examples)
         if not any(map(mutates, traced.graph.nodes)):
             return traced
@@ -108,9 +161,3 @@ def _rule(target: OpOverload) -> Callable[..., Any] | None:
     if target._can_decompose():
         return target.decompose
     return None
-
-
-def _entered(mode: Any) -> Any:
-    import contextlib
-
-    return mode if mode is not None else contextlib.nullcontext()

@@ -44,9 +44,9 @@ def _clean_path(path: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _last_user_frame(trace: str) -> tuple[str, str]:
-    found = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
+    candidates = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
     # Nodes of a replacement have only frames of this package, which are better than none.
-    frames = [m for m in found if is_users(m["file"])] or found
+    frames = [m for m in candidates if is_users(m["file"])] or candidates
     if not frames:
         return "", ""
     last = frames[-1]

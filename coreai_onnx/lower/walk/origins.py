@@ -23,15 +23,15 @@ def value_origins(
     Returns:
         Value name to FX node, ``linear_3``, or to node and position, ``split:1``.
     """
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     for node, result in lowered.items():
         for origin, value in _results(node.name, result):
             if value.name and _is_computed(graph, value):
                 # Nodes that return their argument share its value: the node that named it comes
                 # first.
                 same = value.name == origin
-                found[value.name] = origin if same else found.get(value.name, origin)
-    return dict(returned) | found
+                origins[value.name] = origin if same else origins.get(value.name, origin)
+    return dict(returned) | origins
 
 
 def nested_origins(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import onnx_ir as ir
@@ -28,7 +30,13 @@ _HIGHER_ORDER: dict[str, Lowering] = {}
 _WHOLE: set[str] = set()
 
 
-def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[[F], F]:
+def lowers(
+    *names: str,
+    complex: bool = False,
+    whole: bool = False,
+    renamed: Mapping[str, str] | None = None,
+    **fixed: Any,
+) -> Callable[[F], F]:
     """Register a function as the lowering of ops (``"aten.add.Tensor"``).
 
     Args:
@@ -37,6 +45,8 @@ def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[
             with a trailing axis of 2.
         whole: Whether the lowering is better than that of torch's decomposition, which
             ``get_decomp_table`` then omits.
+        renamed: For parameters with another name in the schema of these ops, that name.
+        **fixed: Values for these ops of keyword-only parameters that are not in their schema.
 
     A lowering that does not support a call may return ``NotImplemented``; the call is then
     decomposed.
@@ -44,7 +54,34 @@ def lowers(*names: str, complex: bool = False, whole: bool = False) -> Callable[
     Raises:
         RegistrationError: If an op already has a lowering.
     """
-    return _registers(_COMPLEX if complex else _REAL, names, whole=whole)
+    register = _registers(_COMPLEX if complex else _REAL, names, whole=whole)
+
+    def decorate(function: F) -> F:
+        register(_variant(function, renamed or {}, fixed))
+        return function
+
+    return decorate
+
+
+def _variant(function: Lowering, renamed: Mapping[str, str], fixed: Mapping[str, Any]) -> Lowering:
+    """Return a lowering whose signature has other names, and lacks the fixed parameters."""
+    if not renamed and not fixed:
+        return function
+    parameter_of = {name: parameter for parameter, name in renamed.items()}
+
+    @functools.wraps(function)
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{parameter_of.get(k, k): v for k, v in kwargs.items()}, **fixed)
+
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(name=renamed.get(name, name))
+        for name, parameter in signature.parameters.items()
+        if name not in fixed
+    ]
+    # What inspect.signature returns, and what tests/lower/test_signatures.py reads.
+    lowering.__dict__.update(__signature__=signature.replace(parameters=parameters), fixed={*fixed})
+    return lowering
 
 
 def lowers_higher_order(*names: str) -> Callable[[F], F]:

@@ -37,9 +37,9 @@ def registered_name(name: Any) -> str:
             f"{name!r} is not of the form namespace::op.overload "
             '(for instance "my_lib::my_op.default")'
         )
-    known = _overloads(space, op)
-    if not overload or (known and overload[0] not in known):
-        names = " or ".join(f'"{space}::{op}.{each}"' for each in known[:3] or ["default"])
+    overloads = _overloads(space, op)
+    if not overload or (overloads and overload[0] not in overloads):
+        names = " or ".join(f'"{space}::{op}.{each}"' for each in overloads[:3] or ["default"])
         fault = f"names no overload that {op} has" if overload else "names no overload"
         raise RegistrationError(f"{name!r} {fault} (namespace::op.overload): use {names}")
     return f"{space}.{rest}"

@@ -100,10 +100,10 @@ class Walker:
         Returns:
             The result of the output node, with nodes replaced by values.
         """
-        given = iter(inputs)
+        operands = iter(inputs)
         for node in graph.nodes:
             if node.op == "placeholder":
-                self._values[node] = next(given)
+                self._values[node] = next(operands)
             elif node.op == "output":
                 return resolve(node.args[0], self.value_of)
             else:
@@ -145,17 +145,17 @@ class Walker:
 
     def submodule(self, node: fx.Node) -> Any:
         """Return what a ``get_attr`` node refers to: a graph module, or a tensor."""
-        found: Any = self.modules
+        target: Any = self.modules
         for part in str(node.target).split("."):
-            found = getattr(found, part)
-        return found
+            target = getattr(target, part)
+        return target
 
     def _where(self, node: fx.Node) -> Where:
         """Return the location of a node; without metadata, that of the enclosing node."""
         if self._inherited is not None:
             return self._inherited
-        found = where_of(node)
-        return found if found != Where() else self._around
+        where = where_of(node)
+        return where if where != Where() else self._around
 
     def inside(self, op: OpBuilder, modules: torch.nn.Module) -> Walker:
         """Return a walker for a graph that a node of this walker's graph calls."""
@@ -205,14 +205,14 @@ class Walker:
     def _layout(self, node: fx.Node) -> list[Any]:
         """Return all sizes or strides of a tensor, which decompositions read."""
         example = node.args[0].meta["val"]  # type: ignore[union-attr]  # fx arguments
-        found = example.shape if node.target is torch.ops.aten.size.default else example.stride()
-        return [self.context.expression(n) for n in found]
+        sizes = example.shape if node.target is torch.ops.aten.size.default else example.stride()
+        return [self.context.expression(n) for n in sizes]
 
     def _symbolic(self, node: fx.Node, value: Any) -> Any:
         """Return the expression of a symbolic number; bind the symbol of one read from a tensor."""
-        found = self.context.expression(value)
-        if str(node.target) in _READS_ELEMENT and isinstance(found, sympy.Basic):
-            (symbol,) = found.free_symbols or (None,)
+        expression = self.context.expression(value)
+        if str(node.target) in _READS_ELEMENT and isinstance(expression, sympy.Basic):
+            (symbol,) = expression.free_symbols or (None,)
             # The first read binds the symbol; others of the same element are the same number.
             if symbol is not None and not self.op.scope.dims.knows(symbol):
                 element = self.op.reshape(self.value_of(node.args[0]), [])  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ class Walker:
                     ir.DataType.DOUBLE if isinstance(value, torch.SymFloat) else ir.DataType.INT64
                 )
                 self.op.scope.dims.bind_scalar(symbol, self.op.cast(element, wide))
-        return found
+        return expression
 
     def _call(self, node: fx.Node, name: str) -> Any:
         if isinstance(node.target, HigherOrderOperator):
@@ -247,9 +247,9 @@ class Walker:
         body = self._decomposition(node, name)
         if body is not None:
             return self._inline(node, body)
-        found = torchlib.lowering(node.target)
-        if found is not None:
-            return found(self.op, *args, **kwargs)
+        lowered = torchlib.lowering(node.target)
+        if lowered is not None:
+            return lowered(self.op, *args, **kwargs)
         self.context.miss(name, self._where(node), self._origin)
         return _MISSING
 
@@ -342,18 +342,18 @@ class Walker:
         if not isinstance(x, ir.Value):
             x = self.op.const(x) if isinstance(x, int | float | bool) else self.op.dim(x)
         if expected.dtype == POWERS and x.dtype == ir.DataType.FLOAT:
-            wanted = x.dtype
+            dtype = x.dtype
             mark_powers(x)
         else:
-            wanted = ir_dtype(real_part(expected.dtype))
+            dtype = ir_dtype(real_part(expected.dtype))
         if x.dtype is None:
-            x.dtype = wanted
-        x = self.op.cast(x, wanted)
+            x.dtype = dtype
+        x = self.op.cast(x, dtype)
         dims = self.context.stored_dims(expected)
-        known = x.meta.get("dims")
-        if known is not None and len(known) != len(dims):
+        present_dims = x.meta.get("dims")
+        if present_dims is not None and len(present_dims) != len(dims):
             raise LoweringError(
-                f"{name}: the lowering made rank {len(known)}, torch says {len(dims)}",
+                f"{name}: the lowering made rank {len(present_dims)}, torch says {len(dims)}",
                 self.op.scope.where,
                 self._advice(self.op.scope.traced.op),
             )

@@ -47,7 +47,12 @@ WRONG: dict[str, tuple[str, tuple[Given, ...], dict[str, Any], str]] = {
     "mask": (SDPA, (Q, K, K, f(2, 4, 5, 3)), {}, "attn_mask has shape"),
     "mask_rank": (SDPA, (Q, K, K, f(1, 2, 4, 5, 9)), {}, "more dims than B H T S"),
     "sinks": (SDPA, (Q, K, K, None, f(3)), {}, r"sinks has shape \[3\], query"),
-    "alignment": (SDPA, (Q, K, K), {"causal_alignment": "center"}, "not lower_right or upper_left"),
+    "alignment": (
+        SDPA,
+        (Q, K, K),
+        {"causal_alignment": "center"},
+        "causal_alignment must be one of low",
+    ),
     "dtypes": (SDPA, (Q, (F16, (2, 2, 9, 8)), K), {}, "key is float16, query is float32"),
     "missing": (SDPA, (Q, K), {}, "the input value is missing"),
     "odd": ("rope", (f(2, 3, 5, 7),), {}, "must be even and positive, is 7"),

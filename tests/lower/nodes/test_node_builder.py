@@ -123,7 +123,7 @@ def test_an_opaque_node_takes_constants_sizes_and_absent_inputs() -> None:
 def test_an_opaque_node_needs_dtypes_and_one_version() -> None:
     building = Building()
     x = building.input("x", torch.float32, (2,))
-    with pytest.raises(LoweringError, match=r"my\.ops::F has 1 output\(s\), and the dtypes of 0"):
+    with pytest.raises(LoweringError, match=r"my\.ops::F has 1 output\(s\), but the dtypes of 0"):
         building.op.node("F", x, domain="my.ops")
     building.op.node("F", x, domain="my.ops", dtypes=[torch.float32], opset_version=2)
     with pytest.raises(LoweringError, match=r"my\.ops::G is of version 1, another node"):

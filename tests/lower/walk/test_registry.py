@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from coreai_onnx.errors import RegistrationError
@@ -49,6 +51,22 @@ def test_an_op_is_whole_if_its_lowering_says_so() -> None:
     lowers("a.b.c")(lambda: None)
     lowers("a.b.d", whole=True)(lambda: None)
     assert [name for name in ("a.b.c", "a.b.d", "a.b.e") if is_whole(name)] == ["a.b.d"]
+
+
+@pytest.mark.usefixtures("empty")
+def test_ops_with_other_names_or_a_fixed_choice_share_a_lowering() -> None:
+    @lowers("a.negative.default", renamed={"x": "self"}, sign=-1)
+    @lowers("a.positive.default")
+    def lowering(op: object, x: int, y: int = 0, *, sign: int = 1) -> tuple[object, ...]:
+        return op, sign * x, y
+
+    negative = builtin_lowering("a.negative.default")
+    assert builtin_lowering("a.positive.default") is lowering
+    assert negative is not None
+    assert list(inspect.signature(negative).parameters) == ["op", "self", "y"]
+    assert negative("op", self=2, y=3) == negative("op", 2, 3) == ("op", -2, 3)
+    with pytest.raises(TypeError, match="sign"):
+        negative("op", 2, sign=1)
 
 
 @pytest.mark.usefixtures("empty")

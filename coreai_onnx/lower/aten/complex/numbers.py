@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise import unary_math  # noqa: F401  # reused
-from coreai_onnx.lower.aten.pointwise.complex_parts import (
+from coreai_onnx.lower.aten.complex.parts import (
     Parts,
     as_pairs,
     broadcast_with,
@@ -17,6 +16,7 @@ from coreai_onnx.lower.aten.pointwise.complex_parts import (
     promoted_parts,
     split,
 )
+from coreai_onnx.lower.aten.pointwise import unary_math  # noqa: F401  # reused
 from coreai_onnx.lower.aten.pointwise.trigonometry import atan2
 from coreai_onnx.lower.aten.reduction import cumulative  # noqa: F401  # reused
 from coreai_onnx.lower.aten.reduction import sums as reduction  # noqa: F401  # reused
@@ -62,10 +62,12 @@ def imag(op: OpBuilder, self: Value) -> Value:
     "aten.view_as_real_copy.default",
     "aten.view_as_complex.default",
     "aten.view_as_complex_copy.default",
+    "aten.resolve_conj.default",
+    "aten.resolve_neg.default",
     complex=True,
 )
 def pairs(op: OpBuilder, self: Value) -> Value:
-    """The value itself: complex values are represented as pairs."""
+    """The value itself: complex values are represented as pairs, conjugations are never lazy."""
     return as_pairs(op, self)
 
 
@@ -91,12 +93,6 @@ def polar(op: OpBuilder, abs: Value, angle: Value) -> Value:
 def conj(op: OpBuilder, self: Value) -> Value:
     """Re self - i Im self."""
     return op.Mul(self, op.const([1.0, -1.0], self.dtype))
-
-
-@lowers("aten.resolve_conj.default", "aten.resolve_neg.default", complex=True)
-def resolved(op: OpBuilder, self: Value) -> Value:
-    """self; conjugations are never lazy."""
-    return as_pairs(op, self)
 
 
 def _broadcast(op: OpBuilder, re: Value, im: Value) -> Value:
@@ -133,7 +129,7 @@ def sgn(op: OpBuilder, self: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- arithmetic
-@lowers("aten.add.Tensor", complex=True)
+@lowers("aten.add.Tensor", "aten.add.Scalar", complex=True)
 def add(op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1) -> Value:
     """self + alpha * other."""
     (a, b), (c, d) = promoted_parts(op, self, other)
@@ -141,24 +137,12 @@ def add(op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1) -> Va
     return _broadcast(op, op.Add(a, c), op.Add(b, d))
 
 
-@lowers("aten.add.Scalar", complex=True)
-def add_scalar(op: OpBuilder, self: Value, other: Operand, alpha: Operand = 1) -> Value:
-    """self + alpha * other."""
-    return add(op, self, other, alpha=alpha)
-
-
-@lowers("aten.sub.Tensor", complex=True)
+@lowers("aten.sub.Tensor", "aten.sub.Scalar", complex=True)
 def sub(op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1) -> Value:
     """self - alpha * other."""
     (a, b), (c, d) = promoted_parts(op, self, other)
     c, d = _scaled(op, (c, d), alpha)
     return _broadcast(op, op.Sub(a, c), op.Sub(b, d))
-
-
-@lowers("aten.sub.Scalar", complex=True)
-def sub_scalar(op: OpBuilder, self: Value, other: Operand, alpha: Operand = 1) -> Value:
-    """self - alpha * other."""
-    return sub(op, self, other, alpha=alpha)
 
 
 @lowers("aten.rsub.Scalar", complex=True)
@@ -211,17 +195,17 @@ def div(op: OpBuilder, self: Value, other: Operand) -> Value:
     return _broadcast(op, op.Div(re, below), op.Div(im, below))
 
 
+@lowers("aten.square.default", complex=True)
+def square(op: OpBuilder, self: Value) -> Value:
+    """self * self."""
+    return mul(op, self, self)
+
+
 @lowers("aten.reciprocal.default", complex=True)
 def reciprocal(op: OpBuilder, self: Value) -> Value:
     """1 / self."""
     one = mark_complex(join(op, op.like(self, 1), op.like(self, 0)))
     return div(op, one, self)
-
-
-@lowers("aten.square.default", complex=True)
-def square(op: OpBuilder, self: Value) -> Value:
-    """self * self."""
-    return mul(op, self, self)
 
 
 # ---------------------------------------------------------------------- functions
@@ -255,29 +239,14 @@ def sqrt(op: OpBuilder, self: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- matrix products
-@lowers("aten.mm.default", "aten.bmm.default", complex=True)
-def mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
-    """self @ mat2, from four real products."""
-    left, right = promoted_parts(op, self, mat2)
-    return join(op, *_times(op, left, right, "MatMul"))
-
-
+@lowers("aten.mm.default", "aten.bmm.default", complex=True, renamed={"other": "mat2"})
+@lowers("aten.mv.default", complex=True, renamed={"other": "vec"})
+@lowers("aten.dot.default", complex=True, renamed={"other": "tensor"})
 @lowers("aten.matmul.default", complex=True)
 def matmul(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self @ other, broadcast over the leading axes."""
-    return mm(op, self, other)
-
-
-@lowers("aten.mv.default", complex=True)
-def mv(op: OpBuilder, self: Value, vec: Value) -> Value:
-    """self @ vec."""
-    return mm(op, self, vec)
-
-
-@lowers("aten.dot.default", complex=True)
-def dot(op: OpBuilder, self: Value, tensor: Value) -> Value:
-    """Σ self * tensor."""
-    return mm(op, self, tensor)
+    """self @ other, from four real products; leading axes are broadcast."""
+    left, right = promoted_parts(op, self, other)
+    return join(op, *_times(op, left, right, "MatMul"))
 
 
 @lowers("aten.vdot.default", complex=True)
@@ -309,29 +278,13 @@ def where(op: OpBuilder, condition: Value, self: Value, other: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- dtypes
-def _converted(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in a dtype; adds an imaginary part of zero, or drops the imaginary part."""
-    target = dtype if dtype is not None else dtype_of(x)
+@lowers("prims.convert_element_type.default", complex=True, renamed={"self": "a"})
+@lowers("aten._to_copy.default", "aten.to.dtype", complex=True)
+def converted(op: OpBuilder, self: Value, dtype: torch.dtype | None = None) -> Value:
+    """self in a dtype; adds an imaginary part of zero, or drops the imaginary part."""
+    target = dtype if dtype is not None else dtype_of(self)
     if target.is_complex:
-        if is_complex(x):
-            return op.cast(as_pairs(op, x), target)
-        return join(op, *parts_of(op, x, real_part(target)))
-    return op.cast(split(op, x)[0], target)
-
-
-@lowers("aten._to_copy.default", complex=True)
-def to_copy(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-    """self in another dtype."""
-    return _converted(op, self, dtype)
-
-
-@lowers("aten.to.dtype", complex=True)
-def to_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
-    """self in another dtype."""
-    return _converted(op, self, dtype)
-
-
-@lowers("prims.convert_element_type.default", complex=True)
-def convert_element_type(op: OpBuilder, a: Value, dtype: torch.dtype) -> Value:
-    """a in another dtype."""
-    return _converted(op, a, dtype)
+        if is_complex(self):
+            return op.cast(as_pairs(op, self), target)
+        return join(op, *parts_of(op, self, real_part(target)))
+    return op.cast(split(op, self)[0], target)

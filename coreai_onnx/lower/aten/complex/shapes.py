@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coreai_onnx.lower.aten.indexing import partial_writes  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.indexing import selection as indexing  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.pointwise import conversion, masking  # noqa: F401  # their lowerings are reused
-from coreai_onnx.lower.aten.pointwise.complex_parts import (
+from coreai_onnx.lower.aten.complex.parts import (
     along_axes,
     as_pairs,
     by_parts,
     join,
     parts_of,
 )
+from coreai_onnx.lower.aten.indexing import partial_writes  # noqa: F401  # their lowerings are reused
+from coreai_onnx.lower.aten.indexing import selection as indexing  # noqa: F401  # their lowerings are reused
+from coreai_onnx.lower.aten.pointwise import conversion, masking  # noqa: F401  # their lowerings are reused
 from coreai_onnx.lower.aten.shape import (  # noqa: F401  # their lowerings are reused
     combining,
     creation,
@@ -23,11 +23,10 @@ from coreai_onnx.lower.aten.shape import (  # noqa: F401  # their lowerings are 
     strided,
     views,
 )
-from coreai_onnx.lower.aten.shape.indices import resolved
-from coreai_onnx.lower.aten.signal import fourier  # noqa: F401  # their lowerings are reused
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import resolved
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_complex, real_part
-from coreai_onnx.lower.walk.registry import builtin_lowering, lowers
+from coreai_onnx.lower.walk.registry import Lowering, lowers
 
 along_axes(
     {
@@ -90,6 +89,7 @@ def transpose_(op: OpBuilder, self: Value, dim0: int, dim1: int) -> Value:
     return op.transpose(self, order)
 
 
+@lowers("aten.reshape.default", complex=True, renamed={"size": "shape"})
 @lowers(
     "aten.view.default", "aten._unsafe_view.default", "aten._reshape_copy.default", complex=True
 )
@@ -98,19 +98,13 @@ def view(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     return op.reshape(as_pairs(op, self), [*resolved(dims_of(self), size), 2])
 
 
-@lowers("aten.reshape.default", complex=True)
-def reshape(op: OpBuilder, self: Value, shape: Sequence[Dim]) -> Value:
-    """self with other sizes; -1 is what is left."""
-    return view(op, self, shape)
-
-
 @lowers("aten.expand.default", complex=True)
 def expand(op: OpBuilder, self: Value, size: Sequence[Dim]) -> Value:
     """self repeated along axes of size 1; -1 keeps a size."""
     dims = dims_of(self)
     lead = len(size) - len(dims)
-    wanted = [dims[i - lead] if s == -1 else s for i, s in enumerate(size)]
-    return op.expand(op.unsqueeze(as_pairs(op, self), list(range(lead))), [*wanted, 2])
+    sizes = [dims[i - lead] if s == -1 else s for i, s in enumerate(size)]
+    return op.expand(op.unsqueeze(as_pairs(op, self), list(range(lead))), [*sizes, 2])
 
 
 @lowers("aten.copy.default", complex=True)
@@ -128,24 +122,13 @@ def permute(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
     return op.transpose(self, [*(d % len(dims) for d in dims), len(dims)])
 
 
-@lowers("aten.cat.default", complex=True)
-def cat(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The concatenation of tensors, some of them real, along an axis."""
-    return _combined(op, "aten.cat.default", tensors, dim)
-
-
-@lowers("aten.stack.default", complex=True)
-def stack(op: OpBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The concatenation of tensors, some of them real, along a new axis."""
-    return _combined(op, "aten.stack.default", tensors, dim)
-
-
-def _combined(op: OpBuilder, name: str, tensors: Sequence[Value], dim: int) -> Value:
-    lowering = builtin_lowering(name)
+@lowers("aten.cat.default", complex=True, combine=combining.cat)
+@lowers("aten.stack.default", complex=True, combine=combining.stack)
+def combined(op: OpBuilder, tensors: Sequence[Value], dim: int = 0, *, combine: Lowering) -> Value:
+    """The concatenation of tensors, some of them real, along an axis or a new one."""
     dtypes = [real_part(dtype_of(t)) for t in tensors if dtype_of(t).is_complex]
     parts = [parts_of(op, t, dtypes[0]) for t in tensors]
-    assert lowering is not None  # combining registers both
-    return join(op, *(lowering(op, [p[i] for p in parts], dim) for i in (0, 1)))
+    return join(op, *(combine(op, [p[i] for p in parts], dim) for i in (0, 1)))
 
 
 @lowers("aten.mH.default", "aten.adjoint.default", "aten.matrix_H.default", complex=True)

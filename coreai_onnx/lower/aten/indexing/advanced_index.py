@@ -9,6 +9,7 @@ import torch
 
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import Dim, Dims, Value, dims_of, dtype_of, maybe_dims, rank_of
 
 
@@ -63,7 +64,7 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
     Masks (bool, or uint8 as in torch) become the positions of their true elements.
     """
     axes: list[int] = []
-    found: list[Value] = []
+    indexed: list[Value] = []
     added: list[int] = []
     masks, axis = 0, 0
     for index in indices:
@@ -78,16 +79,16 @@ def resolve(op: OpBuilder, source: Value, indices: Sequence[Value | None]) -> Ad
                 added.append(axis)
             parts = positions(op, index)
         axes += range(axis, axis + len(parts))
-        found += parts
+        indexed += parts
         axis += len(parts)
-    if not found:
+    if not indexed:
         return None
     # The positions of one mask have equal lengths, unknown before run time: aligning them would
     # only add nodes.
     same_mask = (
-        masks == 1 and len(found) == len(axes) and all(i is None or is_mask(i) for i in indices)
+        masks == 1 and len(indexed) == len(axes) and all(i is None or is_mask(i) for i in indices)
     )
-    aligned, rank, dims = (found, 1, None) if same_mask else _aligned(op, found)
+    aligned, rank, dims = (indexed, 1, None) if same_mask else _aligned(op, indexed)
     return AdvancedIndex(source, tuple(added), tuple(axes), tuple(aligned), rank, dims)
 
 
@@ -147,13 +148,6 @@ def write(op: OpBuilder, index: AdvancedIndex, values: Value, *, accumulate: boo
     # Sorting positions by their target inverts a permutation.
     back = op.transpose(written, sorted(range(len(perm)), key=perm.__getitem__))
     return op.squeeze(back, index.added)
-
-
-def reduction_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which onnxruntime's scatter ops can reduce values of a dtype."""
-    if dtype in (torch.float16, torch.bfloat16):
-        return torch.float32
-    return torch.int32 if dtype == torch.bool else dtype
 
 
 def _updates(op: OpBuilder, index: AdvancedIndex, values: Value) -> Value:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from coreai_onnx.lower.aten.indexing.selection import flattened, index_put
+from coreai_onnx.lower.aten.indexing.selection import index_put
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, strided_index
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
     as_dim,
     dims_of,
     dtype_of,
-    is_static,
     rank_of,
     wrap,
 )
@@ -87,25 +85,10 @@ def as_strided_scatter(
     storage_offset: Dim | None = None,
 ) -> Value:
     """self, contiguous, with the elements of a strided view of its memory replaced by src."""
-    places = strided_places(op, size, stride, storage_offset or 0)
-    block = flattened(op, op.expand(src, size))
-    written = index_put(op, flattened(op, self), [flattened(op, places)], block)
+    places = strided_index(op, size, stride, storage_offset or 0)
+    block = flat(op, op.expand(src, size))
+    written = index_put(op, flat(op, self), [flat(op, places)], block)
     return op.reshape(written, dims_of(self))
-
-
-def strided_places(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
-    """Return offset + Σ index * stride for every index of a view."""
-    if is_static(size) and is_static(stride) and isinstance(offset, int):
-        places = torch.tensor(offset)
-        for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
-            offsets = torch.arange(int(s)) * int(t)
-            places = places + offsets.view([-1] + [1] * (len(size) - axis - 1))
-        return op.const(places)
-    total = op.dim(offset)
-    for axis, (s, t) in enumerate(zip(size, stride, strict=True)):
-        steps = op.Mul(op.Range(0, op.dim(s), 1), op.dim(t))
-        total = op.Add(total, op.reshape(steps, [s] + [1] * (len(size) - axis - 1)))
-    return op.expand(total, size)
 
 
 # ---------------------------------------------------------------------- parts

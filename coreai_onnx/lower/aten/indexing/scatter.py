@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
 from coreai_onnx.lower.aten.indexing.selection import index_put
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
@@ -38,52 +38,45 @@ _REDUCTIONS = {
 
 # ---------------------------------------------------------------------- one index per element
 @lowers("aten.scatter.src")
-def scatter(op: OpBuilder, self: Value, dim: int, index: Value, src: Value) -> Value:
-    """result[index[i][j]][j] = src[i][j] along ``dim``."""
-    return _scattered(op, self, dim, index, src, "none")
+@lowers("aten.scatter.value", renamed={"src": "value"})
+def scatter(op: OpBuilder, self: Value, dim: int, index: Value, src: Value | Number) -> Value:
+    """result[index[i][j]][j] = src[i][j], or one value, along ``dim``."""
+    return _scattered(op, self, dim, index, _source(op, self, index, src), "none")
 
 
-@lowers("aten.scatter.value")
-def scatter_value(op: OpBuilder, self: Value, dim: int, index: Value, value: Number) -> Value:
-    """result[index[i][j]][j] = value along ``dim``."""
-    return _scattered(op, self, dim, index, _filled(op, self, index, value), "none")
-
-
-@lowers("aten.scatter.reduce")
-def scatter_with_reduce(
-    op: OpBuilder, self: Value, dim: int, index: Value, src: Value, *, reduce: str
-) -> Value:
-    """src[i][j] added to, or multiplied into, result[index[i][j]][j] along ``dim``."""
-    return _reduced(op, self, dim, index, src, reduce)
-
-
-@lowers("aten.scatter.value_reduce")
-def scatter_value_with_reduce(
-    op: OpBuilder, self: Value, dim: int, index: Value, value: Number, *, reduce: str
-) -> Value:
-    """value added to, or multiplied into, result[index[i][j]][j] along ``dim``."""
-    return _reduced(op, self, dim, index, _filled(op, self, index, value), reduce)
-
-
+@lowers("aten.scatter.value_reduce", renamed={"src": "value"})
+@lowers("aten.scatter.reduce", "aten.scatter_reduce.two")
 @lowers("aten.scatter_add.default")
-def scatter_add(op: OpBuilder, self: Value, dim: int, index: Value, src: Value) -> Value:
-    """src[i][j] added to result[index[i][j]][j] along ``dim``."""
-    return _reduced(op, self, dim, index, src, "sum")
-
-
-@lowers("aten.scatter_reduce.two")
 def scatter_reduce(
     op: OpBuilder,
     self: Value,
     dim: int,
     index: Value,
-    src: Value,
-    reduce: str,
+    src: Value | Number,
+    reduce: str = "sum",
     *,
     include_self: bool = True,
 ) -> Value:
-    """src reduced into the elements at its index, with or without the initial value of self."""
-    return _reduced(op, self, dim, index, src, reduce, include_self=include_self)
+    """src reduced into the elements at its index, with or without the initial value of self.
+
+    The scatter is in a dtype for which onnxruntime supports the reduction.
+    """
+    dtype = reduction_dtype(dtype_of(self))
+    source = _source(op, self, index, src)
+    data, source = op.cast(self, dtype), op.cast(source, dtype)
+
+    def put(target: Value, value: Number, reduction: str = "none") -> Value:
+        return _scattered(op, target, dim, index, _source(op, target, index, value), reduction)
+
+    if not include_self:
+        # Only elements that are written lose their initial value.
+        data = put(data, _neutral(reduce, dtype))
+    result = _scattered(op, data, dim, index, source, _REDUCTIONS[reduce])
+    if reduce == "mean":
+        ones = op.expand(op.const(1, dtype), dims_of(self))
+        counts = ones if include_self else put(ones, 0)
+        result = _quotient(op, result, put(counts, 1, "add"))
+    return op.cast(result, dtype_of(self))
 
 
 # ---------------------------------------------------------------------- one index per row
@@ -98,16 +91,11 @@ def index_add(
     return _rows_put(op, self, dim, index, source, accumulate=True)
 
 
+@lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", renamed={"source": "value"})
 @lowers("aten.index_copy.default")
-def index_copy(op: OpBuilder, self: Value, dim: int, index: Value, source: Value) -> Value:
-    """self with rows of one axis replaced by source."""
-    return _rows_put(op, self, dim, index, source, accumulate=False)
-
-
-@lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
-def index_fill(op: OpBuilder, self: Value, dim: int, index: Value, value: Value | Number) -> Value:
-    """self with rows of one axis replaced by one value."""
-    return _rows_put(op, self, dim, index, as_value(op, value, dtype_of(self)), accumulate=False)
+def index_copy(op: OpBuilder, self: Value, dim: int, index: Value, source: Value | Number) -> Value:
+    """self with rows of one axis replaced by source, or by one value."""
+    return _rows_put(op, self, dim, index, as_value(op, source, dtype_of(self)), accumulate=False)
 
 
 @lowers("aten.index_reduce.default")
@@ -125,7 +113,7 @@ def index_reduce(
     axis, dims = wrap(dim, rank_of(source)), dims_of(source)
     rows = op.reshape(index, [d if a == axis else 1 for a, d in enumerate(dims)])
     places = op.expand(rows, dims)
-    return _reduced(op, self, dim, places, source, reduce, include_self=include_self)
+    return scatter_reduce(op, self, dim, places, source, reduce, include_self=include_self)
 
 
 # ---------------------------------------------------------------------- segments
@@ -162,15 +150,15 @@ def segment_reduce(
     rows = op.expand(op.reshape(segment, [*dims[: axis + 1], *after]), dims)
     more = [*dims[:axis], as_dim(segments + 1), *dims[axis + 1 :]]  # elements after the last end
     target = op.expand(start, more)
-    found = op.ScatterElements(
+    reduced = op.ScatterElements(
         target, rows, op.cast(data, wide), axis=axis, reduction=_REDUCTIONS[name]
     )
-    found = set_dims(op.slice(found, axis, 0, segments), shape)
+    reduced = set_dims(op.slice(reduced, axis, 0, segments), shape)
     if reduce != "mean":
-        return op.cast(found, dtype)
+        return op.cast(reduced, dtype)
     per_segment = op.reshape(counts, [*dims[:axis], segments, *after])
     filled = op.Greater(per_segment, 0)
-    mean = op.Div(found, op.cast(op.Max(per_segment, 1), wide))
+    mean = op.Div(reduced, op.cast(op.Max(per_segment, 1), wide))
     # As in torch, the mean of an empty segment without an initial value is NaN.
     empty = start if initial is not None else op.const(torch.nan, wide)
     return op.cast(op.Where(filled, mean, empty), dtype)
@@ -200,34 +188,6 @@ def _scattered(
     return op.reshape(written, []) if rank == 0 else written
 
 
-def _reduced(
-    op: OpBuilder,
-    self: Value,
-    dim: int,
-    index: Value,
-    src: Value,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Value:
-    """Return a scatter with reduction, in a dtype for which onnxruntime supports it."""
-    dtype = reduction_dtype(dtype_of(self))
-    data, source = op.cast(self, dtype), op.cast(src, dtype)
-
-    def put(target: Value, value: Number, reduction: str = "none") -> Value:
-        return _scattered(op, target, dim, index, _filled(op, target, index, value), reduction)
-
-    if not include_self:
-        # Only elements that are written lose their initial value.
-        data = put(data, _neutral(reduce, dtype))
-    result = _scattered(op, data, dim, index, source, _REDUCTIONS[reduce])
-    if reduce == "mean":
-        ones = op.expand(op.const(1, dtype), dims_of(self))
-        counts = ones if include_self else put(ones, 0)
-        result = _quotient(op, result, put(counts, 1, "add"))
-    return op.cast(result, dtype_of(self))
-
-
 def _quotient(op: OpBuilder, total: Value, counts: Value) -> Value:
     """Return total / counts, rounded down for integers."""
     quotient = op.Div(total, counts)
@@ -249,9 +209,11 @@ def _neutral(reduce: str, dtype: torch.dtype) -> Number:
     return info.max if reduce == "amin" else info.min
 
 
-def _filled(op: OpBuilder, self: Value, index: Value, value: Number) -> Value:
-    """Return a value for every index, in the dtype of self."""
-    return op.expand(as_value(op, value, dtype_of(self)), dims_of(index) or (1,))
+def _source(op: OpBuilder, self: Value, index: Value, src: Value | Number) -> Value:
+    """Return a source, or a number for every index in the dtype of self."""
+    if isinstance(src, Value):
+        return src
+    return op.expand(as_value(op, src, dtype_of(self)), dims_of(index) or (1,))
 
 
 def _rows_put(

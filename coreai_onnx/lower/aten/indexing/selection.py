@@ -9,15 +9,14 @@ import torch
 from coreai_onnx.lower.aten.indexing.advanced_index import is_mask, read, resolve, write
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import flat
 from coreai_onnx.lower.nodes.values import (
-    Dim,
     Number,
     Value,
     as_dim,
     dims_of,
     dtype_of,
     is_bool,
-    numel,
     rank_of,
     set_dims,
     wrap,
@@ -29,8 +28,8 @@ from coreai_onnx.lower.walk.registry import lowers
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> Value:
     """self[indices], by positions and masks on any axes."""
-    found = resolve(op, self, indices)
-    return self if found is None else read(op, found)
+    resolved = resolve(op, self, indices)
+    return self if resolved is None else read(op, resolved)
 
 
 @lowers("aten.index_select.default")
@@ -50,16 +49,16 @@ def gather(op: OpBuilder, self: Value, dim: int, index: Value) -> Value:
         return op.expand(op.like(self, 0), dims)
     # GatherElements requires at least one axis.
     source = op.reshape(self, [1]) if rank_of(self) == 0 else self
-    flat = op.reshape(index, [1]) if rank_of(index) == 0 else index
-    found = op.GatherElements(source, flat, axis=wrap(dim, rank_of(self)))
-    return op.reshape(found, dims) if len(dims) == 0 else found
+    rows = op.reshape(index, [1]) if rank_of(index) == 0 else index
+    elements = op.GatherElements(source, rows, axis=wrap(dim, rank_of(self)))
+    return op.reshape(elements, dims) if len(dims) == 0 else elements
 
 
 @lowers("aten.take_along_dim.default")
 def take_along_dim(op: OpBuilder, self: Value, indices: Value, dim: int | None = None) -> Value:
     """Gather with the other axes broadcast; without ``dim``, of the flattened tensors."""
     if dim is None:
-        return gather(op, flattened(op, self), 0, flattened(op, indices))
+        return gather(op, flat(op, self), 0, flat(op, indices))
     axis = wrap(dim, rank_of(self))
     source, rows = list(dims_of(self)), list(dims_of(indices))
     for a, (s, r) in enumerate(zip(source, rows, strict=True)):
@@ -73,7 +72,7 @@ def take(op: OpBuilder, self: Value, index: Value) -> Value:
     """The flattened tensor's elements at these positions."""
     if 0 in dims_of(index):
         return op.expand(op.like(self, 0), dims_of(index))
-    return op.Gather(flattened(op, self), index, axis=0)
+    return op.Gather(flat(op, self), index, axis=0)
 
 
 @lowers("aten._unsafe_masked_index.default")
@@ -81,8 +80,8 @@ def unsafe_masked_index(
     op: OpBuilder, self: Value, mask: Value, indices: Sequence[Value | None], fill: Number
 ) -> Value:
     """self[indices] where the mask is true, else fill; indices under a false mask are ignored."""
-    found = index(op, self, _clamped(op, self, indices))
-    return op.Where(mask, found, as_value(op, fill, dtype_of(self)))
+    elements = index(op, self, _clamped(op, self, indices))
+    return op.Where(mask, elements, as_value(op, fill, dtype_of(self)))
 
 
 def _clamped(op: OpBuilder, self: Value, indices: Sequence[Value | None]) -> list[Value | None]:
@@ -129,11 +128,11 @@ def index_put(
     if selected is not None:
         mask, value = selected
         return op.Where(mask, _sum(op, self, value) if accumulate else value, self)
-    found = resolve(op, self, indices)
-    if found is None:
+    resolved = resolve(op, self, indices)
+    if resolved is None:
         block = op.expand(values, dims_of(self))
         return _sum(op, self, block) if accumulate else block
-    return write(op, found, values, accumulate=accumulate)
+    return write(op, resolved, values, accumulate=accumulate)
 
 
 def _sum(op: OpBuilder, x: Value, y: Value) -> Value:
@@ -144,10 +143,10 @@ def _selection(
     op: OpBuilder, self: Value, indices: Sequence[Value | None], values: Value
 ) -> tuple[Value, Value] | None:
     """Return the mask and the value, if there is one mask and one value for all its elements."""
-    given = [(axis, i) for axis, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or not is_mask(given[0][1]) or rank_of(given[0][1]) == 0:
+    present = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if len(present) != 1 or not is_mask(present[0][1]) or rank_of(present[0][1]) == 0:
         return None
-    axis, mask = given[0]
+    axis, mask = present[0]
     after = rank_of(self) - axis - rank_of(mask)
     dims = list(dims_of(values))
     if len(dims) > after:
@@ -165,17 +164,7 @@ def put(
     op: OpBuilder, self: Value, index: Value, source: Value, *, accumulate: bool = False
 ) -> Value:
     """self with source assigned to, or added to, its flattened elements at these positions."""
-    rows, block = flattened(op, index), flattened(op, source)
+    rows, block = flat(op, index), flat(op, source)
     return op.reshape(
-        index_put(op, flattened(op, self), [rows], block, accumulate=accumulate), dims_of(self)
+        index_put(op, flat(op, self), [rows], block, accumulate=accumulate), dims_of(self)
     )
-
-
-def flattened(op: OpBuilder, x: Value) -> Value:
-    """Return a tensor as one axis."""
-    return x if rank_of(x) == 1 else op.reshape(x, [numel(dims_of(x))])
-
-
-def zeros(op: OpBuilder, like: Value, dims: Sequence[Dim]) -> Value:
-    """Return zeros of these dims in the dtype of a value."""
-    return op.expand(op.const(0, dtype_of(like)), dims)

@@ -9,14 +9,14 @@ from coreai_onnx.lower.aten.linalg.matrix_steps import (
     column,
     expand_info,
     identity,
-    numbers,
     row,
     solve_triangular,
     transposed,
     wide,
 )
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Value, dims_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -29,7 +29,7 @@ def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
     """
     dims = dims_of(a)
     size = dims[-1]
-    rows, columns = op.unsqueeze(numbers(op, size), [1]), op.unsqueeze(numbers(op, size), [0])
+    rows, columns = op.unsqueeze(positions(op, size), [1]), op.unsqueeze(positions(op, size), [0])
     lower = op.Trilu(a, upper=0)
 
     def step(op: OpBuilder, k: Value, state: list[Value]) -> list[Value]:
@@ -43,8 +43,8 @@ def _factor(op: OpBuilder, a: Value) -> tuple[Value, Value]:
         below = set_dims(op.Where(op.Greater(rows, k), scaled, op.like(x, 0)), (*dims[:-1], 1))
         rest = op.Sub(x, op.Mul(below, transposed(op, below)))
         # Columns up to k are those of L; later ones hold the rest of the matrix.
-        made = op.And(op.Equal(columns, k), op.GreaterOrEqual(rows, k))
-        return [op.Where(made, scaled, rest), info]
+        finished = op.And(op.Equal(columns, k), op.GreaterOrEqual(rows, k))
+        return [op.Where(finished, scaled, rest), info]
 
     start = set_dims(lower, dims)
     x, info = repeat(op, size, [start, expand_info(op, dims[:-2])], step)

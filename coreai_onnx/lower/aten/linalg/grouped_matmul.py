@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from coreai_onnx.lower.aten.linalg.matrix_steps import diagonal, identity, numbers, transposed
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
+from coreai_onnx.lower.aten.linalg.matrix_steps import diagonal, identity, transposed
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, set_dims
 
 SWEEPS = 16
@@ -27,7 +28,7 @@ def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
     """
     size = dims_of(gram)[-1]
     rank = len(dims_of(gram))
-    index = numbers(op, size)
+    index = positions(op, size)
     partner = _partners(op, size, number)
     met = op.Equal(op.unsqueeze(partner, [1]), op.unsqueeze(index, [0]))
     met = op.And(met, op.Not(op.Equal(op.unsqueeze(index, [1]), op.unsqueeze(index, [0]))))
@@ -53,7 +54,7 @@ def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
 
 def _partners(op: OpBuilder, size: Dim, number: Value) -> Value:
     """Return the partner of each row in a round; the row itself if it has none."""
-    index, last = numbers(op, size), op.Sub(op.dim(size), 1)
+    index, last = positions(op, size), op.Sub(op.dim(size), 1)
     players = _rounds(op, size)
     met = op.Mod(op.Sub(op.Mod(number, players), index), players)
     alone = op.Div(op.Mul(op.Mod(number, players), op.Add(players, 1)), 2)  # 2 i ≡ t

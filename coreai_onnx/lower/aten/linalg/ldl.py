@@ -18,12 +18,12 @@ from coreai_onnx.lower.aten.linalg.matrix_steps import (
     broadcast_batches,
     common_batch,
     expand_info,
-    numbers,
     transposed,
     wide,
 )
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Value, dims_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -41,8 +41,8 @@ class _EliminationStep:
         self.op, self.x, self.k = op, x, k
         self.rank = len(dims_of(x))
         size = dims_of(x)[-1]
-        self.rows = op.unsqueeze(numbers(op, size), [1])
-        self.columns = op.unsqueeze(numbers(op, size), [0])
+        self.rows = op.unsqueeze(positions(op, size), [1])
+        self.columns = op.unsqueeze(positions(op, size), [0])
 
     def column(self, k: Value) -> Value:
         """Return column ``k``, which may differ from matrix to matrix."""

@@ -12,14 +12,14 @@ from coreai_onnx.lower.aten.linalg.matrix_steps import (
     expand_info,
     identity,
     mask,
-    numbers,
     row,
     solve_triangular,
     transposed,
     wide,
 )
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, ir_dtype_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -43,8 +43,8 @@ def factor(op: OpBuilder, a: Value, *, pivot: bool = True) -> Factors:
     dims = dims_of(a)
     batch, height, width = dims[:-2], dims[-2], dims[-1]
     count = smaller(height, width)
-    rows, columns = numbers(op, height), op.unsqueeze(numbers(op, width), [0])
-    steps = numbers(op, count)
+    rows, columns = positions(op, height), op.unsqueeze(positions(op, width), [0])
+    steps = positions(op, count)
     order = set_dims(op.expand(rows, [*batch, height]), (*batch, height))
     pivots = set_dims(op.expand(op.Add(steps, 1), [*batch, count]), (*batch, count))
 
@@ -82,7 +82,7 @@ def _info(op: OpBuilder, lu: Value) -> Value:
     count = smaller(dims[-2], dims[-1])
     if count == 0:
         return expand_info(op, dims[:-2])
-    steps = numbers(op, count)
+    steps = positions(op, count)
     ones = op.cast(identity(op, dims[-2], dims[-1]), torch.bool)
     zeros = op.cast(op.And(ones, op.Equal(lu, 0.0)), torch.int64)
     # The longer axis is reduced; one number per element of the diagonal remains.
@@ -116,7 +116,7 @@ def solved(op: OpBuilder, lu: Value, order: Value, b: Value, *, transpose: bool 
 def _sign(op: OpBuilder, pivots: Value) -> Value:
     """Return the sign of the exchanges: -1 for an odd number of them."""
     count = dims_of(pivots)[-1]
-    moved = op.Not(op.Equal(pivots, op.Add(numbers(op, count), 1)))
+    moved = op.Not(op.Equal(pivots, op.Add(positions(op, count), 1)))
     odd = op.Mod(op.ReduceSum(op.cast(moved, torch.int64), [-1], keepdims=0), 2)
     return op.Sub(1.0, op.Mul(wide(op, odd), 2.0))
 
@@ -232,7 +232,7 @@ def lu_solve(
 def _order(op: OpBuilder, pivots: Value, height: Dim) -> Value:
     """Return the order of the rows after all exchanges."""
     dims = (*dims_of(pivots)[:-1], height)
-    rows = numbers(op, height)
+    rows = positions(op, height)
     swaps = op.Sub(op.cast(pivots, torch.int64), 1)
     start = set_dims(op.expand(rows, list(dims)), dims)
 
@@ -247,7 +247,7 @@ def _order(op: OpBuilder, pivots: Value, height: Dim) -> Value:
 def _permutation(op: OpBuilder, order: Value) -> Value:
     """Return P with P[order[i], i] = 1."""
     height = dims_of(order)[-1]
-    rows = op.unsqueeze(numbers(op, height), [1])
+    rows = op.unsqueeze(positions(op, height), [1])
     return mask(op, op.Equal(rows, op.unsqueeze(order, [len(dims_of(order)) - 1])))
 
 

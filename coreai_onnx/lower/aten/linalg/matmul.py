@@ -27,28 +27,10 @@ def linear(op: OpBuilder, input: Value, weight: Value, bias: Value | None = None
     """input @ weightᵀ + bias."""
     # A vector of weights has no axis of outputs, and cannot be transposed.
     if rank_of(weight) == 1:
-        return _plus(op, product(op, input, weight), bias)
+        return _plus(op, op.MatMul(input, weight), bias)
     if rank_of(input) == 2 and _fits_gemm(input, weight):
         return op.Gemm(input, weight, bias, transB=1)
-    return _plus(op, product(op, input, op.transpose(weight, [1, 0])), bias)
-
-
-@lowers("aten.mm.default", "aten.bmm.default")
-def mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
-    """self @ mat2."""
-    return product(op, self, mat2)
-
-
-@lowers("aten._sparse_mm.default")
-def sparse_mm(op: OpBuilder, sparse: Value, dense: Value) -> Value:
-    """sparse @ dense; both are dense in the converted model."""
-    return product(op, sparse, dense)
-
-
-@lowers("aten.mm.dtype", "aten.bmm.dtype")
-def mm_dtype(op: OpBuilder, self: Value, mat2: Value, out_dtype: torch.dtype) -> Value:
-    """self @ mat2, summed and returned in ``out_dtype``."""
-    return product(op, op.cast(self, out_dtype), op.cast(mat2, out_dtype))
+    return _plus(op, op.MatMul(input, op.transpose(weight, [1, 0])), bias)
 
 
 @lowers("aten._int_mm.default")
@@ -68,22 +50,17 @@ def int_mm(op: OpBuilder, self: Value, mat2: Value) -> Value:
     return op.MatMulInteger(*operands, *zero_points)
 
 
-@lowers("aten.mv.default")
-def mv(op: OpBuilder, self: Value, vec: Value) -> Value:
-    """self @ vec."""
-    return product(op, self, vec)
-
-
-@lowers("aten.dot.default")
-def dot(op: OpBuilder, self: Value, tensor: Value) -> Value:
-    """Σ self * tensor."""
-    return product(op, self, tensor)
-
-
+@lowers("aten.mm.default", "aten.bmm.default", renamed={"other": "mat2"})
+@lowers("aten.mm.dtype", "aten.bmm.dtype", renamed={"other": "mat2"})
+@lowers("aten.mv.default", renamed={"other": "vec"})
+@lowers("aten.dot.default", renamed={"other": "tensor"})
+@lowers("aten._sparse_mm.default", renamed={"self": "sparse", "other": "dense"})
 @lowers("aten.matmul.default", "aten.vdot.default")
-def matmul(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self @ other, broadcast over the leading axes."""
-    return product(op, self, other)
+def matmul(op: OpBuilder, self: Value, other: Value, out_dtype: torch.dtype | None = None) -> Value:
+    """self @ other for any ranks, in ``out_dtype`` if given; integers wrap around as in torch."""
+    if out_dtype is not None:
+        self, other = op.cast(self, out_dtype), op.cast(other, out_dtype)
+    return op.MatMul(self, other)
 
 
 @lowers("aten.outer.default", "aten.ger.default")
@@ -98,7 +75,7 @@ def chain_matmul(op: OpBuilder, matrices: Sequence[Value]) -> Value:
     """matrices[0] @ matrices[1] @ …, from the left."""
     result = matrices[0]
     for matrix in matrices[1:]:
-        result = product(op, result, matrix)
+        result = op.MatMul(result, matrix)
     return result
 
 
@@ -120,59 +97,45 @@ def trilinear(
 
 
 # ---------------------------------------------------------------------- products with an addend
-@lowers("aten.addmm.default")
+@lowers("aten.addmm.default", "aten.addmm.dtype")
 def addmm(
-    op: OpBuilder, self: Value, mat1: Value, mat2: Value, *, beta: Number = 1, alpha: Number = 1
+    op: OpBuilder,
+    self: Value,
+    mat1: Value,
+    mat2: Value,
+    out_dtype: torch.dtype | None = None,
+    *,
+    beta: Number = 1,
+    alpha: Number = 1,
 ) -> Value:
-    """beta * self + alpha * (mat1 @ mat2); ``self`` is not read if beta is 0."""
+    """beta * self + alpha * (mat1 @ mat2), in ``out_dtype`` if given."""
+    if out_dtype is not None:
+        self, mat1, mat2 = (op.cast(x, out_dtype) for x in (self, mat1, mat2))
     if _fits_gemm(mat1, mat2) and isinstance(alpha, int | float) and isinstance(beta, int | float):
         # As in torch, beta = 0 ignores self even where it is NaN.
         addend = None if beta == 0 else self
         return op.Gemm(
             mat1, mat2, addend, alpha=float(alpha), beta=float(beta) if addend is not None else None
         )
-    return _weighted(op, self, product(op, mat1, mat2), beta, alpha)
+    return _weighted(op, self, op.MatMul(mat1, mat2), beta, alpha)
 
 
-@lowers("aten.addmm.dtype")
-def addmm_dtype(
-    op: OpBuilder,
-    self: Value,
-    mat1: Value,
-    mat2: Value,
-    out_dtype: torch.dtype,
-    *,
-    beta: Number = 1,
-    alpha: Number = 1,
-) -> Value:
-    """Like addmm, summed and returned in ``out_dtype``."""
-    given = (op.cast(x, out_dtype) for x in (self, mat1, mat2))
-    return addmm(op, *given, beta=beta, alpha=alpha)
-
-
-@lowers("aten.baddbmm.default")
+@lowers("aten.baddbmm.default", "aten.baddbmm.dtype")
 def baddbmm(
-    op: OpBuilder, self: Value, batch1: Value, batch2: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    """beta * self + alpha * (batch1 @ batch2), computed in float32 for narrow floats."""
-    addend, left, right = _wide(op, self, batch1, batch2)
-    return _weighted(op, addend, product(op, left, right), beta, alpha)
-
-
-@lowers("aten.baddbmm.dtype")
-def baddbmm_dtype(
     op: OpBuilder,
     self: Value,
     batch1: Value,
     batch2: Value,
-    out_dtype: torch.dtype,
+    out_dtype: torch.dtype | None = None,
     *,
     beta: Number = 1,
     alpha: Number = 1,
 ) -> Value:
-    """Like baddbmm, summed and returned in ``out_dtype``."""
-    given = (op.cast(x, out_dtype) for x in (self, batch1, batch2))
-    return baddbmm(op, *given, beta=beta, alpha=alpha)
+    """beta * self + alpha * (batch1 @ batch2), in ``out_dtype``, or float32 for narrow floats."""
+    if out_dtype is not None:
+        self, batch1, batch2 = (op.cast(x, out_dtype) for x in (self, batch1, batch2))
+    addend, left, right = _wide(op, self, batch1, batch2)
+    return _weighted(op, addend, op.MatMul(left, right), beta, alpha)
 
 
 @lowers("aten.addbmm.default")
@@ -181,7 +144,7 @@ def addbmm(
 ) -> Value:
     """beta * self + alpha * Σ over the batch of (batch1 @ batch2), in float32 for narrow floats."""
     addend, left, right = _wide(op, self, batch1, batch2)
-    total = op.ReduceSum(product(op, left, right), [0], keepdims=0)
+    total = op.ReduceSum(op.MatMul(left, right), [0], keepdims=0)
     return _weighted(op, addend, total, beta, alpha)
 
 
@@ -192,29 +155,7 @@ def _wide(op: OpBuilder, *operands: Value) -> Sequence[Value]:
     return [op.cast(x, torch.float32) for x in operands]
 
 
-@lowers("aten.addmv.default")
-def addmv(
-    op: OpBuilder, self: Value, mat: Value, vec: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    """beta * self + alpha * (mat @ vec)."""
-    return _weighted(op, self, product(op, mat, vec), beta, alpha)
-
-
-@lowers("aten.addr.default")
-def addr(
-    op: OpBuilder, self: Value, vec1: Value, vec2: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    """beta * self + alpha * outer(vec1, vec2); on booleans, or of and."""
-    addend, left, right = promote(op, self, vec1, vec2)
-    return _weighted(op, addend, outer(op, left, right), beta, alpha)
-
-
 # ---------------------------------------------------------------------- parts
-def product(op: OpBuilder, a: Value, b: Value) -> Value:
-    """Return a @ b for any ranks; narrow integers wrap around as in torch."""
-    return op.MatMul(a, b)
-
-
 def _fits_gemm(a: Value, b: Value) -> bool:
     """Whether Gemm is exact for these operands: floating-point, with a nonempty inner dimension."""
     return is_float(a) and a.dtype == b.dtype and dims_of(a)[-1] != 0

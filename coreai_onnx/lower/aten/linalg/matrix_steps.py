@@ -9,21 +9,15 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, set_dims
 
 
 def wide(op: OpBuilder, x: Value) -> Value:
     """Return ``x`` in float64."""
     return op.cast(x, torch.float64)
-
-
-def numbers(op: OpBuilder, size: Dim) -> Value:
-    """Return 0 … size - 1 in int64."""
-    if isinstance(size, int):
-        return op.const(torch.arange(size))
-    return set_dims(op.Range(op.const(0), op.dim(size), op.const(1)), (size,))
 
 
 def mask(op: OpBuilder, condition: Value) -> Value:
@@ -33,22 +27,22 @@ def mask(op: OpBuilder, condition: Value) -> Value:
 
 def identity(op: OpBuilder, rows: Dim, columns: Dim) -> Value:
     """Return ones on the diagonal of a matrix of zeros, in float64."""
-    left, right = op.unsqueeze(numbers(op, rows), [1]), op.unsqueeze(numbers(op, columns), [0])
+    left, right = op.unsqueeze(positions(op, rows), [1]), op.unsqueeze(positions(op, columns), [0])
     return set_dims(mask(op, op.Equal(left, right)), (rows, columns))
 
 
 def column(op: OpBuilder, x: Value, k: Value) -> Value:
     """Return column k of matrices as a matrix of one column."""
     dims = dims_of(x)
-    found = op.Gather(x, op.Reshape(k, [1]), axis=len(dims) - 1)
-    return set_dims(found, (*dims[:-1], 1))
+    taken = op.Gather(x, op.Reshape(k, [1]), axis=len(dims) - 1)
+    return set_dims(taken, (*dims[:-1], 1))
 
 
 def row(op: OpBuilder, x: Value, k: Value) -> Value:
     """Return row k of matrices as a matrix of one row."""
     dims = dims_of(x)
-    found = op.Gather(x, op.Reshape(k, [1]), axis=len(dims) - 2)
-    return set_dims(found, (*dims[:-2], 1, dims[-1]))
+    taken = op.Gather(x, op.Reshape(k, [1]), axis=len(dims) - 2)
+    return set_dims(taken, (*dims[:-2], 1, dims[-1]))
 
 
 def transposed(op: OpBuilder, x: Value) -> Value:
@@ -95,7 +89,7 @@ def solve_triangular(
         unit: Whether the diagonal is taken as ones.
     """
     size = dims_of(a)[-1]
-    rows = op.unsqueeze(numbers(op, size), [1])
+    rows = op.unsqueeze(positions(op, size), [1])
 
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
         (x,) = state

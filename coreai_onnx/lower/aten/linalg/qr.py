@@ -6,13 +6,13 @@ from coreai_onnx.lower.aten.linalg.lu import smaller
 from coreai_onnx.lower.aten.linalg.matrix_steps import (
     column,
     identity,
-    numbers,
     row,
     transposed,
     wide,
 )
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
+from coreai_onnx.lower.nodes.tensors import positions
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -27,10 +27,10 @@ def reflections(op: OpBuilder, a: Value) -> tuple[Value, Value]:
     dims = dims_of(a)
     count = smaller(dims[-2], dims[-1])
     rows, columns = (
-        op.unsqueeze(numbers(op, dims[-2]), [1]),
-        op.unsqueeze(numbers(op, dims[-1]), [0]),
+        op.unsqueeze(positions(op, dims[-2]), [1]),
+        op.unsqueeze(positions(op, dims[-1]), [0]),
     )
-    steps = numbers(op, count)
+    steps = positions(op, count)
     zeros = op.const(0.0, a.dtype)
     start = set_dims(op.expand(zeros, [*dims[:-2], count]), (*dims[:-2], count))
 
@@ -49,8 +49,8 @@ def reflections(op: OpBuilder, a: Value) -> tuple[Value, Value]:
         v = op.Where(op.Equal(rows, k), op.like(x, 1), vector)
         v = set_dims(v, (*dims[:-1], 1))
         moved = op.Sub(x, op.Mul(tau, op.Mul(v, op.MatMul(transposed(op, v), x))))
-        made = op.Where(op.Equal(rows, k), beta, op.Where(op.Greater(rows, k), v, whole))
-        x = op.Where(op.Greater(columns, k), moved, op.Where(op.Equal(columns, k), made, x))
+        column_k = op.Where(op.Equal(rows, k), beta, op.Where(op.Greater(rows, k), v, whole))
+        x = op.Where(op.Greater(columns, k), moved, op.Where(op.Equal(columns, k), column_k, x))
         return [x, op.Where(op.Equal(steps, k), op.Squeeze(tau, [-1]), taus)]
 
     x, taus = repeat(op, count, [a, start], step)
@@ -63,7 +63,7 @@ def reflected(
     """Return Q x, or Qᵀ x, for Q = H₀ H₁ … given by its reflections."""
     dims = dims_of(vectors)
     count = dims_of(taus)[-1]
-    rows = op.unsqueeze(numbers(op, dims[-2]), [1])
+    rows = op.unsqueeze(positions(op, dims[-2]), [1])
 
     def step(op: OpBuilder, number: Value, state: list[Value]) -> list[Value]:
         # Q x applies the last reflection first, Qᵀ x the first one.

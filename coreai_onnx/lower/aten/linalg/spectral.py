@@ -13,8 +13,8 @@ from coreai_onnx.lower.aten.linalg.jacobi import arranged, eigen, rotated
 from coreai_onnx.lower.aten.linalg.lu import smaller
 from coreai_onnx.lower.aten.linalg.matrix_steps import diagonal, identity, transposed, wide
 from coreai_onnx.lower.aten.linalg.qr import orthogonal, reflections
-from coreai_onnx.lower.aten.loops.counted_loop import repeat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import repeat
 from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, forbid_output, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 

@@ -48,15 +48,7 @@ def adaptive_avg_pool(op: OpBuilder, self: Value, output_size: Sequence[Dim]) ->
     return x
 
 
-@lowers("aten.adaptive_max_pool1d.default")
-def adaptive_max_pool1d(
-    op: OpBuilder, self: Value, output_size: Sequence[Dim]
-) -> tuple[Value, Value]:
-    """The maximum of every window, and its position."""
-    return adaptive_max_pool(op, self, output_size)
-
-
-@lowers("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+@lowers(*(f"aten.adaptive_max_pool{axes}d.default" for axes in (1, 2, 3)))
 def adaptive_max_pool(
     op: OpBuilder, self: Value, output_size: Sequence[Dim]
 ) -> tuple[Value, Value]:

@@ -12,119 +12,45 @@ from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, numel, rank
 from coreai_onnx.lower.walk.registry import lowers
 
 
-@lowers("aten.batch_norm.default")
+@lowers("aten.batch_norm.default", "aten.native_batch_norm.default")
+@lowers("aten._native_batch_norm_legit.no_stats")
+@lowers("aten._native_batch_norm_legit_no_training.default")
+@lowers("aten._batch_norm_no_update.default", empty=1)
+@lowers("aten._native_batch_norm_legit_functional.default", updates=True)
+@lowers("aten._batch_norm_with_update_functional.default", training=True, empty=1, updates=True)
 def batch_norm(
     op: OpBuilder,
     input: Value,
     weight: Value | None,
     bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
+    running_mean: Value | None = None,
+    running_var: Value | None = None,
     *,
-    training: bool,
+    training: bool = False,
+    momentum: float = 0.0,
     eps: float,
-) -> Value:
-    """(x - mean) / √(var + eps) * weight + bias per channel."""
+    empty: int = 0,
+    updates: bool = False,
+) -> Value | tuple[Value | None, ...]:
+    """(x - mean) / √(var + eps) * weight + bias per channel, by running or the batch's statistics.
+
+    Further results are the batch's mean and 1 / √(var + eps), which are empty with running
+    statistics, ``empty`` empty tensors, and with ``updates`` the new running statistics.
+    """
+    new = (running_mean, running_var)
+    if updates and training and running_mean is not None and running_var is not None:
+        new = _updated(op, input, running_mean, running_var, momentum)
     if training or running_mean is None or running_var is None:
-        return _trained(op, input, weight, bias, eps, running_mean)[0]
-    return _with_running(op, input, weight, bias, running_mean, running_var, eps)
-
-
-@lowers("aten._native_batch_norm_legit_no_training.default")
-def no_training(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    eps: float,
-) -> Value | tuple[Value, Value, Value]:
-    """The batch norm with running statistics, and two empty tensors."""
-    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    # The composite has one result; the empty ones are needed only if the program uses them.
-    return result if op.only_first_used else (result, _nothing(op), _nothing(op))
-
-
-@lowers("aten._batch_norm_no_update.default")
-def no_update(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    eps: float,
-) -> Value | tuple[Value, Value, Value, Value]:
-    """The batch norm with running statistics, and three empty tensors."""
-    if running_mean is None or running_var is None:
-        return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op))
-    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    return result if op.only_first_used else (result, _nothing(op), _nothing(op), _nothing(op))
-
-
-@lowers("aten.native_batch_norm.default")
-def native_batch_norm(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    *,
-    training: bool,
-    eps: float,
-) -> Value | tuple[Value, Value, Value]:
-    """The batch norm and, in training mode, the batch's mean and 1 / √(var + eps)."""
-    if training or running_mean is None or running_var is None:
-        return _trained(op, input, weight, bias, eps, running_mean)
-    result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-    return result if op.only_first_used else (result, _nothing(op), _nothing(op))
-
-
-@lowers("aten._native_batch_norm_legit.no_stats")
-def no_stats(
-    op: OpBuilder, input: Value, weight: Value | None, bias: Value | None, eps: float
-) -> tuple[Value, Value, Value]:
-    """The batch norm with the batch's own statistics, its mean and 1 / √(var + eps)."""
-    return _trained(op, input, weight, bias, eps)
-
-
-@lowers("aten._native_batch_norm_legit_functional.default")
-def functional(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    *,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    """The batch norm, the batch's mean and 1 / √(var + eps), and the new running statistics."""
-    if not training:
+        results = _trained(op, input, weight, bias, eps, running_mean)
+    else:
         result = _with_running(op, input, weight, bias, running_mean, running_var, eps)
-        return result, _nothing(op), _nothing(op), running_mean, running_var
-    new = _updated(op, input, running_mean, running_var, momentum)
-    return (*_trained(op, input, weight, bias, eps, running_mean), *new)
-
-
-@lowers("aten._batch_norm_with_update_functional.default")
-def with_update_functional(
-    op: OpBuilder,
-    input: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    """The batch norm, its statistics, an empty tensor, and the new running statistics."""
-    new = _updated(op, input, running_mean, running_var, momentum)
-    return (*_trained(op, input, weight, bias, eps, running_mean), _nothing(op), *new)
+        # The composite has one result; the empty ones are needed only if the program uses them.
+        if op.only_first_used and not updates:
+            return result
+        results = result, _nothing(op), _nothing(op)
+    if op.only_first_used and not updates:
+        return results[0]
+    return (*results, *(_nothing(op) for _ in range(empty)), *(new if updates else ()))
 
 
 @lowers("aten.instance_norm.default", whole=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.lower.aten.nn.exact_convolution import exact_convolution, exact_transposed
+from coreai_onnx.lower.aten.nn.pooling import per_axis
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of, is_static, rank_of
 from coreai_onnx.lower.walk.registry import lowers
@@ -55,24 +56,6 @@ def conv(
     return _convolution(op, input, weight, bias, stride, padding, dilation, groups)
 
 
-@lowers(
-    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
-)
-def conv_transpose(
-    op: OpBuilder,
-    input: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    output_padding: Sequence[int] = (0,),
-    groups: int = 1,
-    dilation: Sequence[int] = (1,),
-) -> Value:
-    """The transpose of a convolution: every input element spreads the weight over a window."""
-    return _transposed(op, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
 @lowers("aten.conv_tbc.default")
 def conv_tbc(op: OpBuilder, self: Value, weight: Value, bias: Value, pad: int = 0) -> Value:
     """A convolution over time of [time, batch, channel] with weight [width, in, out]."""
@@ -93,7 +76,7 @@ def _convolution(
 ) -> Value:
     """Lower a convolution; an input without a batch axis temporarily gets one."""
     axes = rank_of(weight) - 2
-    stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
+    stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
     kernel = dims_of(weight)[2:]
     pads = _pads(padding, kernel, dilation, axes)
     unbatched = rank_of(input) == axes + 1
@@ -120,8 +103,8 @@ def _transposed(
 ) -> Value:
     """Lower a transposed convolution; an input without a batch axis temporarily gets one."""
     axes = rank_of(weight) - 2
-    stride, padding = _per_axis(stride, axes), _per_axis(padding, axes)
-    output_padding, dilation = _per_axis(output_padding, axes), _per_axis(dilation, axes)
+    stride, padding = per_axis(stride, axes), per_axis(padding, axes)
+    output_padding, dilation = per_axis(output_padding, axes), per_axis(dilation, axes)
     kernel = dims_of(weight)[2:]
     unbatched = rank_of(input) == axes + 1
     x = op.unsqueeze(input, [0]) if unbatched else input
@@ -162,13 +145,8 @@ def _pads(
     if padding == "same":
         total = [d * (int(k) - 1) for k, d in zip(kernel, dilation, strict=True)]
         return [*(t // 2 for t in total), *(t - t // 2 for t in total)]
-    both = _per_axis([int(p) for p in padding], axes)
+    both = per_axis([int(p) for p in padding], axes)
     return [*both, *both]
-
-
-def _per_axis(given: Sequence[int], axes: int) -> list[int]:
-    """Return one number per axis; a single number is repeated."""
-    return [int(g) for g in given] * (axes if len(given) == 1 else 1)
 
 
 def _kernel_shape(kernel: Sequence[Dim]) -> dict[str, list[int]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.indexing.advanced_index import reduction_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of
 from coreai_onnx.lower.walk.registry import lowers
 

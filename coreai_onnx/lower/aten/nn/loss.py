@@ -96,6 +96,7 @@ def cross_entropy_loss(
 
 
 @lowers("torch_nn._linear_cross_entropy_batch_chunked.default")
+@lowers("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
 def chunked_linear_cross_entropy(
     op: OpBuilder,
     input: Value,
@@ -103,49 +104,22 @@ def chunked_linear_cross_entropy(
     target: Value,
     linear_bias: Value | None,
     weight: Value | None,
-    reduction: str,
     ignore_index: Dim,
-    label_smoothing: float,
     acc_dtype: torch.dtype,
-) -> tuple[Value | None, ...]:
+    *,
+    reduction: str = "none",
+    label_smoothing: float = 0.0,
+) -> Value | tuple[Value | None, ...]:
     """The cross entropy of input @ linear_weightᵀ + bias, without chunks and gradients."""
-    logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
+    turned = op.transpose(op.cast(linear_weight, acc_dtype), [1, 0])
+    logits = op.MatMul(op.cast(input, acc_dtype), turned)
+    if linear_bias is not None:
+        logits = op.Add(logits, op.cast(linear_bias, acc_dtype))
+    set_dims(logits, (dims_of(input)[0], dims_of(linear_weight)[0]))
     factors = None if weight is None else op.cast(weight, acc_dtype)
-    number = _MEAN if reduction == "mean" else _SUM
-    return (
-        cross_entropy_loss(op, logits, target, factors, number, ignore_index, label_smoothing),
-        None,
-        None,
-        None,
-    )
-
-
-@lowers("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
-def chunked_linear_cross_entropies(
-    op: OpBuilder,
-    input: Value,
-    linear_weight: Value,
-    target: Value,
-    linear_bias: Value | None,
-    weight: Value | None,
-    ignore_index: Dim,
-    acc_dtype: torch.dtype,
-) -> Value:
-    """The same cross entropy with one loss per row."""
-    logits = _logits(op, input, linear_weight, linear_bias, acc_dtype)
-    factors = None if weight is None else op.cast(weight, acc_dtype)
-    return cross_entropy_loss(op, logits, target, factors, _NONE, ignore_index)
-
-
-def _logits(
-    op: OpBuilder, x: Value, weight: Value, bias: Value | None, dtype: torch.dtype
-) -> Value:
-    """Return x @ weightᵀ + bias in the accumulation dtype."""
-    turned = op.transpose(op.cast(weight, dtype), [1, 0])
-    logits = op.MatMul(op.cast(x, dtype), turned)
-    if bias is not None:
-        logits = op.Add(logits, op.cast(bias, dtype))
-    return set_dims(logits, (dims_of(x)[0], dims_of(weight)[0]))
+    number = {"none": _NONE, "mean": _MEAN}.get(reduction, _SUM)
+    loss = cross_entropy_loss(op, logits, target, factors, number, ignore_index, label_smoothing)
+    return loss if reduction == "none" else (loss, None, None, None)
 
 
 def _soft(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from coreai_onnx.composites.checks import compute_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
-    compute_dtype,
     dims_of,
     dtype_of,
     numel,
@@ -205,7 +205,7 @@ def _one_dtype(
     op: OpBuilder, x: Value, *parameters: Value | None
 ) -> tuple[Value, list[Value | None]]:
     """Return all values in the dtype of x, or in float32 if the parameters' dtype differs."""
-    given = [p for p in parameters if p is not None]
-    if all(p.dtype == x.dtype for p in given):
+    present = [p for p in parameters if p is not None]
+    if all(p.dtype == x.dtype for p in present):
         return x, list(parameters)
     return wide(op, x), [p if p is None else op.cast(p, dtype_of(wide(op, x))) for p in parameters]

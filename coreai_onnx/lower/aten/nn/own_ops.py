@@ -18,8 +18,8 @@ from coreai_onnx.composites.compressed_ops import (
 )
 from coreai_onnx.composites.compressed_weights import streamed
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.shape.indices import constant_or_none
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import constant_or_none
 from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, is_float, is_powers
 from coreai_onnx.lower.walk.registry import lowers
 from coreai_onnx.model.packed_codes import STREAM_BITS

@@ -15,71 +15,31 @@ _MAX_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torc
 _AVERAGE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _register_max_pool(axes: int, *names: str, indices: bool = False) -> None:
-    """Register max pools over a number of axes, which a kernel of one number does not tell."""
-
-    @lowers(*names)
-    def max_pool(
-        op: OpBuilder,
-        self: Value,
-        kernel_size: Sequence[int],
-        stride: Sequence[int] = (),
-        padding: Sequence[int] = (0,),
-        dilation: Sequence[int] = (1,),
-        *,
-        ceil_mode: bool = False,
-    ) -> Value | tuple[Value, Value | None]:
-        """The maximum of every window, with its position in the flattened axes if requested."""
-        sizes = (kernel_size, stride, padding, dilation)
-        result = _max_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, indices=indices)
-        return result if indices else result[0]
-
-
-def _register_avg_pool(axes: int) -> None:
-    @lowers(f"aten.avg_pool{axes}d.default")
-    def avg_pool(
-        op: OpBuilder,
-        self: Value,
-        kernel_size: Sequence[int],
-        stride: Sequence[int] = (),
-        padding: Sequence[int] = (0,),
-        divisor_override: int | None = None,
-        *,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> Value:
-        """The sum of every window, divided by the count of its elements or by a given divisor."""
-        sizes = (kernel_size, stride, padding, divisor_override)
-        return _avg_pool(op, self, axes, *sizes, ceil_mode=ceil_mode, with_pad=count_include_pad)
-
-
-_register_max_pool(1, "aten.max_pool1d.default")
-_register_max_pool(2, "aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default")
-_register_max_pool(3, "aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default")
-for _axes in (1, 2, 3):
-    _register_max_pool(_axes, f"aten.max_pool{_axes}d_with_indices.default", indices=True)
-    _register_avg_pool(_axes)
-
-
-def _max_pool(
+@lowers("aten.max_pool1d.default", axes=1)
+@lowers("aten.max_pool2d.default", "aten.mkldnn_max_pool2d.default", axes=2)
+@lowers("aten.max_pool3d.default", "aten.mkldnn_max_pool3d.default", axes=3)
+@lowers("aten.max_pool1d_with_indices.default", axes=1, indices=True)
+@lowers("aten.max_pool2d_with_indices.default", axes=2, indices=True)
+@lowers("aten.max_pool3d_with_indices.default", axes=3, indices=True)
+def max_pool(
     op: OpBuilder,
-    x: Value,
-    axes: int,
+    self: Value,
     kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
     *,
-    ceil_mode: bool,
-    indices: bool,
-) -> tuple[Value, Value | None]:
-    """Return the maxima and, if requested, their positions within the pooled axes."""
+    axes: int,
+    ceil_mode: bool = False,
+    indices: bool = False,
+) -> Value | tuple[Value, Value]:
+    """The maximum of every window, with its position in the flattened axes if requested."""
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     # Without strides, torch uses the sizes of the window.
     strides, dilations = per_axis(stride or kernel_size, axes), per_axis(dilation, axes)
-    batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
+    batched = op.unsqueeze(self, [0]) if rank_of(self) == axes + 1 else self
     places: Value | None = None
-    if dtype_of(x) in _MAX_DTYPES:
+    if dtype_of(self) in _MAX_DTYPES:
         largest, *positions = op.MaxPool(
             batched,
             kernel_shape=kernel,
@@ -91,29 +51,34 @@ def _max_pool(
         )
         if indices:
             # ONNX counts positions through batch and channels, torch within the pooled axes
-            places = op.Mod(positions[0], op.dim(numel(dims_of(x)[-axes:])))
+            places = op.Mod(positions[0], op.dim(numel(dims_of(self)[-axes:])))
     else:
         largest, places = exact_maximum(
             op, batched, kernel, strides, pads, dilations, ceil_mode=ceil_mode, indices=indices
         )
-    if batched is not x:
-        return op.squeeze(largest, [0]), None if places is None else op.squeeze(places, [0])
-    return largest, places
+    results = [
+        x if batched is self else op.squeeze(x, [0]) for x in (largest, places) if x is not None
+    ]
+    return (results[0], results[1]) if indices else results[0]
 
 
-def _avg_pool(
+@lowers("aten.avg_pool1d.default", axes=1)
+@lowers("aten.avg_pool2d.default", axes=2)
+@lowers("aten.avg_pool3d.default", axes=3)
+def avg_pool(
     op: OpBuilder,
-    x: Value,
-    axes: int,
+    self: Value,
     kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    divisor: int | None,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    divisor_override: int | None = None,
     *,
-    ceil_mode: bool,
-    with_pad: bool,
+    axes: int,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
 ) -> Value:
-    """Return the averages; a given divisor replaces the count."""
+    """The sum of every window, divided by the count of its elements or by a given divisor."""
+    x, divisor, with_pad = self, divisor_override, count_include_pad
     kernel, pads = per_axis(kernel_size, axes), per_axis(padding, axes)
     strides = per_axis(stride or kernel_size, axes)
     batched = op.unsqueeze(x, [0]) if rank_of(x) == axes + 1 else x
@@ -158,6 +123,6 @@ def _avg_pool(
     return op.squeeze(result, [0]) if batched is not x else result
 
 
-def per_axis(given: Sequence[int], axes: int) -> list[int]:
+def per_axis(numbers: Sequence[int], axes: int) -> list[int]:
     """Return one number per axis; a single number is repeated."""
-    return [int(g) for g in given] * (axes if len(given) == 1 else 1)
+    return [int(n) for n in numbers] * (axes if len(numbers) == 1 else 1)

@@ -64,11 +64,14 @@ class Layers:
 
 
 # ---------------------------------------------------------------------- torch's names
-@lowers("aten.lstm.input", f"{NAMESPACE}.lstm.default")
-def lstm(
+@lowers("aten.lstm.input", f"{NAMESPACE}.lstm.default", cell=LSTM)
+@lowers("aten.gru.input", f"{NAMESPACE}.gru.default", cell=GRU)
+@lowers("aten.rnn_tanh.input", f"{NAMESPACE}.rnn_tanh.default", cell=TANH)
+@lowers("aten.rnn_relu.input", f"{NAMESPACE}.rnn_relu.default", cell=RELU)
+def recurrent(
     op: OpBuilder,
     input: Value,
-    hx: Sequence[Value],
+    hx: Value | Sequence[Value],
     params: Sequence[Value],
     *,
     has_biases: bool,
@@ -77,37 +80,12 @@ def lstm(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    cell: Cell,
 ) -> list[Value]:
-    """All hidden states, the last hidden states, the last cell states."""
-    layers = Layers(LSTM, params, has_biases, num_layers, dropout * train, bidirectional)
-    return _sequence(op, layers, input, hx, batch_first=batch_first)
-
-
-def _register(name: str, cell: Cell) -> None:
-    """Register a layer with one state."""
-
-    @lowers(f"aten.{name}.input", f"{NAMESPACE}.{name}.default")
-    def plain(
-        op: OpBuilder,
-        input: Value,
-        hx: Value,
-        params: Sequence[Value],
-        *,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> list[Value]:
-        """All hidden states, and the last ones."""
-        layers = Layers(cell, params, has_biases, num_layers, dropout * train, bidirectional)
-        return _sequence(op, layers, input, [hx], batch_first=batch_first)
-
-
-_register("gru", GRU)
-_register("rnn_tanh", TANH)
-_register("rnn_relu", RELU)
+    """All hidden states, the last hidden states, and for LSTM the last cell states."""
+    layers = Layers(cell, params, has_biases, num_layers, dropout * train, bidirectional)
+    states = [hx] if isinstance(hx, Value) else hx
+    return _sequence(op, layers, input, states, batch_first=batch_first)
 
 
 # ---------------------------------------------------------------------- single steps
@@ -147,26 +125,22 @@ def gru_cell(
     return op.Add(new, op.Mul(update, op.Sub(hx, new)))
 
 
-def _register_cell(name: str, activation: str) -> None:
-    """Register a cell with a single activation."""
-
-    @lowers(f"aten.{name}.default")
-    def cell(
-        op: OpBuilder,
-        input: Value,
-        hx: Value,
-        w_ih: Value,
-        w_hh: Value,
-        b_ih: Value | None = None,
-        b_hh: Value | None = None,
-    ) -> Value:
-        """The activation of both products."""
-        total = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh))
-        return op.node(activation, total)
-
-
-_register_cell("rnn_tanh_cell", "Tanh")
-_register_cell("rnn_relu_cell", "Relu")
+@lowers("aten.rnn_tanh_cell.default", activation="Tanh")
+@lowers("aten.rnn_relu_cell.default", activation="Relu")
+def rnn_cell(
+    op: OpBuilder,
+    input: Value,
+    hx: Value,
+    w_ih: Value,
+    w_hh: Value,
+    b_ih: Value | None = None,
+    b_hh: Value | None = None,
+    *,
+    activation: str,
+) -> Value:
+    """The activation of both products."""
+    total = op.Add(linear(op, input, w_ih, b_ih), linear(op, hx, w_hh, b_hh))
+    return op.node(activation, total)
 
 
 # ---------------------------------------------------------------------- layers

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from coreai_onnx.export.compat.state_space import NAMESPACE
 from coreai_onnx.export.compat.torch_names import FloorDiv, Max, Min
-from coreai_onnx.lower.aten.loops.scanning import scan_with_outputs
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import scan_with_outputs
 from coreai_onnx.lower.nodes.values import Dim, Value, as_dim, dims_of, rank_of, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.lower.aten.ordering.searching import insertion_index
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import filled, flat
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
@@ -75,13 +74,13 @@ def histogram(
     return _histogram(op, x, [edges], [bins + 1], weight, density=density), edges
 
 
-def _equal_edges(op: OpBuilder, column: Value, bins: int, given: Sequence[float] | None) -> Value:
+def _equal_edges(op: OpBuilder, column: Value, bins: int, limits: Sequence[float] | None) -> Value:
     """Return bins + 1 edges between the given or found extremes, widened if they are equal."""
     dtype = dtype_of(column)
-    if given is not None and given[0] != given[1]:
-        return op.const(torch.linspace(given[0], given[1], bins + 1, dtype=dtype))
-    if given is not None:
-        return op.const(torch.linspace(given[0] - 0.5, given[1] + 0.5, bins + 1, dtype=dtype))
+    if limits is not None and limits[0] != limits[1]:
+        return op.const(torch.linspace(limits[0], limits[1], bins + 1, dtype=dtype))
+    if limits is not None:
+        return op.const(torch.linspace(limits[0] - 0.5, limits[1] + 0.5, bins + 1, dtype=dtype))
     if 0 in dims_of(column):
         return op.const(torch.linspace(0, 1, bins + 1, dtype=dtype))
     low, high = (op.node(f"Reduce{e}", column, keepdims=0) for e in ("Min", "Max"))

@@ -5,59 +5,37 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.ordering.sorting import ranked
-from coreai_onnx.lower.aten.shape.indices import flat, move_last
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, move_last
 from coreai_onnx.lower.nodes.values import Value, dims_of, dtype_of, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 
-def _register(name: str, *, ignore_nan: bool) -> None:
-    @lowers(f"aten.{name}.default", f"aten.{name}.scalar")
-    def lower(
-        op: OpBuilder,
-        self: Value,
-        q: Value | float,
-        dim: int | None = None,
-        *,
-        keepdim: bool = False,
-        interpolation: str = "linear",
-    ) -> Value:
-        """The elements at fractions q of the sorted elements; NaN if there is one, or ignored."""
-        fractions = op.const(q, dtype_of(self)) if isinstance(q, float) else q
-        return _quantile(
-            op,
-            self,
-            fractions,
-            dim,
-            keepdim=keepdim,
-            interpolation=interpolation,
-            ignore_nan=ignore_nan,
-        )
-
-
-_register("quantile", ignore_nan=False)
-_register("nanquantile", ignore_nan=True)
-
-
-def _quantile(
+@lowers("aten.quantile.default", "aten.quantile.scalar")
+@lowers("aten.nanquantile.default", "aten.nanquantile.scalar", ignore_nan=True)
+def quantile(
     op: OpBuilder,
-    x: Value,
-    q: Value,
-    dim: int | None,
+    self: Value,
+    q: Value | float,
+    dim: int | None = None,
     *,
-    keepdim: bool,
-    interpolation: str,
-    ignore_nan: bool,
+    keepdim: bool = False,
+    interpolation: str = "linear",
+    ignore_nan: bool = False,
 ) -> Value:
-    """Sort along the last axis, take the neighbors of q * (n - 1), put the axis of q in front."""
-    rank = rank_of(x)
+    """The elements at fractions q of the sorted elements; NaN if there is one, or ignored.
+
+    Sorted along the last axis; the neighbors of q * (n - 1); the axis of q in front.
+    """
+    q = op.const(q, dtype_of(self)) if isinstance(q, float) else q
+    rank = rank_of(self)
     axis = 0 if dim is None else wrap(dim, rank)
-    rows = flat(op, x) if dim is None or rank == 0 else move_last(op, x, axis)
+    rows = flat(op, self) if dim is None or rank == 0 else move_last(op, self, axis)
     size = dims_of(rows)[-1]
     last = rank_of(rows) - 1
     values, _ = ranked(op, rows, size, last, descending=False)
-    highest = op.cast(op.dim(size - 1), dtype_of(x))
-    missing = op.cast(op.IsNaN(rows), dtype_of(x))
+    highest = op.cast(op.dim(size - 1), dtype_of(self))
+    missing = op.cast(op.IsNaN(rows), dtype_of(self))
     count = op.ReduceSum(missing, [last], keepdims=1)
     fractions = op.reshape(q, [1]) if rank_of(q) == 0 else q
     # NaN is sorted last: the elements that count are before it, and the last place returns it.

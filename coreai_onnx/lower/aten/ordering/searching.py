@@ -5,11 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import promote
+from coreai_onnx.lower.nodes.tensors import filled, flat, reduced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
@@ -65,8 +63,11 @@ def bucketize(
 
 
 # ---------------------------------------------------------------------- sets
+@lowers("aten.isin.Scalar_Tensor", renamed={"elements": "element"})
 @lowers("aten.isin.Tensor_Tensor")
-def isin(op: OpBuilder, elements: Value, test_elements: Value, *, invert: bool = False) -> Value:
+def isin(
+    op: OpBuilder, elements: Value | Number, test_elements: Value, *, invert: bool = False
+) -> Value:
     """Whether each element is among the test elements."""
     elements, test_elements = promote(op, elements, test_elements)
     column = op.unsqueeze(elements, [rank_of(elements)])
@@ -86,15 +87,6 @@ def isin_scalar(
     left, right = promote(op, elements, test_element)
     equal = op.Equal(left, right)
     return op.Not(equal) if invert else equal
-
-
-@lowers("aten.isin.Scalar_Tensor")
-def isin_tensor(
-    op: OpBuilder, element: Number, test_elements: Value, *, invert: bool = False
-) -> Value:
-    """Whether a number is among the test elements."""
-    number, tests = promote(op, element, test_elements)
-    return isin(op, number, tests, invert=invert)
 
 
 # ---------------------------------------------------------------------- counts

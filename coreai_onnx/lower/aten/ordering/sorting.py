@@ -8,11 +8,10 @@ from __future__ import annotations
 import torch
 
 from coreai_onnx.lower.aten.reduction.extremes import extreme_index, order_key
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.indices import flat, floor_div
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, floor_div, reduced
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, is_float, rank_of, set_dims, wrap
-from coreai_onnx.lower.walk.registry import lowers
+from coreai_onnx.lower.walk.registry import Lowering, lowers
 
 
 @lowers("aten.topk.default")
@@ -59,12 +58,6 @@ def sort(
     return ranked(op, self, dims_of(self)[axis], axis, descending=descending)
 
 
-@lowers("aten.argsort.default", "aten.argsort.stable")
-def argsort(op: OpBuilder, self: Value, dim: int = -1, *, descending: bool = False) -> Value:
-    """Indices that sort the elements along an axis."""
-    return sort(op, self, dim, descending=descending)[1]
-
-
 # ---------------------------------------------------------------------- one rank
 @lowers("aten.kthvalue.default")
 def kthvalue(
@@ -87,17 +80,18 @@ def _last(op: OpBuilder, x: Value, axis: int, *, keepdim: bool) -> Value:
     return op.Gather(x, op.const([-1] if keepdim else -1), axis=axis)
 
 
-@lowers("aten.median.default")
-def median_all(op: OpBuilder, self: Value) -> Value:
-    """The lower median of all elements; NaN if there is a NaN or no element."""
-    if 0 in dims_of(self):
-        return op.like(self, float("nan"))
-    return median(op, flat(op, self), 0)[0]
+def _of_all(op: OpBuilder, x: Value, median: Lowering) -> Value:
+    """Return the median of all elements; NaN if there are none."""
+    return op.like(x, float("nan")) if 0 in dims_of(x) else median(op, flat(op, x), 0)[0]
 
 
-@lowers("aten.median.dim")
-def median(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower median along an axis and its index; the first NaN if there is one."""
+@lowers("aten.median.default", "aten.median.dim")
+def median(
+    op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False
+) -> Value | tuple[Value, Value]:
+    """The lower median, and its index along an axis; the first NaN if there is one."""
+    if dim is None:
+        return _of_all(op, self, median)
     rank = rank_of(self)
     if rank == 0:
         return self, op.const(0)
@@ -112,19 +106,13 @@ def median(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tu
     return op.Where(has_nan, float("nan"), values), op.Where(has_nan, first, indices)
 
 
-@lowers("aten.nanmedian.default")
-def nanmedian_all(op: OpBuilder, self: Value) -> Value:
-    """The lower median of all elements that are not NaN."""
-    if 0 in dims_of(self):
-        return op.like(self, float("nan"))
-    return nanmedian(op, flat(op, self), 0)[0]
-
-
-@lowers("aten.nanmedian.dim")
+@lowers("aten.nanmedian.default", "aten.nanmedian.dim")
 def nanmedian(
-    op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False
-) -> tuple[Value, Value]:
-    """The lower median of the elements along an axis that are not NaN, and its index."""
+    op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False
+) -> Value | tuple[Value, Value]:
+    """The lower median of the elements that are not NaN, and its index along an axis."""
+    if dim is None:
+        return _of_all(op, self, nanmedian)
     rank = rank_of(self)
     if rank == 0 or not is_float(self):
         return median(op, self, dim, keepdim=keepdim)

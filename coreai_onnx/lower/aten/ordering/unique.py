@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.shape.indices import flat, positions
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, positions
 from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
@@ -23,42 +23,26 @@ Distinct = tuple[Value, Value | None, Value | None]
 """Distinct elements, the index of each element among them, and counts; None if not requested."""
 
 
-@lowers("aten._unique2.default")
-def unique2(
-    op: OpBuilder, self: Value, *, return_inverse: bool = False, return_counts: bool = False
-) -> Distinct:
-    """The sorted distinct elements, the index of each element among them, and their counts."""
-    results = _distinct(op, flat(op, self), self, None)
-    return _asked(results, inverse=return_inverse, counts=return_counts)
-
-
-@lowers("aten._unique.default")
+@lowers("aten._unique.default", "aten._unique2.default", "aten.unique_dim.default")
 def unique(
-    op: OpBuilder, self: Value, *, return_inverse: bool = False
-) -> tuple[Value, Value | None]:
-    """The sorted distinct elements, and the index of each element among them."""
-    return _asked(_distinct(op, flat(op, self), self, None), inverse=return_inverse, counts=False)[
-        :2
-    ]
-
-
-@lowers("aten.unique_dim.default")
-def unique_dim(
     op: OpBuilder,
     self: Value,
-    dim: int,
+    dim: int | None = None,
     *,
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> Distinct:
-    """The sorted distinct slices along an axis, their inverse indices, and counts."""
-    results = _distinct(op, self, self, wrap(dim, rank_of(self)))
+    """The sorted distinct elements or slices, the index of each among them, and their counts."""
+    if dim is None:
+        results = _distinct(op, flat(op, self), self, None)
+    else:
+        results = _distinct(op, self, self, wrap(dim, rank_of(self)))
     return _asked(results, inverse=return_inverse, counts=return_counts)
 
 
-def _asked(found: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
+def _asked(results: tuple[Value, Value, Value], *, inverse: bool, counts: bool) -> Distinct:
     """Replace outputs that were not requested, which have other sizes in torch."""
-    return found[0], found[1] if inverse else None, found[2] if counts else None
+    return results[0], results[1] if inverse else None, results[2] if counts else None
 
 
 def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[Value, Value, Value]:
@@ -77,7 +61,7 @@ def _distinct(op: OpBuilder, x: Value, like: Value, axis: int | None) -> tuple[V
     return op.cast(values, dtype_of(x)), inverse, counts
 
 
-@lowers("aten.unique_consecutive.default")
+@lowers("aten.unique_consecutive.default", "aten.unique_dim_consecutive.default")
 def unique_consecutive(
     op: OpBuilder,
     self: Value,
@@ -86,27 +70,12 @@ def unique_consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Distinct:
-    """One element of every run of equal elements, the run of each element, and the lengths."""
-    if dim is not None:
-        return unique_dim_consecutive(
-            op, self, dim, return_inverse=return_inverse, return_counts=return_counts
-        )
-    values, inverse, counts = _runs(op, flat(op, self), 0)
-    results = values, op.reshape(inverse, dims_of(self)), counts
-    return _asked(results, inverse=return_inverse, counts=return_counts)
-
-
-@lowers("aten.unique_dim_consecutive.default")
-def unique_dim_consecutive(
-    op: OpBuilder,
-    self: Value,
-    dim: int,
-    *,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-) -> Distinct:
-    """One slice of every run of equal slices along an axis, the run of each, and the lengths."""
-    results = _runs(op, self, wrap(dim, rank_of(self)))
+    """One element or slice of every run of equal ones, the run of each, and the lengths."""
+    if dim is None:
+        values, inverse, counts = _runs(op, flat(op, self), 0)
+        results = values, op.reshape(inverse, dims_of(self)), counts
+    else:
+        results = _runs(op, self, wrap(dim, rank_of(self)))
     return _asked(results, inverse=return_inverse, counts=return_counts)
 
 

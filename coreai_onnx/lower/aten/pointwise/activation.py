@@ -6,9 +6,9 @@ import math
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.lower.aten.pointwise.error_function import erf_of
-from coreai_onnx.lower.aten.pointwise.numerics import is_double, widen
 from coreai_onnx.lower.aten.pointwise.unary_math import expm1_of, log1p_of
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import is_double, widen
 from coreai_onnx.lower.nodes.promotion import promote
 from coreai_onnx.lower.nodes.values import (
     Number,

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.aten.pointwise.numerics import remainder_of_truncation, truncated, widen
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import remainder_of_truncation, truncated, widen
 from coreai_onnx.lower.nodes.promotion import promote, promote_to_float
 from coreai_onnx.lower.nodes.values import Number, Value, dtype_of, is_bool, is_float
 from coreai_onnx.lower.walk.registry import lowers

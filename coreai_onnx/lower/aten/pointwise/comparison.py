@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import (
-    filled,
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import (
+    filled_like,
     in_double,
     is_negative,
     truncated,
     with_sign_of,
 )
-from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import promote, promote_to_float
 from coreai_onnx.lower.nodes.values import Number, Value, dtype_of, is_bool, is_float
 from coreai_onnx.lower.walk.registry import lowers
@@ -29,18 +29,14 @@ _COMPARISONS = {
 }
 
 
-def _comparison(op_type: str) -> Callable[..., Value]:
-    def compare(op: OpBuilder, self: Value, other: Value | Number) -> Value:
-        """self <op> other, in torch's common dtype."""
-        return op.node(op_type, *promote(op, self, other))
-
-    return compare
+def compare(op: OpBuilder, self: Value, other: Value | Number, *, op_type: str) -> Value:
+    """self <op> other, in torch's common dtype."""
+    return op.node(op_type, *promote(op, self, other))
 
 
 for _name, _op_type in _COMPARISONS.items():
-    lowers(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", f"prims.{_name}.default")(
-        _comparison(_op_type)
-    )
+    _overloads = (f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", f"prims.{_name}.default")
+    lowers(*_overloads, op_type=_op_type)(compare)
 
 
 @lowers("aten.ne.Tensor", "aten.ne.Scalar", "prims.ne.default")
@@ -51,52 +47,45 @@ def ne(op: OpBuilder, self: Value, other: Value | Number) -> Value:
 
 
 # ---------------------------------------------------------------- maximum and minimum
-@lowers("aten.maximum.default", "aten.max.other", "prims.maximum.default")
-def maximum(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The larger of two; NaN if either is."""
-    self, other = promote(op, self, other)
-    return op.Or(self, other) if is_bool(self) else op.Max(self, other)
+_LARGER: dict[str, Any] = {"on_numbers": "Max", "on_bools": "Or"}
+_SMALLER: dict[str, Any] = {"on_numbers": "Min", "on_bools": "And"}
 
 
-@lowers("aten.minimum.default", "aten.min.other", "prims.minimum.default")
-def minimum(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The smaller of two; NaN if either is."""
-    self, other = promote(op, self, other)
-    return op.And(self, other) if is_bool(self) else op.Min(self, other)
-
-
-@lowers("aten.fmax.default", "prims.fmax.default")
-def fmax(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The larger of two; the other one if one is NaN."""
-    return _but_nan(op, maximum, self, other)
-
-
-@lowers("aten.fmin.default", "prims.fmin.default")
-def fmin(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The smaller of two; the other one if one is NaN."""
-    return _but_nan(op, minimum, self, other)
-
-
-def _but_nan(op: OpBuilder, choose: Callable[..., Value], a: Value, b: Value) -> Value:
-    a, b = promote(op, a, b)
-    if not is_float(a):
-        return choose(op, a, b)
-    return choose(op, op.Where(op.IsNaN(a), b, a), op.Where(op.IsNaN(b), a, b))
+@lowers("aten.maximum.default", "aten.max.other", "prims.maximum.default", **_LARGER)
+@lowers("aten.minimum.default", "aten.min.other", "prims.minimum.default", **_SMALLER)
+@lowers("aten.fmax.default", "prims.fmax.default", ignore_nan=True, **_LARGER)
+@lowers("aten.fmin.default", "prims.fmin.default", ignore_nan=True, **_SMALLER)
+def extreme(
+    op: OpBuilder,
+    self: Value,
+    other: Value,
+    *,
+    on_numbers: str,
+    on_bools: str,
+    ignore_nan: bool = False,
+) -> Value:
+    """The larger or smaller of two; NaN if one is, or the other one of a NaN."""
+    a, b = promote(op, self, other)
+    if ignore_nan and is_float(a):
+        a, b = op.Where(op.IsNaN(a), b, a), op.Where(op.IsNaN(b), a, b)
+    return op.node(on_bools if is_bool(a) else on_numbers, a, b)
 
 
 # ---------------------------------------------------------------- clamping
 @lowers("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+@lowers("aten.clamp_min.default", "aten.clamp_min.Tensor")
+@lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp(
     op: OpBuilder, self: Value, min: Value | Number | None = None, max: Value | Number | None = None
 ) -> Value:
     """self, at least min, then at most max; NaN if any of them is NaN."""
-    given = [x for x in (min, max) if x is not None]
-    x, *bounds = promote(op, self, *given)
+    limits = [x for x in (min, max) if x is not None]
+    x, *bounds = promote(op, self, *limits)
     if is_bool(x):
         return _clamp_bool(op, x, bounds, has_min=min is not None)
     low = bounds.pop(0) if min is not None else None
     high = bounds.pop(0) if max is not None else None
-    if low is not None and high is not None and all(_is_plain(b) for b in given):
+    if low is not None and high is not None and all(_is_plain(b) for b in limits):
         return op.Clip(x, low, high)  # with one bound, Clip would also clamp infinities
     x = x if low is None else op.Max(x, low)
     return x if high is None else op.Min(x, high)
@@ -113,50 +102,23 @@ def _clamp_bool(op: OpBuilder, x: Value, bounds: list[Value], *, has_min: bool) 
     return op.And(x, bounds[0]) if bounds else x
 
 
-@lowers("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(op: OpBuilder, self: Value, min: Value | Number) -> Value:
-    """self, at least min."""
-    return clamp(op, self, min)
-
-
-@lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(op: OpBuilder, self: Value, max: Value | Number) -> Value:
-    """self, at most max."""
-    return clamp(op, self, None, max)
-
-
 # ---------------------------------------------------------------- NaN and infinity
-@lowers("aten.isnan.default")
-def isnan(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is NaN; false for integers."""
-    return op.IsNaN(self) if is_float(self) else filled(op, self, False, torch.bool)
-
-
-@lowers("aten.isinf.default")
-def isinf(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is infinite; false for integers."""
-    return op.IsInf(self) if is_float(self) else filled(op, self, False, torch.bool)
+@lowers("aten.isnan.default", test=lambda op, x: op.IsNaN(x))
+@lowers("aten.isinf.default", test=lambda op, x: op.IsInf(x))
+@lowers("aten.isposinf.default", test=lambda op, x: op.Equal(x, math.inf))
+@lowers("aten.isneginf.default", test=lambda op, x: op.Equal(x, -math.inf))
+def is_special(op: OpBuilder, self: Value, *, test: Callable[[OpBuilder, Value], Value]) -> Value:
+    """Whether an element is NaN or infinite; false for integers."""
+    return test(op, self) if is_float(self) else filled_like(op, self, False, torch.bool)
 
 
 @lowers("aten.isfinite.default", "prims.isfinite.default")
 def isfinite(op: OpBuilder, self: Value) -> Value:
     """Whether an element is neither NaN nor infinite."""
     if not is_float(self):
-        return filled(op, self, True, torch.bool)
+        return filled_like(op, self, True, torch.bool)
     # False for NaN too, which is not less than anything.
     return op.Less(op.Abs(self), math.inf)
-
-
-@lowers("aten.isposinf.default")
-def isposinf(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is +inf."""
-    return op.Equal(self, math.inf) if is_float(self) else filled(op, self, False, torch.bool)
-
-
-@lowers("aten.isneginf.default")
-def isneginf(op: OpBuilder, self: Value) -> Value:
-    """Whether an element is -inf."""
-    return op.Equal(self, -math.inf) if is_float(self) else filled(op, self, False, torch.bool)
 
 
 @lowers("aten.nan_to_num.default")
@@ -207,17 +169,12 @@ def isclose(
 
 
 # ---------------------------------------------------------------- selection and sign
+@lowers("prims.where.default", renamed={"condition": "pred", "self": "a", "other": "b"})
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(op: OpBuilder, condition: Value, self: Value | Number, other: Value | Number) -> Value:
     """Self where the condition holds, other elsewhere."""
     a, b = promote(op, self, other)
     return op.Where(op.cast(condition, torch.bool), a, b)
-
-
-@lowers("prims.where.default")
-def prims_where(op: OpBuilder, pred: Value, a: Value, b: Value) -> Value:
-    """The first where the condition holds, the second elsewhere."""
-    return where(op, pred, a, b)
 
 
 @lowers("aten.heaviside.default")
@@ -233,7 +190,7 @@ def heaviside(op: OpBuilder, self: Value, values: Value) -> Value:
 @lowers("aten.signbit.default", "prims.signbit.default")
 def signbit(op: OpBuilder, self: Value) -> Value:
     """Whether the sign is negative, that of -0.0 included."""
-    return filled(op, self, False, torch.bool) if is_bool(self) else is_negative(op, self)
+    return filled_like(op, self, False, torch.bool) if is_bool(self) else is_negative(op, self)
 
 
 @lowers("aten.copysign.Tensor", "aten.copysign.Scalar")

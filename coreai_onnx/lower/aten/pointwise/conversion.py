@@ -23,6 +23,7 @@ def converted(op: OpBuilder, x: Value, dtype: torch.dtype) -> Value:
     return op.cast(x, dtype)
 
 
+@lowers("prims.view_of.default", "prims.device_put.default", renamed={"self": "a"})
 @lowers(
     "aten.alias.default",
     "aten.alias_copy.default",
@@ -49,22 +50,11 @@ def same(_op: OpBuilder, self: Value) -> Value:
     return self
 
 
-@lowers("prims.view_of.default", "prims.device_put.default")
-def prims_view_of(_op: OpBuilder, a: Value) -> Value:
-    """The tensor itself; the runtime chooses the device."""
-    return a
-
-
-@lowers("aten._to_copy.default", "aten.to.dtype_layout")
-def to_copy(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
+@lowers("prims.convert_element_type.default", renamed={"self": "a"})
+@lowers("aten._to_copy.default", "aten.to.dtype_layout", "aten.to.dtype", "aten.to.device")
+def to_copy(op: OpBuilder, self: Value, dtype: torch.dtype | None = None) -> Value:
     """The tensor in another dtype; layout, device and memory format are ignored."""
     return self if dtype is None else converted(op, self, dtype)
-
-
-@lowers("aten.to.dtype", "aten.to.device")
-def to_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
-    """The tensor in another dtype; the device is ignored."""
-    return converted(op, self, dtype)
 
 
 @lowers("aten.to.other", "aten.type_as.default")
@@ -73,12 +63,7 @@ def type_as(op: OpBuilder, self: Value, other: Value) -> Value:
     return converted(op, self, dtype_of(other))
 
 
-@lowers("prims.convert_element_type.default")
-def prims_convert_element_type(op: OpBuilder, a: Value, dtype: torch.dtype) -> Value:
-    """The tensor in another dtype."""
-    return converted(op, a, dtype)
-
-
+@lowers("prims.view_of_dtype.default", renamed={"self": "a"})
 @lowers("aten.view.dtype", "aten.view_copy.dtype")
 def view_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
     """The bits of the tensor read as another dtype of the same width.
@@ -110,9 +95,3 @@ def view_dtype(op: OpBuilder, self: Value, dtype: torch.dtype) -> Value:
         op.scope.where,
         "compute the value instead of reinterpreting its bits",
     )
-
-
-@lowers("prims.view_of_dtype.default")
-def prims_view_of_dtype(op: OpBuilder, a: Value, dtype: torch.dtype) -> Value:
-    """The bits of the tensor read as another dtype."""
-    return view_dtype(op, a, dtype)

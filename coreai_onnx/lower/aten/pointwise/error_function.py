@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from coreai_onnx.lower.aten.pointwise.numerics import horner, in_double, is_double
 from coreai_onnx.lower.aten.pointwise.unary_math import log1p_of
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import horner, in_double, is_double
 from coreai_onnx.lower.nodes.promotion import promote_to_float
 from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers

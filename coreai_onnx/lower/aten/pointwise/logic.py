@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import remainder_of_truncation
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import remainder_of_truncation
 from coreai_onnx.lower.nodes.promotion import promote
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of, dtype_of, is_bool
 from coreai_onnx.lower.walk.registry import lowers
@@ -28,25 +26,21 @@ _BITS = {
 }
 
 
-def _logical(op_type: str) -> Callable[..., Value]:
-    def combine(op: OpBuilder, self: Value, other: Value) -> Value:
-        """Combine the truth values of two tensors; nonzero elements and NaN are true."""
-        return op.node(op_type, *(op.cast(x, torch.bool) for x in (self, other)))
-
-    return combine
+def logical(op: OpBuilder, self: Value, other: Value, *, op_type: str) -> Value:
+    """Combine the truth values of two tensors; nonzero elements and NaN are true."""
+    return op.node(op_type, *(op.cast(x, torch.bool) for x in (self, other)))
 
 
-def _bitwise(on_bools: str, on_integers: str) -> Callable[..., Value]:
-    def combine(op: OpBuilder, self: Value | Number, other: Value | Number) -> Value:
-        """Combine the bits of two integer tensors, or two truth values."""
-        a, b = promote(op, self, other)
-        return op.node(on_bools if is_bool(a) else on_integers, a, b)
-
-    return combine
+def bitwise(
+    op: OpBuilder, self: Value | Number, other: Value | Number, *, on_bools: str, on_integers: str
+) -> Value:
+    """Combine the bits of two integer tensors, or two truth values."""
+    a, b = promote(op, self, other)
+    return op.node(on_bools if is_bool(a) else on_integers, a, b)
 
 
 for _name, (_on_bools, _on_integers) in _BITWISE.items():
-    lowers(f"aten.logical_{_name}.default")(_logical(_on_bools))
+    lowers(f"aten.logical_{_name}.default", op_type=_on_bools)(logical)
     lowers(
         f"aten.bitwise_{_name}.Tensor",
         f"aten.bitwise_{_name}.Scalar",
@@ -54,7 +48,9 @@ for _name, (_on_bools, _on_integers) in _BITWISE.items():
         f"aten.__{_name}__.Tensor",
         f"aten.__{_name}__.Scalar",
         f"prims.bitwise_{_name}.default",
-    )(_bitwise(_on_bools, _on_integers))
+        on_bools=_on_bools,
+        on_integers=_on_integers,
+    )(bitwise)
 
 
 @lowers("aten.logical_not.default")

@@ -46,8 +46,8 @@ def nonzero(op: OpBuilder, self: Value) -> Value:
     if rank_of(self) == 0:
         count = op.reshape(op.cast(op.cast(self, torch.bool), torch.int64), [1])
         return _empty_rows(op, count)
-    found = op.NonZero(op.cast(self, torch.bool))
-    return op.transpose(found, [1, 0]) if rank_of(self) > 1 else op.Reshape(found, [-1, 1])
+    places = op.NonZero(op.cast(self, torch.bool))
+    return op.transpose(places, [1, 0]) if rank_of(self) > 1 else op.Reshape(places, [-1, 1])
 
 
 @lowers("aten.nonzero_static.default")

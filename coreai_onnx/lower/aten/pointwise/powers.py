@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import widen
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import widen
 from coreai_onnx.lower.nodes.promotion import promote, promote_to_float
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of, is_bool, is_float
 from coreai_onnx.lower.walk.registry import lowers
 
 
+@lowers("prims.pow.default", renamed={"exponent": "other"})
 @lowers("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def pow(op: OpBuilder, self: Value | Number, exponent: Value | Number) -> Value:
     """self ** exponent; integer powers wrap around."""
@@ -21,12 +22,6 @@ def pow(op: OpBuilder, self: Value | Number, exponent: Value | Number) -> Value:
         return _integer_power(op, base, power)
     simple = isinstance(exponent, int | float) and _simple_power(op, base, exponent)
     return simple or op.Pow(base, power)
-
-
-@lowers("prims.pow.default")
-def prims_pow(op: OpBuilder, self: Value, other: Value) -> Value:
-    """self ** other."""
-    return pow(op, self, other)
 
 
 def _simple_power(op: OpBuilder, x: Value, exponent: Number) -> Value | None:

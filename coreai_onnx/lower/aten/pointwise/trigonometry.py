@@ -10,9 +10,9 @@ import math
 
 import onnx_ir as ir
 
-from coreai_onnx.lower.aten.pointwise.numerics import is_double, is_negative, widen, with_sign_of
 from coreai_onnx.lower.aten.pointwise.unary_math import log1p_of
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import is_double, is_negative, widen, with_sign_of
 from coreai_onnx.lower.nodes.promotion import promote_to_float
 from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers

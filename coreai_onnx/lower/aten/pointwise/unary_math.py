@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import in_double, truncated, widen
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import in_double, truncated, widen
 from coreai_onnx.lower.nodes.promotion import promote_to_float
 from coreai_onnx.lower.nodes.values import Value, is_bool, is_float, is_integer
 from coreai_onnx.lower.walk.registry import lowers
@@ -26,29 +25,22 @@ _FLOATING = {
 _ROUNDING = {"ceil": "Ceil", "floor": "Floor", "round": "Round"}
 
 
-def _floating(op_type: str) -> Callable[..., Value]:
-    def compute(op: OpBuilder, self: Value) -> Value:
-        """One ONNX op; integers are converted to floating-point first."""
-        return op.node(op_type, *promote_to_float(op, self))
-
-    return compute
+def floating(op: OpBuilder, self: Value, *, op_type: str) -> Value:
+    """One ONNX op; integers are converted to floating-point first."""
+    return op.node(op_type, *promote_to_float(op, self))
 
 
-def _rounding(op_type: str) -> Callable[..., Value]:
-    def compute(op: OpBuilder, self: Value) -> Value:
-        """One ONNX op; integers are returned unchanged."""
-        return op.node(op_type, self) if is_float(self) else self
-
-    return compute
+def rounding(op: OpBuilder, self: Value, *, op_type: str) -> Value:
+    """One ONNX op; integers are returned unchanged."""
+    return op.node(op_type, self) if is_float(self) else self
 
 
 for _name, _op_type in _FLOATING.items():
-    _names = [f"aten.{_name}.default"]
+    lowers(f"aten.{_name}.default", op_type=_op_type)(floating)
     if hasattr(torch.ops.prims, _name):
-        _names.append(f"prims.{_name}.default")
-    lowers(*_names)(_floating(_op_type))
+        lowers(f"prims.{_name}.default", op_type=_op_type)(floating)
 for _name, _op_type in _ROUNDING.items():
-    lowers(f"aten.{_name}.default", f"prims.{_name}.default")(_rounding(_op_type))
+    lowers(f"aten.{_name}.default", f"prims.{_name}.default", op_type=_op_type)(rounding)
 
 
 # ---------------------------------------------------------------- signs

@@ -1,16 +1,13 @@
-"""Cumulative sums, products and extremes, and differences along an axis."""
+"""Cumulative sums, products and extremes along an axis."""
 
 from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.loops.scanning import scan
-from coreai_onnx.lower.aten.pointwise.numerics import widen
-from coreai_onnx.lower.aten.shape.combining import cat
-from coreai_onnx.lower.aten.shape.creation import filled
-from coreai_onnx.lower.aten.shape.indices import positions
-from coreai_onnx.lower.aten.shape.splitting import sliced
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import scan
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import filled, positions
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -81,30 +78,20 @@ def _logaddexp(op: OpBuilder, a: Value, b: Value) -> Value:
     return op.Add(op.Max(a, b), op.Log(op.Add(op.Exp(gap), 1.0)))
 
 
-@lowers("aten.cummax.default")
-def cummax(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Greatest element up to each element, and its last index."""
-    return _running_extreme(op, self, dim, "GreaterOrEqual")
-
-
-@lowers("aten.cummin.default")
-def cummin(op: OpBuilder, self: Value, dim: int) -> tuple[Value, Value]:
-    """Least element up to each element, and its last index."""
-    return _running_extreme(op, self, dim, "LessOrEqual")
-
-
-def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Value, Value]:
-    """Return the running extreme and its index; NaN takes precedence over every other value."""
-    dims = dims_of(x)
+@lowers("aten.cummax.default", beats="GreaterOrEqual")
+@lowers("aten.cummin.default", beats="LessOrEqual")
+def running_extreme(op: OpBuilder, self: Value, dim: int, *, beats: str) -> tuple[Value, Value]:
+    """The extreme up to each element, and its last index; NaN beats every other value."""
+    dims = dims_of(self)
     if not dims or 0 in dims:
-        return x, filled(op, dims, 0, torch.int64)
+        return self, filled(op, dims, 0, torch.int64)
     axis = wrap(dim, len(dims))
     rest = _slice_dims(dims, axis)
     # Booleans have no order in ONNX.
-    wide = op.cast(x, torch.uint8) if is_bool(x) else x
+    wide = op.cast(self, torch.uint8) if is_bool(self) else self
 
-    def step(o: OpBuilder, state: list[Value], given: list[Value]) -> list[Value]:
-        (best, where), (new, index) = state, given
+    def step(o: OpBuilder, state: list[Value], slices: list[Value]) -> list[Value]:
+        (best, where), (new, index) = state, slices
         better = o.node(beats, new, best)
         if is_float(new):
             better = o.Or(o.IsNaN(new), o.And(better, o.Not(o.IsNaN(best))))
@@ -116,28 +103,3 @@ def _running_extreme(op: OpBuilder, x: Value, dim: int, beats: str) -> tuple[Val
     index = op.expand(op.reshape(positions(op, dims[axis]), shape), dims)
     values, indices = scan(op, [wide, index], axis, [first, filled(op, rest, 0, torch.int64)], step)
     return values, indices
-
-
-@lowers("aten.diff.default")
-def diff(
-    op: OpBuilder,
-    self: Value,
-    n: int = 1,
-    dim: int = -1,
-    prepend: Value | None = None,
-    append: Value | None = None,
-) -> Value:
-    """x[i + 1] - x[i], n times; for booleans, whether they differ."""
-    axis = wrap(dim, rank_of(self))
-    x = self
-    # As in torch, n = 0 ignores them.
-    if n > 0 and (prepend is not None or append is not None):
-        x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
-    for _ in range(n):
-        size = dims_of(x)[axis]
-        later, earlier = sliced(op, x, axis, 1, None), sliced(op, x, axis, 0, -1)
-        dims = list(dims_of(x))
-        dims[axis] = max(size - 1, 0) if isinstance(size, int) else size - 1
-        x = op.Xor(later, earlier) if is_bool(x) else op.Sub(later, earlier)
-        set_dims(x, dims)
-    return x

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import Axes, reduced
-from coreai_onnx.lower.aten.shape.indices import flat
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import Axes, flat, reduced
 from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
@@ -40,59 +39,52 @@ def order_key(op: OpBuilder, x: Value, *, nan_last: bool = True) -> Value:
     return set_dims(key, dims_of(x))
 
 
-def extreme(op: OpBuilder, x: Value, axes: Axes, *, largest: bool, keepdim: bool) -> Value:
-    """Return the greatest or least element over axes, NaN if there is one.
+@lowers("prims.amax.default", renamed={"self": "inp", "dim": "dims"}, largest=True)
+@lowers("prims.amin.default", renamed={"self": "inp", "dim": "dims"}, largest=False)
+@lowers("aten.amax.default", "aten.max.default", largest=True)
+@lowers("aten.amin.default", "aten.min.default", largest=False)
+def extreme(
+    op: OpBuilder, self: Value, dim: Axes = None, *, largest: bool, keepdim: bool = False
+) -> Value:
+    """The greatest or least element over axes, NaN if there is one.
 
     onnxruntime's ReduceMax and ReduceMin may ignore a NaN, depending on its position in the row.
     """
-    values = reduced(op, "ReduceMax" if largest else "ReduceMin", x, axes, keepdim=keepdim)
-    if not is_float(x) or rank_of(x) == 0:
+    values = reduced(op, "ReduceMax" if largest else "ReduceMin", self, dim, keepdim=keepdim)
+    if not is_float(self) or rank_of(self) == 0:
         return values
-    has_nan = reduced(op, "ReduceMax", op.IsNaN(x), axes, keepdim=keepdim)
+    has_nan = reduced(op, "ReduceMax", op.IsNaN(self), dim, keepdim=keepdim)
     return op.Where(has_nan, float("nan"), values)
 
 
+@lowers("aten.argmax.default", largest=True)
+@lowers("aten.argmin.default", largest=False)
 def extreme_index(
-    op: OpBuilder, x: Value, axis: int | None, *, largest: bool, keepdim: bool
+    op: OpBuilder, self: Value, dim: int | None = None, *, largest: bool, keepdim: bool = False
 ) -> Value:
-    """Return the index of the first greatest or least element, of the first NaN if there is one."""
-    rank = rank_of(x)
+    """The index of the first greatest or least element, of the first NaN if there is one."""
+    rank = rank_of(self)
     if rank == 0:
         return op.const(0)
-    key = order_key(op, x, nan_last=largest)
-    if axis is None:
+    key = order_key(op, self, nan_last=largest)
+    if dim is None:
         # Without an axis, torch counts through the flattened tensor.
         key = flat(op, key)
     op_type = "ArgMax" if largest else "ArgMin"
-    keepdims = int(keepdim and axis is not None)
-    first = 0 if axis is None else wrap(axis, rank)
+    keepdims = int(keepdim and dim is not None)
+    first = 0 if dim is None else wrap(dim, rank)
     where = op.node(op_type, key, axis=first, keepdims=keepdims)
-    return op.reshape(where, [1] * rank) if keepdim and axis is None else where
+    return op.reshape(where, [1] * rank) if keepdim and dim is None else where
 
 
-# ---------------------------------------------------------------------- values
-@lowers("aten.amax.default")
-def amax(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Greatest element over axes."""
-    return extreme(op, self, dim, largest=True, keepdim=keepdim)
-
-
-@lowers("aten.amin.default")
-def amin(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Least element over axes."""
-    return extreme(op, self, dim, largest=False, keepdim=keepdim)
-
-
-@lowers("prims.amax.default")
-def prims_amax(op: OpBuilder, inp: Value, dims: Axes) -> Value:
-    """Greatest element over axes."""
-    return extreme(op, inp, dims, largest=True, keepdim=False)
-
-
-@lowers("prims.amin.default")
-def prims_amin(op: OpBuilder, inp: Value, dims: Axes) -> Value:
-    """Least element over axes."""
-    return extreme(op, inp, dims, largest=False, keepdim=False)
+@lowers("aten.max.dim", largest=True)
+@lowers("aten.min.dim", largest=False)
+def extreme_with_index(
+    op: OpBuilder, self: Value, dim: int, *, largest: bool, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """Greatest or least element along an axis, and its first index."""
+    value = extreme(op, self, dim, largest=largest, keepdim=keepdim)
+    return value, extreme_index(op, self, dim, largest=largest, keepdim=keepdim)
 
 
 @lowers("aten.aminmax.default")
@@ -102,47 +94,3 @@ def aminmax(
     """Least and greatest element along an axis."""
     least = extreme(op, self, dim, largest=False, keepdim=keepdim)
     return least, extreme(op, self, dim, largest=True, keepdim=keepdim)
-
-
-@lowers("aten.max.default")
-def max_all(op: OpBuilder, self: Value) -> Value:
-    """Greatest of all elements."""
-    return extreme(op, self, None, largest=True, keepdim=False)
-
-
-@lowers("aten.min.default")
-def min_all(op: OpBuilder, self: Value) -> Value:
-    """Least of all elements."""
-    return extreme(op, self, None, largest=False, keepdim=False)
-
-
-# ---------------------------------------------------------------------- values and indices
-@lowers("aten.max.dim")
-def max_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
-    """Greatest element along an axis, and its first index."""
-    return _with_index(op, self, dim, largest=True, keepdim=keepdim)
-
-
-@lowers("aten.min.dim")
-def min_dim(op: OpBuilder, self: Value, dim: int, *, keepdim: bool = False) -> tuple[Value, Value]:
-    """Least element along an axis, and its first index."""
-    return _with_index(op, self, dim, largest=False, keepdim=keepdim)
-
-
-def _with_index(
-    op: OpBuilder, x: Value, dim: int, *, largest: bool, keepdim: bool
-) -> tuple[Value, Value]:
-    found = extreme(op, x, dim, largest=largest, keepdim=keepdim)
-    return found, extreme_index(op, x, dim, largest=largest, keepdim=keepdim)
-
-
-@lowers("aten.argmax.default")
-def argmax(op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False) -> Value:
-    """First index of the greatest element."""
-    return extreme_index(op, self, dim, largest=True, keepdim=keepdim)
-
-
-@lowers("aten.argmin.default")
-def argmin(op: OpBuilder, self: Value, dim: int | None = None, *, keepdim: bool = False) -> Value:
-    """First index of the least element."""
-    return extreme_index(op, self, dim, largest=False, keepdim=keepdim)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import widen
 from coreai_onnx.lower.aten.reduction.extremes import extreme
-from coreai_onnx.lower.aten.reduction.sums import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.values import Dim, Number, Value, dtype_of, rank_of, wrap_all
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -49,33 +47,33 @@ def _degrees(op: OpBuilder, count: Dim, correction: Number, dtype: torch.dtype) 
     return op.Max(op.Sub(size, op.const(float(correction), dtype)), op.const(0.0, dtype))
 
 
-def _register_variances(name: str, result: Callable[[OpBuilder, Value, Value], Any]) -> None:
-    """Register the overloads of a function of the variance and the mean."""
-
-    @lowers(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.correction")
-    def lower(
-        op: OpBuilder,
-        self: Value,
-        dim: Axes = None,
-        *,
-        unbiased: bool = True,
-        correction: Number | None = None,
-        keepdim: bool = False,
-    ) -> Any:
-        less = int(unbiased) if correction is None else correction
-        return result(op, *variance(op, self, dim, less, keepdim=keepdim))
+_VAR, _STD, _VAR_MEAN, _STD_MEAN = (
+    [f"aten.{name}.{overload}" for overload in ("default", "dim", "correction")]
+    for name in ("var", "std", "var_mean", "std_mean")
+)
 
 
-_register_variances("var", lambda _, var, _mean: var)
-_register_variances("std", lambda op, var, _mean: op.Sqrt(var))
-_register_variances("var_mean", lambda _, var, mean: (var, mean))
-_register_variances("std_mean", lambda op, var, mean: (op.Sqrt(var), mean))
-
-
-@lowers("prims.var.default")
-def prims_var(op: OpBuilder, inp: Value, dims: Axes, correction: Number | None = 1) -> Value:
-    """Variance over axes, with n - correction degrees of freedom."""
-    return variance(op, inp, dims, correction, keepdim=False)[0]
+@lowers("prims.var.default", renamed={"self": "inp", "dim": "dims"})
+@lowers(*_VAR)
+@lowers(*_STD, root=True)
+@lowers(*_VAR_MEAN, with_mean=True)
+@lowers(*_STD_MEAN, root=True, with_mean=True)
+def var(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    unbiased: bool = True,
+    correction: Number | None = None,
+    keepdim: bool = False,
+    root: bool = False,
+    with_mean: bool = False,
+) -> Value | tuple[Value, Value]:
+    """The variance over axes with n - correction degrees of freedom, its root, and the mean."""
+    less = int(unbiased) if correction is None else correction
+    result, mean = variance(op, self, dim, less, keepdim=keepdim)
+    result = op.Sqrt(result) if root else result
+    return (result, mean) if with_mean else result
 
 
 # ---------------------------------------------------------------------- log Σ exp

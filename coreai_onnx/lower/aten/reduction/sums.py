@@ -5,13 +5,14 @@ torch sums integers and booleans in int64; an axis list that is empty or absent 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.numerics import widen
-from coreai_onnx.lower.aten.reduction.exact_sums import exact_product, exact_sum
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.loops import final_state
+from coreai_onnx.lower.nodes.numerics import widen
+from coreai_onnx.lower.nodes.tensors import Axes, reduced, reduced_count
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -28,29 +29,11 @@ from coreai_onnx.lower.nodes.values import (
 )
 from coreai_onnx.lower.walk.registry import lowers
 
-Axes = Sequence[int] | int | None
-
-
-def reduced(op: OpBuilder, op_type: str, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    """Return an ONNX reduction over axes; a 0-d tensor is returned unchanged."""
-    rank = rank_of(x)
-    if rank == 0:
-        return x
-    over = wrap_all(axes, rank)
-    kept = [1 if i in over else d for i, d in enumerate(dims_of(x)) if keepdim or i not in over]
-    if 0 in kept and is_static(kept):  # onnxruntime returns wrong sizes
-        return op.const(torch.zeros([int(d) for d in kept], dtype=dtype_of(x)))
-    operands = (x,) if len(over) == rank else (x, over)
-    return op.node(op_type, *operands, keepdims=int(keepdim))
-
-
-def reduced_count(x: Value, axes: Axes) -> Dim:
-    """Return the number of elements that are reduced to each result."""
-    dims = dims_of(x)
-    return numel([dims[a] for a in wrap_all(axes, len(dims))])
-
-
 # ---------------------------------------------------------------------- sums and products
+_PRIM = {"self": "inp", "dim": "dims", "dtype": "output_dtype"}
+
+
+@lowers("prims.sum.default", renamed=_PRIM)
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(
     op: OpBuilder,
@@ -62,19 +45,11 @@ def sum_(
 ) -> Value:
     """Sum over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
-        return _any(op, self, dim, keepdim=keepdim)
+        return _truth(op, self, dim, keepdim=keepdim, **_ANY)
     x = _addends(op, self, dtype)
     if dtype_of(x) == dtype_of(self) == torch.int64 and 0 not in dims_of(x):
         return exact_sum(op, x, dim, keepdim=keepdim)
     return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
-
-
-@lowers("prims.sum.default")
-def prims_sum(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
-    """Sum over axes."""
-    return sum_(op, inp, dims, dtype=output_dtype)
 
 
 def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
@@ -84,6 +59,7 @@ def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
     return x if is_float(x) else op.cast(x, torch.int64)
 
 
+@lowers("prims.prod.default", renamed=_PRIM)
 @lowers("aten.prod.default", "aten.prod.dim_int")
 def prod(
     op: OpBuilder,
@@ -95,20 +71,12 @@ def prod(
 ) -> Value:
     """Product over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
-        return _all(op, self, dim, keepdim=keepdim)
+        return _truth(op, self, dim, keepdim=keepdim, **_ALL)
     factors = _addends(op, self, dtype)
     # A product of booleans is 0 or 1, which ReduceProd computes exactly.
     if is_integer(factors) and not is_bool(self) and rank_of(self) and 0 not in dims_of(self):
         return exact_product(op, factors, dim, keepdim=keepdim)
     return reduced(op, "ReduceProd", factors, dim, keepdim=keepdim)
-
-
-@lowers("prims.prod.default")
-def prims_prod(
-    op: OpBuilder, inp: Value, dims: Axes, *, output_dtype: torch.dtype | None = None
-) -> Value:
-    """Product over axes."""
-    return prod(op, inp, dims, dtype=output_dtype)
 
 
 # ---------------------------------------------------------------------- means
@@ -150,35 +118,31 @@ def _without_nan(op: OpBuilder, x: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- truth
-@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default")
-def any_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Whether any element over axes is not zero; over no axes, whether each is."""
+_ANY: dict[str, Any] = {"extreme": "ReduceMax", "count": "ReduceSum"}
+_ALL: dict[str, Any] = {"extreme": "ReduceMin", "count": "ReduceProd"}
+
+
+@lowers("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default", **_ANY)
+@lowers("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default", **_ALL)
+def truth(
+    op: OpBuilder,
+    self: Value,
+    dim: Axes = None,
+    *,
+    keepdim: bool = False,
+    extreme: str,
+    count: str,
+) -> Value:
+    """Whether any or every element over axes is not zero; over no axes, whether each is."""
     if dim is not None and not isinstance(dim, int) and len(dim) == 0:
         return op.cast(self, torch.bool)
-    return _any(op, self, dim, keepdim=keepdim)
-
-
-@lowers("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default")
-def all_(op: OpBuilder, self: Value, dim: Axes = None, *, keepdim: bool = False) -> Value:
-    """Whether no element over axes is zero; over no axes, whether each is not."""
-    if dim is not None and not isinstance(dim, int) and len(dim) == 0:
-        return op.cast(self, torch.bool)
-    return _all(op, self, dim, keepdim=keepdim)
-
-
-def _any(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    return _truth(op, x, axes, ("ReduceMax", "ReduceSum"), keepdim=keepdim)
-
-
-def _all(op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool) -> Value:
-    return _truth(op, x, axes, ("ReduceMin", "ReduceProd"), keepdim=keepdim)
+    return _truth(op, self, dim, keepdim=keepdim, extreme=extreme, count=count)
 
 
 def _truth(
-    op: OpBuilder, x: Value, axes: Axes, op_types: tuple[str, str], *, keepdim: bool
+    op: OpBuilder, x: Value, axes: Axes, *, keepdim: bool, extreme: str, count: str
 ) -> Value:
     """Reduce truth values: as booleans, or as counts for empty tensors, for which that fails."""
-    extreme, count = op_types
     true = op.cast(x, torch.bool)
     if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
         return reduced(op, extreme, true, axes, keepdim=keepdim)
@@ -192,3 +156,43 @@ def count_nonzero(op: OpBuilder, self: Value, dim: Axes = None) -> Value:
     """The number of nonzero elements over axes."""
     ones = op.cast(op.cast(self, torch.bool), torch.int64)
     return reduced(op, "ReduceSum", set_dims(ones, dims_of(self)), dim, keepdim=False)
+
+
+# ---------------------------------------------------------------------- exact int64 results
+# onnxruntime's ReduceSum and ReduceProd go through float64 and saturate, so that sums beyond 2**53
+# (for example hashes of tokens) are wrong. Its MatMul and Mul compute in int64 itself.
+def exact_sum(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
+    """Return the sum over axes, computed as a product with a vector of ones."""
+    rank = len(dims_of(x))
+    if rank == 0:
+        return x
+    over = wrap_all(axes, rank)  # type: ignore[arg-type]  # axes as torch gives them
+    rows, count = _merged_last(op, x, over)
+    if isinstance(count, int):
+        ones = op.const([1] * count, torch.int64)
+    else:
+        ones = op.expand(op.const([1]), [count])
+    total = set_dims(op.MatMul(rows, ones), dims_of(rows)[:-1])
+    return op.unsqueeze(total, over) if keepdim else total
+
+
+def exact_product(op: OpBuilder, x: Value, axes: object, *, keepdim: bool) -> Value:
+    """Return the product over axes, computed by one multiplication after another."""
+    dims = dims_of(x)
+    over = wrap_all(axes, len(dims))  # type: ignore[arg-type]  # axes as torch gives them
+    rows, _ = _merged_last(op, x, over)
+    rest = dims_of(rows)[:-1]
+    ones = op.expand(op.const(1), rest)
+    (product,) = final_state(
+        op, [rows], len(rest), [ones], lambda o, state, row: [o.Mul(state[0], row[0])]
+    )
+    return op.unsqueeze(product, over) if keepdim else product
+
+
+def _merged_last(op: OpBuilder, x: Value, over: list[int]) -> tuple[Value, Dim]:
+    """Return ``x`` with the axes to reduce as one last axis, and its size."""
+    dims = dims_of(x)
+    rest = [i for i in range(len(dims)) if i not in over]
+    count = numel([dims[i] for i in over])
+    turned = op.transpose(x, [*rest, *over])
+    return op.reshape(turned, [*(dims[i] for i in rest), count]), count

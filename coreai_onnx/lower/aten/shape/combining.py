@@ -8,8 +8,8 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.torch_names import PythonMod
-from coreai_onnx.lower.aten.shape.indices import flat, reversed_along
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import flat, reversed_along
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -135,16 +135,11 @@ def _along(op: OpBuilder, x: Value, dim: int | None) -> tuple[Value, int]:
 
 
 # ---------------------------------------------------------------------- reordering
+@lowers("prims.rev.default", renamed={"self": "a"})
 @lowers("aten.flip.default")
 def flip(op: OpBuilder, self: Value, dims: Sequence[int]) -> Value:
     """self with the elements of axes in reverse order."""
     return reversed_along(op, self, wrap_all(dims, rank_of(self)) if dims else [])
-
-
-@lowers("prims.rev.default")
-def rev(op: OpBuilder, a: Value, dims: Sequence[int]) -> Value:
-    """a with the elements of axes in reverse order."""
-    return flip(op, a, dims)
 
 
 @lowers("aten.roll.default")
@@ -183,23 +178,16 @@ def _rolled(op: OpBuilder, x: Value, axis: int, shift: Dim) -> Value:
 
 
 # ---------------------------------------------------------------------- products of axes
-@lowers("aten.meshgrid.default")
-def meshgrid(op: OpBuilder, tensors: Sequence[Value]) -> list[Value]:
-    """Each vector along an axis of its own, repeated along all others."""
+@lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
+def meshgrid(op: OpBuilder, tensors: Sequence[Value], *, indexing: str = "ij") -> list[Value]:
+    """Each vector along an axis of its own, the first two exchanged for "xy", and repeated."""
     vectors = [flat(op, t) for t in tensors]
     grid = [dims_of(v)[0] for v in vectors]
     rank = len(grid)
-    return [
-        op.expand(op.unsqueeze(v, [j for j in range(rank) if j != i]), grid) if rank > 1 else v
+    if rank < 2:
+        return vectors
+    grids = [
+        op.expand(op.unsqueeze(v, [j for j in range(rank) if j != i]), grid)
         for i, v in enumerate(vectors)
     ]
-
-
-@lowers("aten.meshgrid.indexing")
-def meshgrid_indexing(op: OpBuilder, tensors: Sequence[Value], *, indexing: str) -> list[Value]:
-    """Like meshgrid; with "xy" the first two axes of the results are exchanged."""
-    grids = meshgrid(op, tensors)
-    if indexing != "xy" or len(grids) < 2:
-        return grids
-    order = [1, 0, *range(2, len(grids))]
-    return [op.transpose(g, order) for g in grids]
+    return [op.transpose(g, [1, 0, *range(2, rank)]) for g in grids] if indexing == "xy" else grids

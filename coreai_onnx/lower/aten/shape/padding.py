@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.shape.indices import floor_div, positions
-from coreai_onnx.lower.aten.shape.splitting import sliced
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import floor_div, positions, sliced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
@@ -22,43 +21,27 @@ from coreai_onnx.lower.nodes.values import (
 )
 from coreai_onnx.lower.walk.registry import lowers
 
+_REFLECTIONS, _REPLICATIONS = (
+    [f"aten.{kind}_pad{n}d.default" for n in (1, 2, 3)] for kind in ("reflection", "replication")
+)
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-@lowers("aten.constant_pad_nd.default")
-def constant_pad_nd(op: OpBuilder, self: Value, pad: Sequence[Dim], value: Number = 0) -> Value:
-    """self padded with a value; a negative width crops."""
-    return _padded(op, self, pad, "constant", value)
-
-
-@lowers("aten.pad.default")
+# Whole, because the decompositions of these two index the input by computed positions.
+@lowers(*_REFLECTIONS, whole=True, renamed={"pad": "padding"}, mode="reflect")
+@lowers(*_REPLICATIONS, whole=True, renamed={"pad": "padding"}, mode="replicate")
+@lowers("aten._pad_circular.default", mode="circular")
+@lowers("aten.constant_pad_nd.default", "aten.pad.default")
 def pad(
     op: OpBuilder,
     self: Value,
     pad: Sequence[Dim],
+    *,
     mode: str = "constant",
-    value: float | None = None,
+    value: Number | None = None,
 ) -> Value:
-    """self padded with a value, its reflection, its edge, or circularly."""
+    """self padded with a value, its reflection, its edge, or circularly; a negative width crops."""
     return _padded(op, self, pad, _MODES[mode], 0 if value is None else value)
-
-
-def _register_mode(names: Sequence[str], mode: str) -> None:
-    # Whole, because their decompositions index the input by computed positions.
-    @lowers(*names, whole=True)
-    def lowering(op: OpBuilder, self: Value, padding: Sequence[Dim]) -> Value:
-        """self padded with its own elements."""
-        return _padded(op, self, padding, mode)
-
-
-_register_mode([f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)], "reflect")
-_register_mode([f"aten.replication_pad{n}d.default" for n in (1, 2, 3)], "edge")
-
-
-@lowers("aten._pad_circular.default")
-def pad_circular(op: OpBuilder, self: Value, pad: Sequence[Dim]) -> Value:
-    """self padded circularly."""
-    return _padded(op, self, pad, "wrap")
 
 
 def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Number = 0) -> Value:
@@ -92,8 +75,8 @@ def _padded(op: OpBuilder, x: Value, widths: Sequence[Dim], mode: str, value: Nu
 
 def _cuts(before: Dim, after: Dim) -> bool:
     """Whether the widths are known and one of them is negative."""
-    known = isinstance(before, int) and isinstance(after, int)
-    return known and (before < 0 or after < 0)
+    are_static = isinstance(before, int) and isinstance(after, int)
+    return are_static and (before < 0 or after < 0)
 
 
 def _bordered(op: OpBuilder, x: Value, axis: int, before: int, after: int, mode: str) -> Value:

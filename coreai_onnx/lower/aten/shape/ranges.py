@@ -1,14 +1,16 @@
-"""Ranges, identity matrices and triangular parts."""
+"""Ranges, identity matrices, triangular parts, and windows of signals."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import sympy
 import torch
 
 from coreai_onnx.lower.aten.shape.creation import Scalar
-from coreai_onnx.lower.aten.shape.indices import LARGEST_CONSTANT, positions
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import LARGEST_CONSTANT, positions
 from coreai_onnx.lower.nodes.values import Dim, Number, Value, scalar_dtype, set_dims
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -23,24 +25,7 @@ def arange(
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """start, start + step, … before end."""
-    return _range(op, start, end, step, dtype)
-
-
-@lowers("aten.range.default", "aten.range.step")
-def range_(
-    op: OpBuilder, start: Number, end: Number, step: Number = 1, *, dtype: torch.dtype | None = None
-) -> Value:
-    """start, start + step, … up to end, which is included."""
-    count = int((end - start) / step) + 1
-    target = dtype or torch.get_default_dtype()
-    return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
-
-
-def _range(
-    op: OpBuilder, start: Scalar, end: Scalar, step: Scalar, dtype: torch.dtype | None
-) -> Value:
-    """Return start + i * step, computed in float64 as torch does unless all are integers."""
+    """start + i * step before end, computed in float64 as in torch unless all are integers."""
     numbers = (start, end, step)
     floating = any(scalar_dtype(x).is_floating_point for x in numbers)
     target = dtype or (torch.get_default_dtype() if floating else torch.int64)
@@ -57,6 +42,16 @@ def _range(
     if not target.is_floating_point:  # torch truncates the start and the step, not the length
         return _truncated_range(op, first, last, pace, target)
     return op.cast(op.Range(first, last, pace), target)
+
+
+@lowers("aten.range.default", "aten.range.step")
+def range_(
+    op: OpBuilder, start: Number, end: Number, step: Number = 1, *, dtype: torch.dtype | None = None
+) -> Value:
+    """start, start + step, … up to end, which is included."""
+    count = int((end - start) / step) + 1
+    target = dtype or torch.get_default_dtype()
+    return op.const((start + torch.arange(count, dtype=torch.float64) * step).to(target))
 
 
 def _truncated_range(
@@ -76,25 +71,19 @@ def iota(op: OpBuilder, length: Dim, *, start: Dim, step: Dim, dtype: torch.dtyp
     return op.cast(op.Add(steps, start) if start != 0 else steps, dtype)
 
 
-@lowers("aten.linspace.default")
-def linspace(
-    op: OpBuilder, start: Number, end: Number, steps: int, *, dtype: torch.dtype | None = None
-) -> Value:
-    """``steps`` evenly spaced numbers from start to end."""
-    return op.const(torch.linspace(start, end, steps, dtype=dtype))
-
-
-@lowers("aten.logspace.default")
-def logspace(
+@lowers("aten.linspace.default", "aten.logspace.default")
+def spaced(
     op: OpBuilder,
     start: Number,
     end: Number,
     steps: int,
-    base: float = 10.0,
+    base: float | None = None,
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """base to the power of ``steps`` evenly spaced numbers from start to end."""
+    """``steps`` evenly spaced numbers from start to end, or ``base`` to the power of them."""
+    if base is None:
+        return op.const(torch.linspace(start, end, steps, dtype=dtype))
     return op.const(torch.logspace(start, end, steps, base, dtype=dtype))
 
 
@@ -110,34 +99,50 @@ def eye(op: OpBuilder, n: Dim, m: Dim | None = None, *, dtype: torch.dtype | Non
     return set_dims(op.cast(op.Equal(rows, positions(op, m)), target), (n, m))
 
 
-@lowers("aten.tril.default")
-def tril(op: OpBuilder, self: Value, diagonal: Dim = 0) -> Value:
-    """self with zeros above a diagonal."""
-    return _triangle(op, self, diagonal, upper=False)
+@lowers("aten.tril.default", upper=0)
+@lowers("aten.triu.default", upper=1)
+def triangle(op: OpBuilder, self: Value, diagonal: Dim = 0, *, upper: int) -> Value:
+    """self with zeros above or below a diagonal."""
+    return op.Trilu(self, None if diagonal == 0 else op.dim(diagonal), upper=upper)
 
 
-@lowers("aten.triu.default")
-def triu(op: OpBuilder, self: Value, diagonal: Dim = 0) -> Value:
-    """self with zeros below a diagonal."""
-    return _triangle(op, self, diagonal, upper=True)
-
-
-def _triangle(op: OpBuilder, x: Value, diagonal: Dim, *, upper: bool) -> Value:
-    k = None if diagonal == 0 else op.dim(diagonal)
-    return op.Trilu(x, k, upper=int(upper))
-
-
-@lowers("aten.tril_indices.default")
-def tril_indices(
-    op: OpBuilder, row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = torch.int64
+@lowers("aten.tril_indices.default", indices=torch.tril_indices)
+@lowers("aten.triu_indices.default", indices=torch.triu_indices)
+def triangle_indices(
+    op: OpBuilder,
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    indices: Callable[..., torch.Tensor],
+    dtype: torch.dtype | None = torch.int64,
 ) -> Value:
-    """Row and column indices of the lower triangle."""
-    return op.const(torch.tril_indices(row, col, offset, dtype=dtype or torch.int64))
+    """Row and column indices of the lower or upper triangle."""
+    return op.const(indices(row, col, offset, dtype=dtype or torch.int64))
 
 
-@lowers("aten.triu_indices.default")
-def triu_indices(
-    op: OpBuilder, row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = torch.int64
+# ---------------------------------------------------------------------- windows of signals
+def window(
+    op: OpBuilder,
+    window_length: int,
+    *,
+    periodic: bool = True,
+    alpha: float | None = None,
+    beta: float | None = None,
+    dtype: torch.dtype | None = None,
+    function: Callable[..., torch.Tensor],
 ) -> Value:
-    """Row and column indices of the upper triangle."""
-    return op.const(torch.triu_indices(row, col, offset, dtype=dtype or torch.int64))
+    """The samples of a window function; an overload has some of its parameters."""
+    parameters = [x for x in (alpha, beta) if x is not None]
+    return op.const(function(window_length, periodic, *parameters, dtype=dtype))
+
+
+for _name, _overloads in {
+    "bartlett_window": (),
+    "blackman_window": (),
+    "hamming_window": ("periodic_alpha", "periodic_alpha_beta"),
+    "hann_window": (),
+    "kaiser_window": ("beta",),
+}.items():
+    _names = [f"aten.{_name}.{overload}" for overload in ("default", "periodic", *_overloads)]
+    lowers(*_names, function=getattr(torch, _name))(window)

@@ -1,12 +1,13 @@
-"""Parts of a tensor: one element of an axis, ranges, and lists of ranges."""
+"""Parts of a tensor: one element of an axis, ranges, lists of ranges, differences of ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coreai_onnx.lower.aten.shape.indices import INT_MAX, ceil_div, floor_div
+from coreai_onnx.lower.aten.shape.combining import cat
 from coreai_onnx.lower.nodes.builder import OpBuilder
-from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, rank_of, set_dims, wrap
+from coreai_onnx.lower.nodes.tensors import ceil_div, floor_div, sliced
+from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, is_bool, rank_of, set_dims, wrap
 from coreai_onnx.lower.walk.registry import lowers
 
 
@@ -29,25 +30,6 @@ def slice_(
 ) -> Value:
     """self[..., start:end:step, ...] by Python's rules."""
     return sliced(op, self, wrap(dim, rank_of(self)), start, end, step)
-
-
-def sliced(
-    op: OpBuilder, x: Value, axis: int, start: Dim | None, end: Dim | None, step: int = 1
-) -> Value:
-    """Return ``x[start:end:step]`` along an axis; no node if it keeps everything."""
-    size = dims_of(x)[axis]
-    first: Dim = 0 if start is None else start
-    last: Dim = INT_MAX if end is None or _at_least(end, size) else end
-    if first == 0 and last == INT_MAX and step == 1:
-        return x
-    return op.slice(x, axis, first, last, step)
-
-
-def _at_least(end: Dim, size: Dim) -> bool:
-    """Whether an end is known to be at or beyond the end of the axis."""
-    if end == size:
-        return True
-    return isinstance(end, int) and end >= (size if isinstance(size, int) else INT_MAX)
 
 
 @lowers("aten.narrow.default", "aten.narrow_copy.default")
@@ -104,6 +86,7 @@ def _equal_parts(op: OpBuilder, x: Value, axis: int, length: Dim, count: int) ->
     ]
 
 
+@lowers("aten.split.sizes", renamed={"split_sizes": "split_size"})
 @lowers(
     "aten.split_with_sizes.default",
     "aten.split_with_sizes_copy.default",
@@ -114,12 +97,6 @@ def split_with_sizes(
 ) -> list[Value]:
     """Ranges of the given lengths."""
     return _parts(op, self, wrap(dim, rank_of(self)), split_sizes)
-
-
-@lowers("aten.split.sizes")
-def split_sizes(op: OpBuilder, self: Value, split_size: Sequence[Dim], dim: int = 0) -> list[Value]:
-    """Ranges of the given lengths."""
-    return split_with_sizes(op, self, split_size, dim)
 
 
 def _parts(op: OpBuilder, x: Value, axis: int, lengths: Sequence[Dim]) -> list[Value]:
@@ -167,3 +144,29 @@ def tensor_split_indices(
     starts: list[Dim | None] = [0, *indices]
     ends: list[Dim | None] = [*indices, None]
     return [sliced(op, self, axis, a, b) for a, b in zip(starts, ends, strict=True)]
+
+
+# ---------------------------------------------------------------------- differences
+@lowers("aten.diff.default")
+def diff(
+    op: OpBuilder,
+    self: Value,
+    n: int = 1,
+    dim: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
+    """x[i + 1] - x[i], n times; for booleans, whether they differ."""
+    axis = wrap(dim, rank_of(self))
+    x = self
+    # As in torch, n = 0 ignores them.
+    if n > 0 and (prepend is not None or append is not None):
+        x = cat(op, [part for part in (prepend, self, append) if part is not None], axis)
+    for _ in range(n):
+        size = dims_of(x)[axis]
+        later, earlier = sliced(op, x, axis, 1, None), sliced(op, x, axis, 0, -1)
+        dims = list(dims_of(x))
+        dims[axis] = max(size - 1, 0) if isinstance(size, int) else size - 1
+        x = op.Xor(later, earlier) if is_bool(x) else op.Sub(later, earlier)
+        set_dims(x, dims)
+    return x

@@ -9,14 +9,14 @@ import torch
 
 from coreai_onnx.errors import LoweringError
 from coreai_onnx.export.compat.torch_names import Max, Min
-from coreai_onnx.lower.aten.shape.indices import (
-    LARGEST_CONSTANT,
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.tensors import (
     flat,
     floor_div,
     move_last,
     positions,
+    strided_index,
 )
-from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -92,29 +92,13 @@ def resize(
             "call .contiguous(memory_format=...) on the result instead",
         )
     storage, _ = _storage(op, self)
-    present, wanted = dims_of(storage)[0], numel(size)
-    missing = as_dim(Max(sympy.Integer(0), sympy.sympify(wanted - present)))
+    present, count = dims_of(storage)[0], numel(size)
+    missing = as_dim(Max(sympy.Integer(0), sympy.sympify(count - present)))
     if missing != 0:
         storage = op.Pad(storage, op.shape([0, missing]))
-    if present != wanted:
-        storage = op.slice(storage, 0, 0, wanted)
+    if present != count:
+        storage = op.slice(storage, 0, 0, count)
     return op.reshape(storage, size)
-
-
-def strided_index(op: OpBuilder, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim) -> Value:
-    """Return offset + i * stride[0] + j * stride[1] + … for every [i, j, …] below ``size``."""
-    parts = (*size, *stride, offset)
-    if is_static(parts) and int(numel(size)) <= LARGEST_CONSTANT:
-        total = torch.full([int(d) for d in size], int(offset))
-        for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
-            steps = torch.arange(int(n)) * int(s)
-            total += steps.reshape([-1] + [1] * (len(size) - 1 - axis))
-        return op.const(total)
-    index = op.dim(offset)
-    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
-        along = positions(op, n) if s == 1 else op.Mul(positions(op, n), op.dim(s))
-        index = op.Add(index, op.unsqueeze(along, list(range(1, len(size) - axis))))
-    return set_dims(index, tuple(size))
 
 
 def _storage(op: OpBuilder, x: Value) -> tuple[Value, Dim]:
@@ -183,26 +167,3 @@ def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
         return max(0, min(rows, columns))
     shorter = Min(sympy.sympify(rows), sympy.sympify(columns))
     return as_dim(Max(sympy.Integer(0), shorter))
-
-
-@lowers("aten.diag_embed.default")
-def diag_embed(
-    op: OpBuilder, self: Value, offset: int = 0, dim1: int = -2, dim2: int = -1
-) -> Value:
-    """Matrices with the last axis of self on a diagonal, zeros elsewhere."""
-    dims = dims_of(self)
-    rank = len(dims) + 1
-    size = as_dim(dims[-1] + abs(offset))
-    row, column = op.unsqueeze(positions(op, size), [1]), positions(op, size)
-    shifted = op.Add(row, offset) if offset else row
-    before = max(-offset, 0)
-    pads = op.const([0] * (len(dims) - 1) + [max(offset, 0)] + [0] * (len(dims) - 1) + [before])
-    along = op.Pad(self, pads)  # entry j belongs to column j
-    kept = op.Where(op.Equal(shifted, column), op.unsqueeze(along, [len(dims) - 1]), 0)
-    set_dims(kept, (*dims[:-1], size, size))
-    first, second = wrap(dim1, rank), wrap(dim2, rank)
-    rest = iter(range(rank - 2))
-    order = [
-        rank - 2 if i == first else rank - 1 if i == second else next(rest) for i in range(rank)
-    ]
-    return op.transpose(kept, order)

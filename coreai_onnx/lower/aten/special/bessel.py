@@ -9,11 +9,12 @@ series of M. Abramowitz and I. Stegun, Handbook of Mathematical Functions ("A&S"
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from coreai_onnx.lower.aten.pointwise.numerics import in_double, power_series, weighted_sum
 from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.numerics import in_double, power_series, weighted_sum
 from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -47,7 +48,14 @@ def scaled_i(op: OpBuilder, x: Value, order: int) -> Value:
     return op.Mul(weighted_sum(op, terms, weights), width)
 
 
-def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+@lowers("aten.i0.default", "aten.special_i0.default", "prims.bessel_i0.default", order=0)
+@lowers("aten.special_modified_bessel_i0.default", order=0)
+@lowers("aten.special_i0e.default", "prims.bessel_i0e.default", order=0, scaled=True)
+@lowers("aten.special_i1.default", "prims.bessel_i1.default", order=1)
+@lowers("aten.special_modified_bessel_i1.default", order=1)
+@lowers("aten.special_i1e.default", "prims.bessel_i1e.default", order=1, scaled=True)
+def modified_first_kind(op: OpBuilder, self: Value, *, order: int, scaled: bool = False) -> Value:
+    """I(x), or exp(-abs(x)) I(x)."""
     (x,) = in_double(op, self)
     size = op.Abs(x)
     value = scaled_i(op, size, order)
@@ -58,37 +66,6 @@ def _modified(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     if order:
         value = op.Mul(value, op.Sign(x))
     return op.Where(op.IsNaN(x), x, value)
-
-
-@lowers(
-    "aten.i0.default",
-    "aten.special_i0.default",
-    "aten.special_modified_bessel_i0.default",
-    "prims.bessel_i0.default",
-)
-def i0(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the first kind, order 0."""
-    return _modified(op, self, 0, scaled=False)
-
-
-@lowers("aten.special_i0e.default", "prims.bessel_i0e.default")
-def i0e(op: OpBuilder, self: Value) -> Value:
-    """exp(-abs(x)) * i0(x)."""
-    return _modified(op, self, 0, scaled=True)
-
-
-@lowers(
-    "aten.special_i1.default", "aten.special_modified_bessel_i1.default", "prims.bessel_i1.default"
-)
-def i1(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the first kind, order 1."""
-    return _modified(op, self, 1, scaled=False)
-
-
-@lowers("aten.special_i1e.default", "prims.bessel_i1e.default")
-def i1e(op: OpBuilder, self: Value) -> Value:
-    """exp(-abs(x)) * i1(x)."""
-    return _modified(op, self, 1, scaled=True)
 
 
 # ---------------------------------------------------------------- K
@@ -129,7 +106,15 @@ def _small_k(op: OpBuilder, x: Value, order: int) -> Value:
     return op.Add(op.Reciprocal(x), inner)
 
 
-def _second(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
+_SCALED: dict[str, Any] = {"renamed": {"self": "x"}, "scaled": True}
+
+
+@lowers("aten.special_modified_bessel_k0.default", order=0)
+@lowers("aten.special_modified_bessel_k1.default", order=1)
+@lowers("aten.special_scaled_modified_bessel_k0.default", order=0, **_SCALED)
+@lowers("aten.special_scaled_modified_bessel_k1.default", order=1, **_SCALED)
+def modified_second_kind(op: OpBuilder, self: Value, *, order: int, scaled: bool = False) -> Value:
+    """K(x), or exp(x) K(x)."""
     (x,) = in_double(op, self)
     near, far = _small_k(op, op.Min(x, 1.0), order), scaled_k(op, x, order)
     if scaled:
@@ -139,30 +124,6 @@ def _second(op: OpBuilder, self: Value, order: int, *, scaled: bool) -> Value:
     value = op.Where(op.LessOrEqual(x, 1.0), near, far)
     value = op.Where(op.Equal(x, 0.0), math.inf, value)
     return op.Where(op.Or(op.Less(x, 0.0), op.IsNaN(x)), math.nan, value)
-
-
-@lowers("aten.special_modified_bessel_k0.default")
-def k0(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the second kind, order 0."""
-    return _second(op, self, 0, scaled=False)
-
-
-@lowers("aten.special_modified_bessel_k1.default")
-def k1(op: OpBuilder, self: Value) -> Value:
-    """Modified Bessel function of the second kind, order 1."""
-    return _second(op, self, 1, scaled=False)
-
-
-@lowers("aten.special_scaled_modified_bessel_k0.default")
-def scaled_k0(op: OpBuilder, x: Value) -> Value:
-    """exp(x) * k0(x)."""
-    return _second(op, x, 0, scaled=True)
-
-
-@lowers("aten.special_scaled_modified_bessel_k1.default")
-def scaled_k1(op: OpBuilder, x: Value) -> Value:
-    """exp(x) * k1(x)."""
-    return _second(op, x, 1, scaled=True)
 
 
 # ---------------------------------------------------------------- J and Y
@@ -210,7 +171,10 @@ def _far_j_and_y(op: OpBuilder, x: Value, order: int) -> tuple[Value, Value]:
     return j, y
 
 
-def _first_kind(op: OpBuilder, self: Value, order: int) -> Value:
+@lowers("aten.special_bessel_j0.default", "prims.bessel_j0.default", order=0)
+@lowers("aten.special_bessel_j1.default", "prims.bessel_j1.default", order=1)
+def first_kind(op: OpBuilder, self: Value, *, order: int) -> Value:
+    """J(x)."""
     (x,) = in_double(op, self)
     size = op.Abs(x)
     near = _near_j(op, op.Min(size, _FAR), order)
@@ -218,7 +182,10 @@ def _first_kind(op: OpBuilder, self: Value, order: int) -> Value:
     return op.Mul(value, op.Sign(x)) if order else value
 
 
-def _second_kind(op: OpBuilder, self: Value, order: int) -> Value:
+@lowers("aten.special_bessel_y0.default", order=0)
+@lowers("aten.special_bessel_y1.default", order=1)
+def second_kind(op: OpBuilder, self: Value, *, order: int) -> Value:
+    """Y(x)."""
     (x,) = in_double(op, self)
     near = _near_y(op, op.Min(x, _FAR), order)
     value = op.Where(op.Less(x, _FAR), near, _far_j_and_y(op, x, order)[1])
@@ -226,25 +193,59 @@ def _second_kind(op: OpBuilder, self: Value, order: int) -> Value:
     return op.Where(op.Less(x, 0.0), math.nan, value)
 
 
-@lowers("aten.special_bessel_j0.default", "prims.bessel_j0.default")
-def j0(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the first kind, order 0."""
-    return _first_kind(op, self, 0)
+# ---------------------------------------------------------------------- the Airy function
+@lowers("prims.spherical_bessel_j0.default")
+def prims_spherical_j0(op: OpBuilder, self: Value) -> Value:
+    """sin(x) / x; 1 at 0, 0 at infinity."""
+    (x,) = in_double(op, self)
+    value = op.Where(op.Equal(x, 0.0), op.like(x, 1.0), op.Div(op.Sin(x), x))
+    return op.Where(op.IsInf(x), op.like(x, 0.0), value)
 
 
-@lowers("aten.special_bessel_j1.default", "prims.bessel_j1.default")
-def j1(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the first kind, order 1."""
-    return _first_kind(op, self, 1)
+@lowers("aten.special_airy_ai.default")
+def airy_ai(op: OpBuilder, x: Value) -> Value:
+    """The Airy function Ai.
+
+    M. Abramowitz and I. Stegun, Handbook of Mathematical Functions: the power series 10.4.2 from
+    -7 to 2, sqrt(x / 3) K(2/3 x ** 1.5) / pi of order 1/3 (10.4.14) above, and the asymptotic
+    series 10.4.60 below.
+    """
+    (x,) = in_double(op, x)
+    # Where computes all branches; each gets arguments of its own range.
+    middle = _power_series(op, op.Clip(x, -7.0, 2.0))
+    low = _oscillating(op, op.Max(op.Neg(x), 7.0))
+    high = op.Clip(x, 2.0, 1e6)
+    zeta = op.Mul(op.Mul(high, op.Sqrt(high)), 2 / 3)
+    decay = op.Mul(op.Sqrt(high), op.Exp(op.Neg(zeta)))
+    above = op.Mul(op.Mul(scaled_k(op, zeta, 1 / 3), decay), 1 / (math.pi * math.sqrt(3.0)))
+    value = op.Where(op.Less(x, -7.0), low, op.Where(op.Greater(x, 2.0), above, middle))
+    return op.Where(op.Less(op.Abs(x), math.inf), value, math.nan)
 
 
-@lowers("aten.special_bessel_y0.default")
-def y0(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the second kind, order 0."""
-    return _second_kind(op, self, 0)
+def _power_series(op: OpBuilder, x: Value) -> Value:
+    """Return c1 f(x) - c2 g(x), two series in x³."""
+    at_zero = 1 / (3 ** (2 / 3) * math.gamma(2 / 3))
+    slope = 1 / (3 ** (1 / 3) * math.gamma(1 / 3))
+    f, g = [at_zero], [slope]
+    for k in range(1, 30):
+        f.append(f[-1] / ((3 * k - 1) * (3 * k)))
+        g.append(g[-1] / ((3 * k) * (3 * k + 1)))
+    cube = op.Mul(op.Mul(x, x), x)
+    return op.Sub(power_series(op, cube, f), op.Mul(x, power_series(op, cube, g)))
 
 
-@lowers("aten.special_bessel_y1.default")
-def y1(op: OpBuilder, self: Value) -> Value:
-    """Bessel function of the second kind, order 1."""
-    return _second_kind(op, self, 1)
+def _oscillating(op: OpBuilder, z: Value) -> Value:
+    """Return Ai(-z) for z >= 7."""
+    root = op.Sqrt(z)
+    zeta = op.Mul(op.Mul(z, root), 2 / 3)
+    terms = [1.0]
+    for k in range(1, 16):
+        terms.append(terms[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
+    signs = [(-1.0) ** (k // 2) * c for k, c in enumerate(terms)]
+    inverse = op.Reciprocal(zeta)
+    square = op.Mul(inverse, inverse)
+    even = power_series(op, square, signs[0::2])
+    odd = op.Mul(power_series(op, square, signs[1::2]), inverse)
+    angle = op.Add(zeta, math.pi / 4)
+    wave = op.Sub(op.Mul(op.Sin(angle), even), op.Mul(op.Cos(angle), odd))
+    return op.Div(op.Mul(wave, 1 / math.sqrt(math.pi)), op.Sqrt(root))

@@ -11,10 +11,10 @@ import math
 import numpy as np
 import torch
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import horner, in_double, weighted_sum
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import horner, in_double, weighted_sum
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -158,19 +158,13 @@ def polygamma(op: OpBuilder, n: int, self: Value) -> Value:
 
 # ---------------------------------------------------------------- incomplete gamma
 @lowers("aten.igamma.default", "aten.special_gammainc.default", "prims.igamma.default")
-def igamma(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The regularized lower incomplete gamma function P(self, other)."""
-    return _incomplete(op, self, other)[0]
+@lowers("aten.igammac.default", "aten.special_gammaincc.default", upper=True)
+@lowers("prims.igammac.default", upper=True)
+def incomplete(op: OpBuilder, self: Value, other: Value, *, upper: bool = False) -> Value:
+    """The regularized incomplete gamma functions P (lower) and Q = 1 - P (upper) of self.
 
-
-@lowers("aten.igammac.default", "aten.special_gammaincc.default", "prims.igammac.default")
-def igammac(op: OpBuilder, self: Value, other: Value) -> Value:
-    """The regularized upper incomplete gamma function Q = 1 - P."""
-    return _incomplete(op, self, other)[1]
-
-
-def _incomplete(op: OpBuilder, self: Value, other: Value) -> tuple[Value, Value]:
-    """Return P and Q: the series A&S 6.5.29 below a + 1, the continued fraction 6.5.31 above."""
+    By the series A&S 6.5.29 below a + 1, the continued fraction 6.5.31 above.
+    """
     a, x = in_double(op, self, other)
     dims = broadcast_dims(dims_of(a), dims_of(x))
     a, x = op.expand(a, dims), op.expand(x, dims)
@@ -183,11 +177,13 @@ def _incomplete(op: OpBuilder, self: Value, other: Value) -> tuple[Value, Value]
     series = op.Less(x_, op.Add(a_, 1.0))
     # The loops run until every element converges. Elements of the other branch get arguments for
     # which this is soon.
-    lower = op.Mul(front, _lower_series(op, a_, op.Where(series, x_, op.like(a, 0.0))))
-    upper = op.Mul(front, _upper_fraction(op, a_, op.Where(series, op.Add(a_, 2.0), x_)))
-    p = op.Where(series, lower, op.Sub(1.0, upper))
-    q = op.Where(series, op.Sub(1.0, lower), upper)
-    return _at_the_ends(op, a, x, p, 0.0), _at_the_ends(op, a, x, q, 1.0)
+    below = op.Mul(front, _lower_series(op, a_, op.Where(series, x_, op.like(a, 0.0))))
+    above = op.Mul(front, _upper_fraction(op, a_, op.Where(series, op.Add(a_, 2.0), x_)))
+    if upper:
+        value = op.Where(series, op.Sub(1.0, below), above)
+    else:
+        value = op.Where(series, below, op.Sub(1.0, above))
+    return _at_the_ends(op, a, x, value, float(upper))
 
 
 def _at_the_ends(op: OpBuilder, a: Value, x: Value, value: Value, at_zero: float) -> Value:

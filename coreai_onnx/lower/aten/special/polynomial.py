@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from coreai_onnx.lower.aten.loops.iteration import any_true, repeat_while
-from coreai_onnx.lower.aten.pointwise.numerics import in_double
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.loops import any_true, repeat_while
+from coreai_onnx.lower.nodes.numerics import in_double
 from coreai_onnx.lower.nodes.values import Number, Value, dims_of, promoted_dtype
 from coreai_onnx.lower.walk.registry import lowers
 
@@ -86,8 +86,8 @@ _FAMILIES = {
 }
 
 
-def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number) -> Value:
-    """Return the polynomials of degrees trunc(n) at x; 0 for a negative degree."""
+def evaluate(op: OpBuilder, x: Value | Number, n: Value | Number, *, family: Family) -> Value:
+    """The polynomials of degrees trunc(n) at x; 0 for a negative degree."""
     # The limits of torch for the two dtypes.
     limit = 512.0 if promoted_dtype(x, n) == torch.float64 else 128.0
     at, degree = in_double(op, x, n)
@@ -119,17 +119,6 @@ def evaluate(op: OpBuilder, family: Family, x: Value | Number, n: Value | Number
     return op.Where(op.Less(degree, 0.0), op.like(at, 0.0), value)
 
 
-def _polynomial(family: Family) -> Callable[..., Value]:
-    def polynomial(op: OpBuilder, x: Value | Number, n: Value | Number) -> Value:
-        """The polynomial of degree n at x."""
-        return evaluate(op, family, x, n)
-
-    return polynomial
-
-
 for _name, _family in _FAMILIES.items():
-    lowers(
-        f"aten.special_{_name}.default",
-        f"aten.special_{_name}.x_scalar",
-        f"aten.special_{_name}.n_scalar",
-    )(_polynomial(_family))
+    _overloads = [f"aten.special_{_name}.{form}" for form in ("default", "x_scalar", "n_scalar")]
+    lowers(*_overloads, family=_family)(evaluate)

@@ -6,9 +6,10 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.lower.aten.indexing.advanced_index import read, reduction_dtype, resolve
+from coreai_onnx.lower.aten.indexing.advanced_index import read, resolve
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.scope import Names, Scope
+from coreai_onnx.lower.nodes.tensors import reduction_dtype
 from coreai_onnx.lower.nodes.values import Value, set_dims
 
 I64, BOOL = ir.DataType.INT64, ir.DataType.BOOL

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchao.quantization.quant_primitives  # defines the ops
 
 from coreai_onnx.composites import activation_modules  # noqa: F401 - it defines the ops
 from tests.lower.checking import check, op_types
@@ -66,3 +67,20 @@ def test_other_dtypes() -> None:
     check(lambda x: Q.quantize(x, ONE.half(), torch.int16), X.half())
     check(lambda q: Q.dequantize(q, ONE.half()), (X * 30).to(torch.int8))
     check(lambda q: Q.dequantize(q, ONE, output_dtype=torch.float16), (X * 30).to(torch.int8))
+
+
+assert torchao
+CODES = torch.ops.torchao
+BLOCKS = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1), (4, 6), (2, 3), (4, 2)])
+def test_blocks(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.25
+
+    def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        steps = CODES.quantize_affine_float8_non_decomposed(x, scale, dtype)
+        return CODES.dequantize_affine_float8_non_decomposed(steps, scale)
+
+    check(function, BLOCKS, scale)

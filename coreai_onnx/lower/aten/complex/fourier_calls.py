@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
-from coreai_onnx.lower.aten.signal.fourier import dft, half, mirrored, normalized, part
+from coreai_onnx.lower.aten.complex.fourier import dft, half, mirrored, normalized, part
+from coreai_onnx.lower.aten.complex.parts import as_pairs, join, split
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import (
     Dim,
@@ -21,7 +22,7 @@ from coreai_onnx.lower.nodes.values import (
     set_dims,
     wrap,
 )
-from coreai_onnx.lower.walk.registry import Lowering, lowers
+from coreai_onnx.lower.walk.registry import lowers
 
 _FORWARD = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
 _INVERSE = {None: 2, "backward": 2, "ortho": 1, "forward": 0}
@@ -32,19 +33,17 @@ Axes = list[tuple[int, Dim | None]]
 Transform = Callable[[OpBuilder, Value, Axes, str | None], Value]
 
 
-def _c2c(*, forward: bool) -> Transform:
-    def transform(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-        """X[k] = scale · Σ x[n] e^(∓2πi kn / N) along axes."""
-        p = _with_parts(op, x)
-        for axis, size in axes:
-            p = dft(op, _sized(op, p, axis, size), axis, forward=forward)
-        scale = (_FORWARD if forward else _INVERSE)[norm]
-        return normalized(op, _pairs(op, p), _sizes(p, axes), scale, forward=forward)
-
-    return transform
+def _c2c(op: OpBuilder, x: Value, axes: Axes, norm: str | None, *, forward: bool) -> Value:
+    """X[k] = scale · Σ x[n] e^(∓2πi kn / N) along axes."""
+    p = _with_parts(op, x)
+    for axis, size in axes:
+        p = dft(op, _sized(op, p, axis, size), axis, forward=forward)
+    return normalized(
+        op, _pairs(op, p), _sizes(p, axes), _scale(norm, forward=forward), forward=forward
+    )
 
 
-def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
+def _to_half(op: OpBuilder, x: Value, axes: Axes, norm: str | None, *, forward: bool) -> Value:
     """The transform of reals: the first N // 2 + 1 of the last axis, all of the other axes."""
     p = _with_parts(op, x)
     for axis, size in axes:
@@ -52,50 +51,35 @@ def _rfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
     sizes = _sizes(p, axes)
     last = axes[-1][0]
     p = part(op, dft(op, p, last, forward=True), last, 0, half(sizes[-1]))
+    # But for its factor, an inverse transform of reals is the conjugate of the forward transform.
+    p = p if forward else _conjugate(op, p)
     for axis, _ in axes[:-1]:
-        p = dft(op, p, axis, forward=True)
-    return normalized(op, p, sizes, _FORWARD[norm], forward=True)
+        p = dft(op, p, axis, forward=forward)
+    if not forward:
+        p = normalized(op, p, sizes[:-1], 0, forward=False)
+    return normalized(op, p, sizes, _scale(norm, forward=forward), forward=True)
 
 
-def _irfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """Its inverse: 2 (N - 1) reals from N frequencies, or as many as requested."""
+def _from_half(op: OpBuilder, x: Value, axes: Axes, norm: str | None, *, forward: bool) -> Value:
+    """The transform to 2 (N - 1) reals, or as many as requested, from N frequencies."""
     p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
     # Even and odd sizes have equally many frequencies; as in torch, the even one is the default.
     count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
     for axis, other in axes[:-1]:
-        p = dft(op, _sized(op, p, axis, other), axis, forward=False)
+        p = dft(op, _sized(op, p, axis, other), axis, forward=forward)
     sizes = [*_sizes(p, axes[:-1]), count]
-    whole = mirrored(op, _sized(op, p, last, half(count)), last, count)
-    re, _ = split(op, dft(op, whole, last, forward=False))
-    return normalized(op, re, sizes, _INVERSE[norm], forward=False)
-
-
-def _hfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """The real transform of a Hermitian signal that is given by its first half."""
-    p, (last, size) = _pairs(op, _with_parts(op, x)), axes[-1]
-    count = as_dim(2 * (dims_of(p)[last] - 1)) if size is None else size
-    for axis, other in axes[:-1]:
-        p = dft(op, _sized(op, p, axis, other), axis, forward=True)
-    sizes = [*_sizes(p, axes[:-1]), count]
+    p = _sized(op, p, last, half(count))
     # But for its factor, a forward transform is the inverse transform of the conjugate.
-    whole = mirrored(op, _conjugate(op, _sized(op, p, last, half(count))), last, count)
-    re, _ = split(op, dft(op, whole, last, forward=False))
-    re = normalized(op, re, [count], 0, forward=False)  # undoes the inverse's 1 / N
-    return normalized(op, re, sizes, _FORWARD[norm], forward=True)
+    p = _conjugate(op, p) if forward else p
+    re, _ = split(op, dft(op, mirrored(op, p, last, count), last, forward=False))
+    if forward:
+        re = normalized(op, re, [count], 0, forward=False)  # undoes the inverse's 1 / N
+    return normalized(op, re, sizes, _scale(norm, forward=forward), forward=forward)
 
 
-def _ihfft(op: OpBuilder, x: Value, axes: Axes, norm: str | None) -> Value:
-    """Its inverse: the first N // 2 + 1 elements of the conjugate transform of reals."""
-    p = _with_parts(op, x)
-    for axis, size in axes:
-        p = _sized(op, p, axis, size)
-    sizes = _sizes(p, axes)
-    last = axes[-1][0]
-    p = _conjugate(op, part(op, dft(op, p, last, forward=True), last, 0, half(sizes[-1])))
-    for axis, _ in axes[:-1]:
-        p = dft(op, p, axis, forward=False)
-    p = normalized(op, p, sizes[:-1], 0, forward=False)
-    return normalized(op, p, sizes, _INVERSE[norm], forward=True)
+def _scale(norm: str | None, *, forward: bool) -> int:
+    """Return torch's number of a norm."""
+    return (_FORWARD if forward else _INVERSE)[norm]
 
 
 # ---------------------------------------------------------------------- parts and sizes
@@ -153,40 +137,44 @@ def _axes(x: Value, sizes: Sequence[Dim] | None, dims: Sequence[int] | None) -> 
 
 
 # ---------------------------------------------------------------------- the functions
-def _of_one_axis(transform: Transform) -> Lowering:
-    def lowering(
-        op: OpBuilder, self: Value, n: Dim | None = None, dim: int = -1, norm: str | None = None
-    ) -> Value:
-        return transform(op, self, [(wrap(dim, rank_of(self)), n)], norm)
+def of_one_axis(
+    op: OpBuilder,
+    self: Value,
+    n: Dim | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    transform: Transform,
+) -> Value:
+    """The transform along one axis."""
+    return transform(op, self, [(wrap(dim, rank_of(self)), n)], norm)
 
-    return lowering
 
-
-def _of_axes(transform: Transform) -> Lowering:
-    def lowering(
-        op: OpBuilder,
-        self: Value,
-        s: Sequence[Dim] | None = None,
-        dim: Sequence[int] | None = None,
-        norm: str | None = None,
-    ) -> Value:
-        return transform(op, self, _axes(self, s, dim), norm)
-
-    return lowering
+def of_axes(
+    op: OpBuilder,
+    self: Value,
+    s: Sequence[Dim] | None = None,
+    dim: Sequence[int] | None = None,
+    norm: str | None = None,
+    *,
+    transform: Transform,
+) -> Value:
+    """The transform along several axes."""
+    return transform(op, self, _axes(self, s, dim), norm)
 
 
 TRANSFORMS: dict[str, Transform] = {
-    "fft": _c2c(forward=True),
-    "ifft": _c2c(forward=False),
-    "rfft": _rfft,
-    "irfft": _irfft,
-    "hfft": _hfft,
-    "ihfft": _ihfft,
+    "fft": partial(_c2c, forward=True),
+    "ifft": partial(_c2c, forward=False),
+    "rfft": partial(_to_half, forward=True),
+    "ihfft": partial(_to_half, forward=False),
+    "irfft": partial(_from_half, forward=False),
+    "hfft": partial(_from_half, forward=True),
 }
 """Transforms by function name, for one axis, two axes (``fft2``) and any number (``fftn``)."""
 
 for _name, _transform in TRANSFORMS.items():
-    for _ending, _kind in (("", _of_one_axis), ("2", _of_axes), ("n", _of_axes)):
-        _overload = f"aten.fft_{_name}{_ending}.default"
-        lowers(_overload)(_kind(_transform))
-        lowers(_overload, complex=True)(_kind(_transform))
+    for _ending, _function in (("", of_one_axis), ("2", of_axes), ("n", of_axes)):
+        for _is_complex in (False, True):
+            _overload = f"aten.fft_{_name}{_ending}.default"
+            lowers(_overload, complex=_is_complex, transform=_transform)(_function)

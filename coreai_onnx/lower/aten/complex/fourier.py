@@ -8,11 +8,10 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.torch_names import FloorDiv
-from coreai_onnx.lower.aten.pointwise.complex_parts import as_pairs, join, split
-from coreai_onnx.lower.aten.shape.indices import reversed_along
-from coreai_onnx.lower.aten.shape.views import squeeze_dim, transpose
+from coreai_onnx.lower.aten.complex.parts import as_pairs, join, split
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.promotion import as_value
+from coreai_onnx.lower.nodes.tensors import reversed_along
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Value,
@@ -137,15 +136,3 @@ def normalized(
     points = as_value(op, count, dtype_of(x))
     factor = op.Sqrt(points) if abs(power) == 0.5 else points
     return op.Mul(x, factor) if power > 0 else op.Div(x, factor)
-
-
-@lowers("aten.transpose_.default")
-def transpose_(op: OpBuilder, self: Value, dim0: int, dim1: int) -> Value:
-    """self with two axes exchanged, which torch's decomposition of stft does in place."""
-    return transpose(op, self, dim0, dim1)
-
-
-@lowers("aten.squeeze_.dim")
-def squeeze_(op: OpBuilder, self: Value, dim: int) -> Value:
-    """self without an axis of size 1, which torch's decomposition of stft does in place."""
-    return squeeze_dim(op, self, dim)

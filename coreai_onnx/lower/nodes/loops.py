@@ -1,4 +1,4 @@
-"""Scans: a state carried along an axis, one output slice per input slice."""
+"""Loops over steps whose number is known only at run time, and scans along an axis."""
 
 from __future__ import annotations
 
@@ -7,13 +7,96 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from coreai_onnx.lower.nodes.builder import OpBuilder
-from coreai_onnx.lower.nodes.values import Value, dims_of, ir_dtype_of, set_dims
+from coreai_onnx.lower.nodes.values import (
+    Dim,
+    Value,
+    dims_of,
+    ir_dtype_of,
+    maybe_dims,
+    set_dims,
+)
 
-Step = Callable[[OpBuilder, list[Value], list[Value]], Sequence[Value]]
+Step = Callable[[OpBuilder, list[Value]], Sequence[Value]]
+NumberedStep = Callable[[OpBuilder, Value, list[Value]], Sequence[Value]]
+SliceStep = Callable[[OpBuilder, list[Value], list[Value]], Sequence[Value]]
+Test = Callable[[OpBuilder, list[Value]], Value]
 
 
+# ---------------------------------------------------------------------- loops
+def repeat(
+    op: OpBuilder,
+    count: Dim | Value,
+    state: Sequence[Value],
+    step: NumberedStep,
+    test: Test | None = None,
+) -> list[Value]:
+    """Return the state after ``count`` steps, or after the first step for which ``test`` fails.
+
+    Args:
+        op: Creates the ``Loop`` node.
+        count: Number of steps; a 0-d int64 value or a dim.
+        state: Values before the first step; a step keeps their dtypes and dims.
+        step: Returns the next state for the number of the step (0-d int64, from 0) and a state; it
+            may use values of the enclosing graph.
+        test: Returns a 0-d boolean for the state after a step: whether to continue.
+    """
+    body = _body(op, "step", state, step, test)
+    trips = count if isinstance(count, ir.Value) else op.dim(count)
+    return _loop(op, trips, op.const(True), state, body)  # noqa: FBT003 - a value, no option
+
+
+def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) -> list[Value]:
+    """Return the state after repeating ``step`` while ``test`` holds, perhaps never.
+
+    Args:
+        op: Creates the ``Loop`` node.
+        state: Values before the first step; a step keeps their dtypes and dims.
+        test: Returns a 0-d boolean for a state.
+        step: Returns the next state; both may use values of the enclosing graph.
+    """
+    body = _body(op, "trip", state, lambda inner, _number, carried: step(inner, carried), test)
+    return _loop(op, None, test(op, list(state)), state, body)
+
+
+def _body(
+    op: OpBuilder, number: str, state: Sequence[Value], step: NumberedStep, test: Test | None
+) -> ir.Graph:
+    """Return the graph of one step."""
+    names = op.scope.names
+    graph = ir.Graph([], [], nodes=[], name=names.unique("loop_body"))
+    inner = op.inside(op.scope.nested(graph))
+    trip = ir.Value(name=names.unique(number), type=ir.TensorType(ir.DataType.INT64))
+    going = ir.Value(name=names.unique("going"), type=ir.TensorType(ir.DataType.BOOL))
+    carried = [_stand_in(op, x, maybe_dims(x), "carried") for x in state]
+    graph.inputs.extend([set_dims(trip, ()), set_dims(going, ()), *carried])
+    after = list(step(inner, trip, carried))
+    on = going if test is None else test(inner, after)
+    # A step may return a value twice, or one from outside; an output needs a node of its own.
+    graph.outputs.extend(inner.Identity(x) for x in (on, *after))
+    return graph
+
+
+def _loop(
+    op: OpBuilder, trips: Value | None, start: Value, state: Sequence[Value], body: ir.Graph
+) -> list[Value]:
+    final = list(op.Loop(trips, start, *state, body=body, _outputs=len(state)))
+    for x, before in zip(final, state, strict=True):
+        x.dtype, dims = ir_dtype_of(before), maybe_dims(before)
+        if dims is not None:
+            set_dims(x, dims)
+    return final
+
+
+def any_true(op: OpBuilder, x: Value) -> Value:
+    """Return whether any element of a boolean tensor is true, as a 0-d boolean."""
+    # ReduceMax accepts booleans only from opset 20 on.
+    count = op.ReduceSum(op.Cast(x, to=int(ir.DataType.INT64)), keepdims=0)
+    return op.Greater(count, 0)
+
+
+# ---------------------------------------------------------------------- scans
 def scan(
-    op: OpBuilder, inputs: Sequence[Value], axis: int, state: Sequence[Value], step: Step
+    op: OpBuilder, inputs: Sequence[Value], axis: int, state: Sequence[Value], step: SliceStep
 ) -> list[Value]:
     """Return the states after each slice, stacked along the axis.
 
@@ -33,7 +116,7 @@ def scan(
 
 
 def final_state(
-    op: OpBuilder, inputs: Sequence[Value], axis: int, state: Sequence[Value], step: Step
+    op: OpBuilder, inputs: Sequence[Value], axis: int, state: Sequence[Value], step: SliceStep
 ) -> list[Value]:
     """Return the state after the last slice; the arguments are those of :func:`scan`."""
     outputs = _scan(op, inputs, axis, state, step, stacked=False)
@@ -73,7 +156,7 @@ def _scan(
     inputs: Sequence[Value],
     axis: int,
     state: Sequence[Value],
-    step: Step,
+    step: SliceStep,
     *,
     stacked: bool,
 ) -> list[Value]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.lower.aten.pointwise import numerics
+from coreai_onnx.lower.nodes import numerics
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.nodes.values import Value, dtype_of, set_dims
@@ -95,8 +95,8 @@ def test_truncation():
     assert_close(compute(numerics.remainder_of_truncation, a, b), torch.fmod(a, b))
 
 
-def test_filled():
-    got = compute(lambda op, x: numerics.filled(op, x, 2, torch.int8), torch.rand(2, 3))
+def test_filled_like():
+    got = compute(lambda op, x: numerics.filled_like(op, x, 2, torch.int8), torch.rand(2, 3))
     assert_close(got, torch.full((2, 3), 2, dtype=torch.int8))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from coreai_onnx.lower.aten.shape.indices import ceil_div, floor_div, is_empty, resolved
+from coreai_onnx.lower.nodes.tensors import ceil_div, floor_div, is_empty, resolved
 
 N = sympy.Symbol("n", integer=True, positive=True)
 

@@ -14,15 +14,14 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.lower.aten.reduction.sums import reduced
-from coreai_onnx.lower.aten.shape.creation import filled
+from coreai_onnx.composites.checks import compute_dtype
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.inference import broadcast_dims
+from coreai_onnx.lower.nodes.tensors import filled, reduced
 from coreai_onnx.lower.nodes.values import (
     Dim,
     Number,
     Value,
-    compute_dtype,
     dims_of,
     dtype_of,
     is_static,
@@ -96,20 +95,26 @@ def _double(op: OpBuilder, x: Any) -> Value:
 
 
 # ---------------------------------------------------------------------- by size
-def _register_sized(name: str, source: Callable[..., Value]) -> None:
-    @lowers(f"aten.{name}.default", f"aten.{name}.generator")
-    def sized(op: OpBuilder, size: Sequence[Dim], *, dtype: torch.dtype | None = None) -> Value:
-        """Random numbers."""
-        return source(op, size, dtype or torch.get_default_dtype())
+@lowers("aten.rand.default", "aten.rand.generator", source=uniform_numbers)
+@lowers("aten.randn.default", "aten.randn.generator", source=normal_numbers)
+def drawn(
+    op: OpBuilder,
+    size: Sequence[Dim],
+    *,
+    dtype: torch.dtype | None = None,
+    source: Callable[..., Value],
+) -> Value:
+    """Random numbers."""
+    return source(op, size, dtype or torch.get_default_dtype())
 
-    @lowers(f"aten.{name}_like.default")
-    def like(op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None) -> Value:
-        """Random numbers with the sizes of self."""
-        return source(op, dims_of(self), dtype or dtype_of(self))
 
-
-_register_sized("rand", uniform_numbers)
-_register_sized("randn", normal_numbers)
+@lowers("aten.rand_like.default", source=uniform_numbers)
+@lowers("aten.randn_like.default", source=normal_numbers)
+def drawn_like(
+    op: OpBuilder, self: Value, *, dtype: torch.dtype | None = None, source: Callable[..., Value]
+) -> Value:
+    """Random numbers with the sizes of self."""
+    return source(op, dims_of(self), dtype or dtype_of(self))
 
 
 @lowers("aten.randint.default", "aten.randint.low")
@@ -143,12 +148,18 @@ def randperm(op: OpBuilder, n: Dim, *, dtype: torch.dtype | None = torch.int64) 
 
 # ---------------------------------------------------------------------- distributions
 @lowers("aten.normal.float_float")
+@lowers("prims.normal.default", renamed={"size": "shape"})
 def normal(
-    op: OpBuilder, mean: float, std: float, size: Sequence[Dim], *, dtype: torch.dtype | None = None
+    op: OpBuilder,
+    mean: Number,
+    std: Number,
+    size: Sequence[Dim],
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """Normal numbers of a mean and a deviation."""
     numbers = normal_numbers(op, size, dtype or torch.get_default_dtype())
-    return op.Add(op.Mul(numbers, std), mean)
+    return op.Add(op.Mul(numbers, float(std)), float(mean))
 
 
 @lowers("aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")
@@ -168,40 +179,28 @@ def normal_functional(op: OpBuilder, self: Value, mean: float = 0.0, std: float 
     return op.Add(op.Mul(normal_numbers(op, dims_of(self), dtype_of(self)), std), mean)
 
 
-@lowers("prims.normal.default")
-def prims_normal(
-    op: OpBuilder, shape: Sequence[Dim], *, mean: Number, std: Number, dtype: torch.dtype
-) -> Value:
-    """Normal numbers of a mean and a deviation."""
-    return op.Add(op.Mul(normal_numbers(op, shape, dtype), float(std)), float(mean))
-
-
 @lowers("aten.uniform.default")
-def uniform(op: OpBuilder, self: Value, from_: float = 0.0, to: float = 1.0) -> Value:
-    """Uniform numbers in [from, to) with the sizes of self."""
-    numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
+@lowers("prims.uniform.default", renamed={"from_": "low", "to": "high"})
+def uniform(
+    op: OpBuilder,
+    self: Value | None = None,
+    from_: Number = 0.0,
+    to: Number = 1.0,
+    *,
+    shape: Sequence[Dim] = (),
+    dtype: torch.dtype = torch.float32,
+) -> Value:
+    """Uniform numbers in [from, to), with the sizes and dtype of self if given."""
+    if self is not None:
+        shape, dtype = dims_of(self), dtype_of(self)
+    numbers = uniform_numbers(op, shape, dtype)
     return op.Add(op.Mul(numbers, float(to) - float(from_)), float(from_))
 
 
-@lowers("prims.uniform.default")
-def prims_uniform(
-    op: OpBuilder, shape: Sequence[Dim], *, low: Number, high: Number, dtype: torch.dtype
-) -> Value:
-    """Uniform numbers in [low, high)."""
-    numbers = uniform_numbers(op, shape, dtype)
-    return op.Add(op.Mul(numbers, float(high) - float(low)), float(low))
-
-
-@lowers("aten.bernoulli.default")
-def bernoulli(op: OpBuilder, self: Value) -> Value:
-    """1 with the probability given by self, else 0."""
-    numbers = uniform_numbers(op, dims_of(self), dtype_of(self))
-    return op.cast(op.Less(numbers, self), dtype_of(self))
-
-
-@lowers("aten.bernoulli.Tensor")
-def bernoulli_tensor(op: OpBuilder, self: Value, p: Value) -> Value:
-    """1 with the probability given by p, else 0."""
+@lowers("aten.bernoulli.default", "aten.bernoulli.Tensor")
+def bernoulli(op: OpBuilder, self: Value, p: Value | None = None) -> Value:
+    """1 with the probability given by p or self, else 0."""
+    p = self if p is None else p
     numbers = uniform_numbers(op, dims_of(self), dtype_of(p))
     return op.cast(op.Less(numbers, p), dtype_of(self))
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.lower.aten.pointwise.complex_parts import along_axes, join, parts_of, split
+from coreai_onnx.lower.aten.complex.parts import along_axes, join, parts_of, split
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.nodes.values import dims_of, set_dims

@@ -61,7 +61,7 @@ def weighted_sum(op: OpBuilder, terms: Value, weights: Sequence[float] | np.ndar
     return op.squeeze(op.MatMul(terms, column), [-1])
 
 
-def filled(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
+def filled_like(op: OpBuilder, x: Value, value: Number, dtype: torch.dtype) -> Value:
     """Return a tensor of the shape of ``x`` filled with one value."""
     return op.expand(op.const(value, dtype), dims_of(x))
 
@@ -96,7 +96,7 @@ def with_sign_of(op: OpBuilder, magnitude: Value, x: Value) -> Value:
 
 
 __all__ = [
-    "filled",
+    "filled_like",
     "horner",
     "in_double",
     "is_double",

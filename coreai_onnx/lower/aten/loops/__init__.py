@@ -1,1 +1,0 @@
-"""Loops over steps whose number is known only at run time."""
