@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
-    from coreai_onnx.conversion import convert
+    from coreai_onnx.conversion import (
+        DynamicShapes,
+        ExportedKernel,
+        ExportedModel,
+        convert,
+        export_and_codegen,
+        export_python,
+        from_python,
+        from_text,
+        postprocess,
+        torch_export_python,
+    )
     from coreai_onnx.converter import TorchConverter
     from coreai_onnx.debugging import blame, compare, profile
     from coreai_onnx.delegation.user_kernels import Kernel, kernel
@@ -29,17 +40,6 @@ if TYPE_CHECKING:
     from coreai_onnx.huggingface.generation import generate, perplexity
     from coreai_onnx.lower.walk.decompose import get_decomp_table
     from coreai_onnx.program import OnnxProgram
-    from coreai_onnx.python_models import (
-        DynamicShapes,
-        ExportedKernel,
-        ExportedModel,
-        export_and_codegen,
-        export_python,
-        from_python,
-        from_text,
-        postprocess,
-        torch_export_python,
-    )
     from coreai_onnx.runtime import ops_library_path, required_operators, session
     from coreai_onnx.runtime.memory import memory_plan
 
@@ -80,9 +80,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DynamicShapes": "coreai_onnx.python_models",
-    "ExportedKernel": "coreai_onnx.python_models",
-    "ExportedModel": "coreai_onnx.python_models",
+    "DynamicShapes": "coreai_onnx.conversion",
+    "ExportedKernel": "coreai_onnx.conversion",
+    "ExportedModel": "coreai_onnx.conversion",
     "ExternalizeSpec": "coreai_onnx.export.externalize.modules",
     "Kernel": "coreai_onnx.delegation.user_kernels",
     "OnnxProgram": "coreai_onnx.program",
@@ -94,10 +94,10 @@ _HOMES = {
     "compare": "coreai_onnx.debugging",
     "convert": "coreai_onnx.conversion",
     "export_model": "coreai_onnx.huggingface",
-    "export_and_codegen": "coreai_onnx.python_models",
-    "export_python": "coreai_onnx.python_models",
-    "from_python": "coreai_onnx.python_models",
-    "from_text": "coreai_onnx.python_models",
+    "export_and_codegen": "coreai_onnx.conversion",
+    "export_python": "coreai_onnx.conversion",
+    "from_python": "coreai_onnx.conversion",
+    "from_text": "coreai_onnx.conversion",
     "generate": "coreai_onnx.huggingface.generation",
     "get_decomp_table": "coreai_onnx.lower.walk.decompose",
     "memory_plan": "coreai_onnx.runtime.memory",
@@ -105,13 +105,13 @@ _HOMES = {
     "ops_library_path": "coreai_onnx.runtime",
     "patch_for_externalization": "coreai_onnx.export.externalize.two_step",
     "perplexity": "coreai_onnx.huggingface.generation",
-    "postprocess": "coreai_onnx.python_models",
+    "postprocess": "coreai_onnx.conversion",
     "profile": "coreai_onnx.debugging",
     "required_operators": "coreai_onnx.runtime",
     "restore_externalization": "coreai_onnx.export.externalize.two_step",
     "session": "coreai_onnx.runtime",
     "subexport_and_restore": "coreai_onnx.export.externalize.two_step",
-    "torch_export_python": "coreai_onnx.python_models",
+    "torch_export_python": "coreai_onnx.conversion",
 }
 """Imported on first access: an app that only runs models needs no torch."""
 

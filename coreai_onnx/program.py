@@ -19,13 +19,13 @@ from coreai_onnx.model.extraction import extracted
 from coreai_onnx.model.files.bundles import save_bundle
 from coreai_onnx.model.files.program_files import load_models, save_program
 from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.model.inventory import composite_calls, summarize
+from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
-from coreai_onnx.targets.contrib import contrib_needs
+from coreai_onnx.targets.contrib import summary
 
 if TYPE_CHECKING:
     from coreai_onnx.export.recognize.blocks import Recognition
@@ -373,8 +373,7 @@ class OnnxProgram(Quantizable):
 
     def summary(self) -> str:
         """Return the interface, composites, functions, operators and sizes as text."""
-        parts = (summarize(n, model, contrib_needs(model)) for n, model in self.models.items())
-        return "\n\n".join(parts)
+        return summary(self.models)
 
     def __str__(self) -> str:
         """Return `summary`."""

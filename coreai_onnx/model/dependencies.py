@@ -118,6 +118,13 @@ OPAQUE_OUTPUT = _torch(
 LOOPS_OF_TORCH = _torch(
     r"torch/_higher_order_ops/", "Dynamo traced torch's code of a cond or loop, not the model's"
 )
+TRACED_WRITE = _torch(
+    "input mutation during higher order op",
+    "a branch or a loop body, which Dynamo traced, changes a tensor from outside",
+)
+FUNCTIONALIZED_WRITE = _torch(
+    "might be modifying the input", "the same, found while in-place operators are removed"
+)
 BOOLEAN_CONDITION = _torch(
     r"data-dependent expression Eq\(u\d+, 1\)", "a condition is the value of a Boolean tensor"
 )

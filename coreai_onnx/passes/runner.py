@@ -13,7 +13,7 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_duplicates import pure_functions
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.bodies import Bodies, WriteBody
+from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
 from coreai_onnx.passes.engine.graphs import adopt_objects, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
@@ -67,7 +67,6 @@ def run_passes(
     *,
     progress: Progress | None = None,
     verify: Verify | None = None,
-    write_body: WriteBody | None = None,
 ) -> PassReport:
     """Optimize ``model`` in place.
 
@@ -81,8 +80,6 @@ def run_passes(
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
         verify: Called after each pass that changed the model.
-        write_body: Writes the bodies of the composites that passes create; None for those of this
-            package. torch is imported when a pass creates the first one.
 
     Returns:
         Counts per pass and the near misses.
@@ -96,8 +93,8 @@ def run_passes(
     """
     chosen = tuple(ORDER if passes is None else passes)
     if verify is not None:
-        return _run_verified(model, chosen, verify, progress, write_body)
-    run = _Run(model, chosen, progress, write_body)
+        return _run_verified(model, chosen, verify, progress)
+    run = _Run(model, chosen, progress)
     try:
         run.all()
         result = _closed(run, model)
@@ -107,9 +104,9 @@ def run_passes(
     except _TooNewError as late:  # an old model, which is still unchanged
         # A pass works in place and cannot be undone, so the others start again from the model.
         fitting = tuple(one for one in chosen if one is not late.one)
-        return run_passes(model, fitting, progress=progress, write_body=write_body)
+        return run_passes(model, fitting, progress=progress)
     except _BadPassError as first:
-        replay = _Replay(model, chosen, limit=run.steps + 1, write_body=write_body)
+        replay = _Replay(model, chosen, limit=run.steps + 1)
         error = replay.first_error() or first
         if replay.valid is not None:
             adopt(replay.valid, model)
@@ -124,17 +121,14 @@ def _run_verified(
     passes: tuple[Pass, ...],
     verify: Verify,
     progress: Progress | None,
-    write_body: WriteBody | None,
 ) -> PassReport:
     """Run the passes, and verify the model after each that changed it."""
-    run = _Replay(
-        model, passes, limit=None, verify=verify, progress=progress, write_body=write_body
-    )
+    run = _Replay(model, passes, limit=None, verify=verify, progress=progress)
     try:
         run.all()
     except _TooNewError as late:  # an old model, which is still unchanged
         fitting = tuple(one for one in passes if one is not late.one)
-        return _run_verified(model, fitting, verify, progress, write_body)
+        return _run_verified(model, fitting, verify, progress)
     except _BadPassError as error:
         if run.valid is not None:
             adopt(run.valid, model)
@@ -212,7 +206,6 @@ class _Run:
         model: ir.Model,
         passes: Sequence[Pass],
         progress: Progress | None = None,
-        write_body: WriteBody | None = None,
     ) -> None:
         self.main = open_model(model)
         self.oldest = release_of(model.metadata_props.get(MINIMUM_ONNXRUNTIME))
@@ -221,7 +214,7 @@ class _Run:
         )
         self.steps = 0
         self._passes, self._progress = passes, progress
-        self._bodies = Bodies(self.main, write_body)
+        self._bodies = Bodies(self.main)
 
     def all(self) -> None:
         """Run the passes on every graph."""
@@ -319,7 +312,6 @@ class _Replay(_Run):
         limit: The number of steps that the failed run began; None for all.
         verify: Called after each pass that changed the model.
         progress: Called before each pass.
-        write_body: Writes the bodies of composites.
 
     Attributes:
         valid: The model after the last step that left it valid; None while it is unchanged.
@@ -332,9 +324,8 @@ class _Replay(_Run):
         limit: int | None,
         verify: Verify | None = None,
         progress: Progress | None = None,
-        write_body: WriteBody | None = None,
     ) -> None:
-        super().__init__(model, passes, progress, write_body)
+        super().__init__(model, passes, progress)
         self.valid: ir.Model | None = None
         self._model, self._limit, self._verify = model, limit, verify
 

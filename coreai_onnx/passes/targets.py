@@ -20,7 +20,7 @@ from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
-from coreai_onnx.passes.engine.bodies import WriteBody, can_make_functions
+from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
 from coreai_onnx.passes.runner import Verify, run_passes
@@ -205,7 +205,6 @@ def optimize_for(
     passes: Sequence[Pass] | None = None,
     minimum_onnxruntime: str | None = None,
     verify: Verify | None = None,
-    write_body: WriteBody | None = None,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -216,7 +215,6 @@ def optimize_for(
         minimum_onnxruntime: The oldest onnxruntime that must run the file; None for the version in
             the model's metadata, which a conversion writes, or else the newest.
         verify: Called after each pass that changed the model.
-        write_body: Writes the bodies of the composites that passes create, as for `run_passes`.
 
     Returns:
         The report of the passes.
@@ -226,7 +224,7 @@ def optimize_for(
         PassError: A pass failed.
     """
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        return _optimize_for(model, target, passes, minimum_onnxruntime, verify, write_body)
+        return _optimize_for(model, target, passes, minimum_onnxruntime, verify)
 
 
 def _optimize_for(
@@ -235,7 +233,6 @@ def _optimize_for(
     passes: Sequence[Pass] | None,
     minimum_onnxruntime: str | None,
     verify: Verify | None,
-    write_body: WriteBody | None,
 ) -> PassReport:
     minimum = minimum_onnxruntime
     if minimum is None:
@@ -252,7 +249,6 @@ def _optimize_for(
         model,
         usual if passes is None else passes,
         verify=verify,
-        write_body=write_body,
     )
     report = run()
     if is_portable and make_portable(model):

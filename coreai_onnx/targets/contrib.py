@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, summarize
 from coreai_onnx.targets.releases import (
     CONTRIB_SINCE,
     CONTRIB_SLOW_SINCE,
@@ -56,6 +56,16 @@ def is_faster(op_type: str, release: Release | None) -> bool:
     # Without a bound, the newest release may run the file, which is where these ops are slow.
     slow = CONTRIB_SLOW_SINCE.get(op_type)
     return slow is None or (release is not None and release < slow)
+
+
+def summary(models: Mapping[str, ir.Model]) -> str:
+    """Return the interface, composites, functions, operators and sizes of models as text.
+
+    Args:
+        models: The models by entrypoint.
+    """
+    parts = (summarize(name, model, contrib_needs(model)) for name, model in models.items())
+    return "\n\n".join(parts)
 
 
 def contrib_needs(model: ir.Model) -> str:

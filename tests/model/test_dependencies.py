@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch._higher_order_ops.utils import reenter_make_fx
 from torch.export import Dim
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import DynamicCache
 
 from coreai_onnx.errors import LibraryVersionError
@@ -122,6 +123,19 @@ def with_a_float() -> str:
     return export_failure(lambda x: x[: int(x.shape[0] * 0.25)], X, dims=({0: Dim("n")},))
 
 
+def in_place_branch(x: torch.Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda y: y.add_(1), torch.neg, (x,))
+
+
+def functionalized_branch() -> str:
+    branch = make_fx(lambda x: (x.add_(1).clone(),))(X.clone())
+    with pytest.raises(RuntimeError) as raised:
+        torch.func.functionalize(
+            lambda x: torch.ops.higher_order.cond(x.sum() > 0, branch, branch, (x,))
+        )(X)
+    return str(raised.value)
+
+
 def squares_derivative(x: torch.Tensor) -> torch.Tensor:
     derivative: torch.Tensor = torch.func.jacfwd(lambda y: (y**2).sum())(x)
     return derivative
@@ -176,6 +190,8 @@ PROVOKED: dict[str, Callable[[], str | list[str] | Iterator[str]]] = {
     "OPAQUE_TYPE": lambda: export_failure(lambda x: (x, torch.float32)),
     "OPAQUE_OUTPUT": lambda: export_failure(lambda x: (x, Kind.ONE)).partition("\n")[0],
     "LOOPS_OF_TORCH": lambda: compile_failure(lambda x: -reenter_make_fx(torch.sin)(x)),
+    "TRACED_WRITE": lambda: export_failure(in_place_branch),
+    "FUNCTIONALIZED_WRITE": functionalized_branch,
     "BOOLEAN_CONDITION": lambda: export_failure(lambda x: x if (x > 0).all() else -x),
     "FIXED_SIZE": lambda: fixed(Dim("n")),
     "FIXED_BY_EXAMPLE": lambda: fixed(Dim.DYNAMIC, 1),

@@ -132,12 +132,12 @@ def _convert_module(
     dynamic: dict[str, tuple[DynamicDim, ...]],
     options: argparse.Namespace,
 ) -> OnnxProgram:
-    import coreai_onnx
+    from coreai_onnx.conversion import convert
 
     kwargs = subject.kwargs | _example_inputs(given)
     check_arguments(subject, kwargs)
     shapes = dynamic_shapes(subject, kwargs, dynamic) if dynamic else subject.dynamic_shapes
-    return coreai_onnx.convert(
+    return convert(
         subject.module,
         subject.args,
         kwargs,
@@ -151,7 +151,7 @@ def _convert_module(
 
 
 def _convert_program(program: ExportedProgram, options: argparse.Namespace) -> OnnxProgram:
-    from coreai_onnx import TorchConverter
+    from coreai_onnx.converter import TorchConverter
 
     of_modules = {"dynamic": options.dynamic, "input": options.input}
     of_modules["externalize"] = options.externalize
@@ -315,7 +315,7 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
 def _externalized(texts: list[str]) -> list[Any]:
     import torch
 
-    from coreai_onnx import ExternalizeSpec
+    from coreai_onnx.export.externalize.specs import ExternalizeSpec
 
     specs: list[Any] = []
     for text in texts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,13 +14,13 @@ from coreai_onnx.debugging.difference import histogram_rows
 from coreai_onnx.errors import LoadError, Where, failures_as
 from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.files.external_data import data_files
-from coreai_onnx.model.files.program_files import files_of
+from coreai_onnx.model.files.program_files import files_of, load_models
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.inventory import op_histogram, op_name
 from coreai_onnx.model.provenance.places import where_of
 from coreai_onnx.model.provenance.source_lines import read_code
 from coreai_onnx.model.standard.model_protos import subgraphs
-from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.contrib import summary
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Inspection:
     """A model file's contents; prints as text.
 
     Attributes:
-        program: The file as a program.
+        models: The models of the file by entrypoint.
         files: Each file to its size in bytes: models, then data files; None if the file is missing.
         metadata: Metadata of the first model.
     """
 
-    program: OnnxProgram
+    models: Mapping[str, ir.Model]
     files: dict[Path, int | None]
     metadata: dict[str, str]
 
@@ -48,7 +48,7 @@ class Inspection:
                 (path, "missing" if size is None else size_text(size))
                 for path, size in self.files.items()
             ]
-            parts = [render(("file", "size"), sizes), self.program.summary()]
+            parts = [render(("file", "size"), sizes), summary(self.models)]
             if self.metadata:
                 metadata = [(key, _short(value)) for key, value in sorted(self.metadata.items())]
                 parts.append(render(("metadata", "value"), metadata, indent="  "))
@@ -61,7 +61,7 @@ class Inspection:
             LoadError: The contents of the file cannot be described.
         """
         with failures_as(LoadError, f"{next(iter(self.files))}: cannot be inspected"):
-            return "\n\n".join(node_listing(model) for model in self.program.models.values())
+            return "\n\n".join(node_listing(model) for model in self.models.values())
 
 
 def inspect_model(path: str | PathLike[str]) -> Inspection:
@@ -74,11 +74,11 @@ def inspect_model(path: str | PathLike[str]) -> Inspection:
         LoadError: If there is no such file, it is not an ONNX model, or it is broken.
     """
     path = Path(path)
-    program = OnnxProgram.load(path, data=False)
+    models = load_models(path, data=False)
     with failures_as(LoadError, f"{path}: cannot be inspected"):
-        data = {file for model in program.models.values() for file in data_files(model)}
+        data = {file for model in models.values() for file in data_files(model)}
         files = {file: _size(file) for file in (*files_of(path), *sorted(data))}
-    return Inspection(program, files, dict(next(iter(program.models.values())).metadata_props))
+    return Inspection(models, files, dict(next(iter(models.values())).metadata_props))
 
 
 def _size(file: Path) -> int | None:
@@ -165,9 +165,9 @@ def histogram(paths: Sequence[str | PathLike[str]]) -> str:
 
 def _counts(path: str | PathLike[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    program = OnnxProgram.load(path, data=False)
+    models = load_models(Path(path), data=False)
     with failures_as(LoadError, f"{path}: its operators cannot be counted"):
-        for model in program.models.values():
+        for model in models.values():
             for name, count in op_histogram(model).items():
                 counts[name] = counts.get(name, 0) + count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import onnx_ir as ir
@@ -19,16 +20,18 @@ from coreai_onnx.debugging.diff.fingerprints import (
 )
 from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.messages import render
+from coreai_onnx.model.files.program_files import load_models
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.inventory import op_histogram, op_name
 from coreai_onnx.model.pages.frame import tables_page
 from coreai_onnx.model.provenance.debug_info import SCOPE
-from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.sessions.entrypoints import HasModels
 
 SECTIONS = ("model", "interface", "operators", "functions", "nodes", "weights")
 Kind = Literal["added", "removed", "changed", "renamed"]
 _HEADER = ("", "name", "before", "after")
 _Named = TypeVar("_Named")
+_Models = Mapping[str, ir.Model]
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class ModelDiff:
 
 
 def diff_models(
-    before: str | PathLike[str] | OnnxProgram,
-    after: str | PathLike[str] | OnnxProgram,
+    before: str | PathLike[str] | HasModels,
+    after: str | PathLike[str] | HasModels,
     *,
     weights: bool = True,
 ) -> ModelDiff:
@@ -112,16 +115,16 @@ def diff_models(
         LoadError: If a file is missing, broken or not an ONNX model.
     """
     first, second = (
-        item if isinstance(item, OnnxProgram) else OnnxProgram.load(item, data=weights)
+        item.models if isinstance(item, HasModels) else load_models(Path(item), data=weights)
         for item in (before, after)
     )
     with failures_as(LoadError, "the models cannot be compared"):
         return _model_diff(first, second, weights=weights)
 
 
-def _model_diff(first: OnnxProgram, second: OnnxProgram, *, weights: bool) -> ModelDiff:
+def _model_diff(first: _Models, second: _Models, *, weights: bool) -> ModelDiff:
     changes = []
-    for name, old, new in _aligned(first.models, second.models):
+    for name, old, new in _aligned(first, second):
         if old is None or new is None:
             kind: Kind = "added" if old is None else "removed"
             changes.append(Change("model", kind, f"entrypoint {name}"))

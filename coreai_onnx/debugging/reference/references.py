@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import onnx
 import onnx_ir as ir
@@ -31,7 +31,6 @@ from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.custom_ops import CustomOps
 from coreai_onnx.runtime.sessions.session import Session, Source
 from coreai_onnx.runtime.sessions.sources import HasModel
@@ -44,6 +43,16 @@ _TRAINS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
 )
 """Layers that compute something else in training mode."""
+
+
+@runtime_checkable
+class HasRecords(Protocol):
+    """A converted program."""
+
+    records: Mapping[str, ExportRecord]
+
+    def record(self) -> ExportRecord:
+        """Return what its main entrypoint was converted from."""
 
 
 class TorchReference:
@@ -203,8 +212,9 @@ def record_of(model: Source, reference: object) -> ExportRecord:
         return reference
     if isinstance(reference, ExportedProgram):
         return ExportRecord(functional(reference))
-    if isinstance(model, OnnxProgram) and model.records:
-        return model.record()
+    if isinstance(model, HasRecords) and model.records:
+        record: ExportRecord = model.record()
+        return record
     raise ComparisonError(f"there is no record of the model's conversion\n  {ADVICE}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from coreai_onnx.errors import ExternalizationError
+from coreai_onnx.errors import ExportError, ExternalizationError
 from coreai_onnx.export.compat.torch_names import TorchDispatchMode, pytree
 from coreai_onnx.export.functionalize.attributes import same_sizes, warn_of_dropped
+from coreai_onnx.model.dependencies import FUNCTIONALIZED_WRITE, TRACED_WRITE
 
 aten = torch.ops.aten
 _NORMS_THAT_WRITE = frozenset(
@@ -38,17 +38,12 @@ WRITES_INSIDE = (
     ),
 )
 """The reason and the advice for mutations that torch.export refuses."""
-_REFUSED_WRITE = re.compile(
-    # The last one: a buffer of an externalized module, under strict.
-    r"might be modifying the input|input mutation during higher order op"
-    r"|_graph_\d+\._tensor_constant\d"
-)
 
 
 def is_write_inside(error: BaseException) -> bool:
     """Whether torch failed because a branch or a loop body changes a tensor from outside."""
-    text = str(error)
-    return WRITES_INSIDE[0] in text or _REFUSED_WRITE.search(text) is not None
+    is_ours = isinstance(error, ExportError) and WRITES_INSIDE[0] in error.args[0]
+    return is_ours or TRACED_WRITE.is_in(error) or FUNCTIONALIZED_WRITE.is_in(error)
 
 
 def buffer_paths(module: torch.nn.Module) -> tuple[str, ...]:

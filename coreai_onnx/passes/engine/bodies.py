@@ -24,10 +24,6 @@ from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
 from coreai_onnx.passes.engine.why import Why
 
-WriteBody = Callable[[str, str, int], ir.Function | None]
-"""Writes the body of a composite: from its op type with the variant, or a part of a body
-(``skip_rms_norm/sum``), the dtype of the first input, and the opset. It returns None if there is no
-body for the dtype, and may return the same object again."""
 _FUNCTIONS_SINCE = 8
 """The first IR version in which a model can contain functions."""
 _DTYPE_WORDS = ("float64", "bfloat16", "float16")
@@ -37,24 +33,29 @@ _MAKERS: set[Callable[..., int]] = set()
 
 
 def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
+    """Return the body of a composite, perhaps the same object as before.
+
+    Args:
+        name: Its op type with the variant, or a part of a body (``skip_rms_norm/sum``).
+        dtype: The dtype of the first input; there may be no body for it.
+        opset: The opset of the body.
+    """
     # By name, because this imports torch: 3.8 s of CPU time, which most files do not need.
-    written: ir.Function | None = import_module("coreai_onnx.bodies.pass_bodies").write_pass_body(
-        name, dtype, opset
-    )
+    write = import_module("coreai_onnx.bodies.pass_bodies").write_pass_body
+    written: ir.Function | None = write(name, dtype, opset)
     return written
 
 
 class Bodies:
     """The functions of a model while passes run on it."""
 
-    def __init__(self, main: gs.Graph, write: WriteBody | None = None) -> None:
+    def __init__(self, main: gs.Graph) -> None:
         """Index the functions of a model.
 
         Args:
             main: The main graph.
-            write: Writes the bodies of composites; None for those of this package.
         """
-        self._main, self._write = main, write or _write_body
+        self._main = main
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
@@ -114,7 +115,7 @@ class Bodies:
     def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
         if dtype is None:
             return None
-        return self._write(name, dtype.name, self.opset)
+        return _write_body(name, dtype.name, self.opset)
 
     def _equal(self, name: str, structure: tuple[Any, ...], fixed: str) -> str | None:
         """Return the op type of the function of a composite that has the outline.

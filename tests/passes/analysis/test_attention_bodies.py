@@ -6,7 +6,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.analysis.attention_bodies import (
     NAME,
@@ -34,9 +33,7 @@ def opened(functions: str, kind: str = "float", k: int = 2, v: int = 2):
 
 def provided(functions: str, *, causal: bool, kind: str = "float") -> tuple[str | None, set[str]]:
     graph = opened(functions, kind)
-    name = attention_without_mask(
-        Bodies(graph, write_pass_body), graph.nodes[0], "mask", causal=causal
-    )
+    name = attention_without_mask(Bodies(graph), graph.nodes[0], "mask", causal=causal)
     return name, {function.name for function in graph.functions}
 
 
