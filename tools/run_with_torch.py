@@ -33,6 +33,7 @@ SUITES = {
     "control flow": ["tests/lower/control_flow"],
     "functions": ["tests/bodies"],
     "zoo": ["tests/models"],
+    "message texts": ["tests/model/test_dependencies.py"],
     "operators": [],
 }
 """Test folders by suite; ``operators`` runs tools/sweep_operators.py instead."""

@@ -33,10 +33,7 @@ TensorView Part(const TensorView& all, std::size_t index) {
 ExpertWeights::ExpertWeights(const FewBitsInputs& attributes,
                              const std::function<TensorView(std::size_t)>& input)
     : all_(attributes) {
-  all_.codes = input(names::kCodesInput);
-  all_.scales = input(names::kScalesInput);
-  all_.zeros = input(names::kZeroPointsInput);
-  all_.palette = input(names::kPaletteInput);
+  all_.Read(input, names::kZeroPointsInput);
 }
 
 void ExpertWeights::Check(const Checker& check) const {
@@ -47,21 +44,19 @@ void ExpertWeights::Check(const Checker& check) const {
                std::to_string(bytes) + "]");
   }
   const Shape of_groups(shape().begin(), shape().end() - 1);
-  const auto require = [&](const char* name, const TensorView& input) {
-    if (!input || input.shape == of_groups) return;
+  for (const auto& [name, part] : kPartsOfGroups) {
+    const TensorView& input = all_.*part;
+    if (!input || input.shape == of_groups) continue;
     check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) +
                ", expected " + ToString(of_groups));
-  };
-  require("scales", all_.scales);
-  require("zero_points", all_.zeros);
+  }
   Expert(0).Check(check);
 }
 
 FewBitsInputs ExpertWeights::Expert(std::size_t index) const {
   FewBitsInputs expert = all_;
   expert.codes = Part(all_.codes, index);
-  expert.scales = Part(all_.scales, index);
-  expert.zeros = Part(all_.zeros, index);
+  for (const auto& [name, part] : kPartsOfGroups) expert.*part = Part(all_.*part, index);
   return expert;
 }
 

@@ -56,6 +56,14 @@ DType ScaleType(ONNXTensorElementDataType type) {
 
 }  // namespace
 
+void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
+                         std::size_t optional) {
+  codes = input(1);
+  scales = input(2);
+  zeros = input(optional);
+  palette = input(optional + 1);
+}
+
 void FewBitsInputs::Check(const Checker& check) const {
   if (!codes) check.Fail("input codes is missing");
   if (!scales) check.Fail("input scales is missing");
@@ -72,8 +80,7 @@ void FewBitsInputs::Check(const Checker& check) const {
     check.RequireFloating("zero_points", zeros);
   }
   const Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
-  RequireShape(check, "scales", scales, of_groups);
-  RequireShape(check, "zero_points", zeros, of_groups);
+  for (const auto& [name, part] : kPartsOfGroups) RequireShape(check, name, this->*part, of_groups);
   RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
   if (zeros && palette) {
     check.Fail("input palette of shape " + ToString(palette.shape) + " excludes input zero_points");

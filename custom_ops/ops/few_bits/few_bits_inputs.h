@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct FewBitsInputs {
   std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
   std::size_t depth() const { return groups() * group; }
 
+  /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, the optional
+  /// parts are those from `optional` on, in the order of coreai_onnx/model/weight_formats.py.
+  void Read(const std::function<TensorView(std::size_t)>& input, std::size_t optional);
+
   /// Throws OpError if types or shapes are invalid.
   void Check(const Checker& check) const;
 
@@ -33,6 +38,14 @@ struct FewBitsInputs {
   /// Element (column, k) of the weight.
   double Value(std::size_t column, std::size_t k) const;
 };
+
+/// The parts with an element for each group.
+struct PartOfGroups {
+  const char* name;
+  TensorView FewBitsInputs::* part;
+};
+inline constexpr PartOfGroups kPartsOfGroups[] = {{"scales", &FewBitsInputs::scales},
+                                                  {"zero_points", &FewBitsInputs::zeros}};
 
 /// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {

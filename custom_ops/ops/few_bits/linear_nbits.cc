@@ -23,10 +23,8 @@ class LinearNbitsOp : public Op {
         op_(info, check_, dtype, target),
         inputs_(op_.attributes()) {
     FewBitsInputs constants = inputs_;
-    constants.codes = info.Constant(names::kCodesInput);
-    constants.scales = info.Constant(names::kScalesInput);
-    constants.zeros = info.Constant(names::kZeroPointsInput);
-    constants.palette = info.Constant(names::kPaletteInput);
+    constants.Read([&](std::size_t index) { return info.Constant(index); },
+                   names::kZeroPointsInput);
     if (dtype == DType::kFloat64 || !constants.codes || !constants.scales) return;
     constants.Check(check_);
     // Beside a size of 0, others may be too large to count to.
@@ -37,10 +35,7 @@ class LinearNbitsOp : public Op {
 
   void Compute(const KernelContext& context) const override {
     FewBitsInputs inputs = inputs_;
-    inputs.codes = context.Input(names::kCodesInput);
-    inputs.scales = context.Input(names::kScalesInput);
-    inputs.zeros = context.Input(names::kZeroPointsInput);
-    inputs.palette = context.Input(names::kPaletteInput);
+    inputs.Read([&](std::size_t index) { return context.Input(index); }, names::kZeroPointsInput);
     inputs.Check(check_);
     const TensorView input = context.Input(names::kInputInput);
     const TensorView bias = context.Input(names::kBiasInput);
