@@ -131,10 +131,10 @@ def read_arguments(
     """
     if ARGUMENTS not in metadata:
         return None
-    found = _json(metadata[ARGUMENTS])
+    entry = _json(metadata[ARGUMENTS])
     try:
         positional, keyword = (
-            [(str(name), tree) for name, tree in found.get(key, [])]
+            [(str(name), tree) for name, tree in entry.get(key, [])]
             for key in ("positional", "keyword")
         )
     except (AttributeError, TypeError, ValueError):

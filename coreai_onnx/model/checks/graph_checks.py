@@ -169,8 +169,8 @@ class _Checked:
             return wrong
         needed = self._needed[function.identifier()]
         for index, parameter in enumerate(function.inputs):
-            given = index < len(node.inputs) and node.inputs[index] is not None
-            if not given and parameter in needed:
+            is_present = index < len(node.inputs) and node.inputs[index] is not None
+            if not is_present and parameter in needed:
                 return f"lacks the input {parameter.name!r}, which the function needs"
         return ""
 
@@ -226,15 +226,15 @@ def _needed(
         functions: All functions.
         needed: The required inputs of the functions that it calls.
     """
-    found: set[ir.Value | None] = set()
+    required: set[ir.Value | None] = set()
     for node in function.all_nodes():
         key = node.op_identifier()
         if key in functions:
             pairs = zip(functions[key].inputs, node.inputs, strict=False)
-            found.update(given for parameter, given in pairs if parameter in needed[key])
+            required.update(argument for parameter, argument in pairs if parameter in needed[key])
             continue
         version = imported_version(node.domain, function.opset_imports)
         schema = None if version is None else schema_of(node.op_type, version, node.domain)
         if schema is not None:
-            found.update(node.inputs[: schema.min_input])
-    return {value for value in found if value is not None}
+            required.update(node.inputs[: schema.min_input])
+    return {value for value in required if value is not None}

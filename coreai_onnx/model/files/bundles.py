@@ -69,7 +69,7 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
         SaveError: If a state of one name has different types or initial values, or is a constant in
             another entrypoint.
     """
-    found: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     for state in dict.fromkeys(name for model in models.values() for name in _states(model)):
         having = {name: model for name, model in models.items() if state in _inputs(model)}
         for name, model in models.items():
@@ -81,8 +81,8 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
                 )
         _check_equal(state, having)
         if len(having) > 1:
-            found[state] = list(having)
-    return found
+            shared[state] = list(having)
+    return shared
 
 
 def difference(one: TensorInfo, other: TensorInfo) -> bool:

@@ -306,10 +306,10 @@ def bring_in(model: ir.Model, folder: Path, *, data: bool) -> None:
 
     def read(tensor: ir.ExternalTensor) -> FileTensor:
         tensor.base_dir = folder
-        found = FileTensor(tensor, files)
+        weight = FileTensor(tensor, files)
         if data:
-            found.open()
-        return found
+            weight.open()
+        return weight
 
     for graph in graphs(model):
         for value in graph.initializers.values():

@@ -164,26 +164,28 @@ def _placed(
     if len(keys) != len(bodies):  # functions were added or removed
         rest = [node for nodes in bodies[1:] for node in nodes]
         bodies = [bodies[0], *([rest] * (len(keys) - 1))]
-    found = [_found(known, nodes) for known, nodes in zip(keys, bodies, strict=True)]
-    return list(zip(lines, map(len, keys), found, strict=True))
+    placed = [
+        _nodes_with_keys(expected, nodes) for expected, nodes in zip(keys, bodies, strict=True)
+    ]
+    return list(zip(lines, map(len, keys), placed, strict=True))
 
 
-def _found(known: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
+def _nodes_with_keys(expected: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
     """Return the nodes with the given keys, with their positions in the table."""
     keys = [_key(node) for node in nodes]
-    if keys == known:
+    if keys == expected:
         return list(enumerate(nodes))
-    counts = Counter(known)
+    counts = Counter(expected)
     # Of two nodes with one key, either could be meant.
-    positions = {key: i for i, key in enumerate(known) if counts[key] == 1}
+    positions = {key: i for i, key in enumerate(expected) if counts[key] == 1}
     pairs = zip(keys, nodes, strict=True)
     return [(positions[key], node) for key, node in pairs if node.name and key in positions]
 
 
 def _key(node: ir.Node) -> str:
     """Return three characters that depend on the name of a node and of its first result."""
-    made = node.outputs[0].name if node.outputs else ""
-    digest = blake2b(f"{node.name}\n{made}".encode(), digest_size=3).digest()
+    result = node.outputs[0].name if node.outputs else ""
+    digest = blake2b(f"{node.name}\n{result}".encode(), digest_size=3).digest()
     return urlsafe_b64encode(digest).decode()[:_KEY_LENGTH]
 
 

@@ -126,8 +126,8 @@ def module_items(
     """Return the nodes of a graph as calls of functions, loops, and single nodes, in order."""
     items = _grouped(nodes, ())
     finder = _Finder(items, outputs, constants)
-    found = finder.resolved(items, ())
-    return _inlined(found, Counter(_sites(found, set())))
+    resolved = finder.resolved(items, ())
+    return _inlined(resolved, Counter(_sites(resolved, set())))
 
 
 def _sites(items: Iterable[Item], seen: set[BlockFunction]) -> Iterator[BlockFunction]:
@@ -144,7 +144,7 @@ def _sites(items: Iterable[Item], seen: set[BlockFunction]) -> Iterator[BlockFun
 
 def _inlined(items: Iterable[Item], sites: Counter[BlockFunction]) -> list[Item]:
     """Replace the calls of short functions that are called in one place by their statements."""
-    found: list[Item] = []
+    result: list[Item] = []
     for item in items:
         function = item.function if isinstance(item, BlockCall) else None
         if isinstance(item, Loop):
@@ -158,10 +158,10 @@ def _inlined(items: Iterable[Item], sites: Counter[BlockFunction]) -> list[Item]
             or sites[function] > 1
             or len(function.items) >= FEWEST_ITEMS
         ):
-            found.append(item)
+            result.append(item)
         else:
-            found += function.items
-    return found
+            result += function.items
+    return result
 
 
 def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
@@ -249,18 +249,18 @@ class _Finder:
 
     def resolved(self, items: Sequence[Item], path: Path) -> list[Item]:
         """Replace blocks by calls, or by what is in them, and calls in a row by loops."""
-        found: list[Item] = []
+        result: list[Item] = []
         for item in items:
             if not isinstance(item, ModuleBlock):
-                found.append(item)
+                result.append(item)
                 continue
             function = self.function(self._unwrapped(item))
             inner = self._unwrapped(item)
             if function is None:
-                found += self.resolved(item.items, path)
+                result += self.resolved(item.items, path)
             else:
-                found.append(self._call(function, inner))
-        return _with_loops(found, self.users)
+                result.append(self._call(function, inner))
+        return _with_loops(result, self.users)
 
     def _unwrapped(self, block: ModuleBlock) -> ModuleBlock:
         """Return the only block inside, where a module does nothing but call another."""
@@ -320,17 +320,17 @@ def _title(block: ModuleBlock) -> str:
 
 # -------------------------------------------------------------------- loops
 def _with_loops(items: list[Item], users: dict[ir.Value, list[ir.Node | None]]) -> list[Item]:
-    found: list[Item] = []
+    result: list[Item] = []
     position = 0
     while position < len(items):
         loop = _loop_at(items, position, users)
         if loop is None:
-            found.append(items[position])
+            result.append(items[position])
             position += 1
         else:
-            found.append(loop)
+            result.append(loop)
             position += len(loop.calls)
-    return found
+    return result
 
 
 def _loop_at(

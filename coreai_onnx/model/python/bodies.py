@@ -346,27 +346,27 @@ class Body:
 
     def _branches(self, node: ir.Node) -> dict[int, str]:
         """Write the functions of a node's graphs before it; return their names."""
-        found = {}
+        names = {}
         for name, attribute in node.attributes.items():
             graphs = attribute_graphs(attribute)
             for graph in graphs:
                 unique = self.context.names.new(identifier(name, "branch"))
-                found[id(graph)] = unique
+                names[id(graph)] = unique
                 self._branch(unique, graph)
-        return found
+        return names
 
     def _branch(self, name: str, graph: ir.Graph) -> None:
         names = self.context.names.inner()
-        known = ChainMap({}, self.context.known)
+        value_names = ChainMap({}, self.context.known)
         parameters: list[Expression] = []
         for value in graph.inputs:
-            known[value] = names.new(self.context.hints.stem(value, self.context.path))
+            value_names[value] = names.new(self.context.hints.stem(value, self.context.path))
             kind = annotation(value.type, value.shape)
-            text = known[value]
+            text = value_names[value]
             parameters.append(text if kind is None else Named(f"{text}: ", kind))
         context = BodyContext(
             self.context.calls, self.context.hints, self.context.modules, self.context.path,
-            names, known, self.context.weights,
+            names, value_names, self.context.weights,
         )  # fmt: skip
         is_literal = self.context.calls.constants.is_literal_node
         items = [node for node in graph if not is_literal(node)]

@@ -95,19 +95,19 @@ class Constants:
 
     def relative(self, value: ir.Value, path: tuple[str, ...]) -> str | None:
         """Return what a constant is within a module; None if it comes from outside."""
-        known = self._known.get(value)
-        if known is None:
+        constant = self._known.get(value)
+        if constant is None:
             return None
-        if known.text is not None:
-            return f"c:{known.key}"
+        if constant.text is not None:
+            return f"c:{constant.key}"
         prefix = ".".join(path) + "."
-        return f"w:{known.key[len(prefix) :]}" if known.key.startswith(prefix) else None
+        return f"w:{constant.key[len(prefix) :]}" if constant.key.startswith(prefix) else None
 
     def under(self, path: tuple[str, ...], values: Iterable[ir.Value | None]) -> bool:
         """Whether one of the values is a weight of a module."""
         prefix = ".".join(path) + "."
-        known = (self.of(value) for value in values)
-        return any(k is not None and k.text is None and k.key.startswith(prefix) for k in known)
+        constants = (self.of(value) for value in values)
+        return any(k is not None and k.text is None and k.key.startswith(prefix) for k in constants)
 
 
 def _is_only_used(value: ir.Value) -> bool:

@@ -43,8 +43,8 @@ def inputs_of(item: Item) -> list[ir.Value]:
 
 def last_uses(items: Sequence[Item], results: Sequence[ir.Value]) -> dict[ir.Value, int]:
     """Return the position of the last item that uses each value; results are used at the end."""
-    found = {value: at for at, item in enumerate(items) for value in inputs_of(item)}
-    return found | dict.fromkeys(results, len(items))
+    uses = {value: at for at, item in enumerate(items) for value in inputs_of(item)}
+    return uses | dict.fromkeys(results, len(items))
 
 
 def folded_values(

@@ -60,15 +60,15 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
             raise SaveError(f"{folder} exists and was not written by to_python")
         # In the same file system as the package, because `replace` cannot move between two.
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
-            made = Path(temporary) / folder.name
-            made.mkdir()
+            package = Path(temporary) / folder.name
+            package.mkdir()
             what = f"{folder}: the model cannot be written as Python"
             with importing, failures_as(SaveError, what):
-                weights = _write(models, made)
+                weights = _write(models, package)
             folder.mkdir(exist_ok=True)
             # `replace` cannot put a folder in the place of one that has files.
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
-            for path in sorted(made.iterdir()):
+            for path in sorted(package.iterdir()):
                 path.replace(folder / path.name)
     except OSError as error:
         if isinstance(error, SaveError):
@@ -151,9 +151,9 @@ def _record(folder: Path, module: str, text: ModelText) -> None:
     with imported(folder) as package:
         names = sys.modules[f"{package.__name__}.{BUILDER}.names"].RecordedNames
         mine = sys.modules[f"{package.__name__}.{module}"].model
-        found = names({})
-        mine.trace(found)
-        traces = {trace.names.key: trace for trace in found.traces}
+        first = names({})
+        mine.trace(first)
+        traces = {trace.names.key: trace for trace in first.traces}
         record = Record(text.model, text.constants, traces).content()
         # The digest is that of a second trace: the record decides where constants are made.
         again = names(record)
@@ -264,6 +264,6 @@ def _use_raw_data(nodes: Iterable[onnx.NodeProto]) -> None:
                 _use_raw_data(graph.node)
             tensor = attribute.t
             if tensor.data_type not in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-                known = ir.serde.TensorProtoTensor(tensor)
-                plain = ir.Tensor(known.numpy(), dtype=known.dtype, name=tensor.name or None)
+                stored = ir.serde.TensorProtoTensor(tensor)
+                plain = ir.Tensor(stored.numpy(), dtype=stored.dtype, name=tensor.name or None)
                 attribute.t.CopyFrom(ir.to_proto(plain))

@@ -74,12 +74,12 @@ class _Description:
         if value in self.tokens:
             return self.tokens[value]
         assert value is not None
-        known = self.constants.relative(value, self.path)
-        if known is None:
-            known = f"x{len(self.outside)}"
+        token = self.constants.relative(value, self.path)
+        if token is None:
+            token = f"x{len(self.outside)}"
             self.outside.append(value)
-        self.tokens[value] = known
-        return known
+        self.tokens[value] = token
+        return token
 
 
 def _attribute(attribute: ir.Attr) -> str:
