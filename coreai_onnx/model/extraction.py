@@ -54,7 +54,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     graph = part.graph
     # The inputs and outputs of a model must have types in ONNX, those between nodes need none.
     _infer_types(part)
-    copied = _Constants(graph).needed(nodes)
+    copied = _constants_of(graph, nodes)
     kept = [node for node in graph if node in copied or node in nodes]
     outputs = _outputs(graph, nodes)
     graph.outputs.clear()
@@ -134,30 +134,25 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
         yield from graph.outputs
 
 
-class _Constants:
-    """The nodes that depend on no input."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        fixed = set(graph.initializers.values()) - set(graph.inputs)
-        self._makers: dict[ir.Value, ir.Node] = {}
-        for node in graph:
-            reads = list(_reads(node))
-            is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
-            # A node without inputs may draw random numbers, as RandomNormal does.
-            if node.op_type == "Constant" or (reads and is_fixed):
-                fixed.update(node.outputs)
-                self._makers.update(dict.fromkeys(node.outputs, node))
-
-    def needed(self, nodes: Collection[ir.Node]) -> set[ir.Node]:
-        """Return those that some nodes need, directly or not, without these nodes."""
-        makers: set[ir.Node] = set()
-        waiting = [value for node in nodes for value in _reads(node)]
-        while waiting:
-            maker = self._makers.get(waiting.pop())
-            if maker is not None and maker not in makers and maker not in nodes:
-                makers.add(maker)
-                waiting += _reads(maker)
-        return makers
+def _constants_of(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[ir.Node]:
+    """Return the nodes that depend on no input, and that some nodes need, without these nodes."""
+    fixed = set(graph.initializers.values()) - set(graph.inputs)
+    makers: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        reads = list(_reads(node))
+        is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
+        # A node without inputs may draw random numbers, as RandomNormal does.
+        if node.op_type == "Constant" or (reads and is_fixed):
+            fixed.update(node.outputs)
+            makers.update(dict.fromkeys(node.outputs, node))
+    needed: set[ir.Node] = set()
+    waiting = [value for node in nodes for value in _reads(node)]
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is not None and maker not in needed and maker not in nodes:
+            needed.add(maker)
+            waiting += _reads(maker)
+    return needed
 
 
 def _outputs(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Value]:

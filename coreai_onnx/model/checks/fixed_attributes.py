@@ -62,7 +62,6 @@ _ADVICE = "kernels and the body would compute different results: convert the mod
 
 
 def _fixed(function: ir.Function) -> dict[str, Any]:
-    """Return the fixed attributes of a function; empty if unknown."""
     try:
         entry = json.loads(function.metadata_props.get(FIXED, "{}"))
     except (ValueError, RecursionError):

@@ -202,7 +202,6 @@ def check_file(path: Path) -> None:
 
 
 def _start(path: Path) -> bytes:
-    """Return the first bytes of a file."""
     check_file(path)
     try:
         with path.open("rb") as file:

@@ -132,7 +132,6 @@ def _index(table: dict[Hashable, int], entry: Hashable) -> int:
 
 
 def _described(value: ir.Value) -> list[str]:
-    """Return the name and the type of a value."""
     return [_short(value.name or ""), _short(value_type_text(value))]
 
 
@@ -190,5 +189,4 @@ def write_overlay(path: str | PathLike[str], model: ir.Model, column: Column) ->
 
 
 def _joined(total: float, value: float, column: Column) -> float:
-    """Return the number of a call whose nodes have numbers."""
     return max(total, value) if column.unit == "error" else total + value

@@ -56,7 +56,9 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         return
     nodes = [list(_nodes(body)) for body in roots(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
-    table = _table([_known(body) for body in nodes]) if level == "compact" else None
+    # Bodies of composites have no debug information.
+    described = [body if any(map(_has_keys, body)) else [] for body in nodes]
+    table = _table(described) if level == "compact" else None
     entries = (CODE, VALUES) if level == "none" else ()
     left_out = {
         key: model.metadata_props.pop(key) for key in entries if key in model.metadata_props
@@ -111,13 +113,11 @@ def restore(model: ir.Model) -> None:
                     node.metadata_props[key] = value
 
 
-def _known(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes of a body, or [] if none has debug information, as in composite bodies."""
-    return nodes if any(node.metadata_props.keys() & set(KEYS) for node in nodes) else []
+def _has_keys(node: ir.Node) -> bool:
+    return bool(node.metadata_props.keys() & set(KEYS))
 
 
 def _table(bodies: list[list[ir.Node]]) -> str:
-    """Return the table of all nodes as JSON."""
     files: dict[str, dict[str, None]] = {}
     for node in (node for body in bodies for node in body):
         if source := node.metadata_props.get(SOURCE):
@@ -160,7 +160,10 @@ def _placed(
     if "keys" not in table:
         pairs = zip(lines, bodies, strict=True)
         return [(packed, len(nodes), list(enumerate(nodes))) for packed, nodes in pairs]
-    keys = [_split(str(text)) for text in table["keys"]]
+    keys = [
+        [text[i : i + _KEY_LENGTH] for i in range(0, len(text), _KEY_LENGTH)]
+        for text in map(str, table["keys"])
+    ]
     if len(keys) != len(bodies):  # functions were added or removed
         rest = [node for nodes in bodies[1:] for node in nodes]
         bodies = [bodies[0], *([rest] * (len(keys) - 1))]
@@ -189,18 +192,10 @@ def _key(node: ir.Node) -> str:
     return urlsafe_b64encode(digest).decode()[:_KEY_LENGTH]
 
 
-def _split(text: str) -> list[str]:
-    return [text[i : i + _KEY_LENGTH] for i in range(0, len(text), _KEY_LENGTH)]
-
-
 def _classes(bodies: Iterable[Iterable[ir.Node]]) -> dict[str, str]:
     """Return a map from module path to class; ``layers.#`` covers every layer without an entry."""
-    exact: dict[str, str] = {}
-    for nodes in bodies:
-        for node in nodes:
-            scope, name = _module(node)
-            if name:
-                exact[scope] = name
+    modules = (_module(node) for nodes in bodies for node in nodes)
+    exact = {scope: name for scope, name in modules if name}
     patterns: dict[str, str] = {}
     for scope, name in exact.items():
         patterns.setdefault(_pattern(scope), name)

@@ -120,6 +120,12 @@ def components(scope: str) -> Path:
     return tuple(parts)
 
 
+def singular(component: str) -> str:
+    """Return a part of a path without its index: ``layer`` for ``layers.3``."""
+    name, _, index = component.partition(".")
+    return name.removesuffix("s") if index else name
+
+
 def module_items(
     nodes: Sequence[ir.Node], outputs: set[ir.Value], constants: Constants
 ) -> list[Item]:
@@ -240,7 +246,10 @@ class _Finder:
         if weights and any(self.constants.is_weight(block.name) for block in blocks):
             return None
         function = BlockFunction(first, _title(first), inputs, outputs, weights, calls=len(blocks))
-        lines = zip(*([_source(node) for node in block.nodes] for block in blocks), strict=True)
+        lines = zip(
+            *([node.metadata_props.get(SOURCE, "") for node in block.nodes] for block in blocks),
+            strict=True,
+        )
         function.several = {
             node for node, names in zip(first.nodes, lines, strict=True) if len(set(names)) > 1
         }
@@ -254,8 +263,8 @@ class _Finder:
             if not isinstance(item, ModuleBlock):
                 result.append(item)
                 continue
-            function = self.function(self._unwrapped(item))
             inner = self._unwrapped(item)
+            function = self.function(inner)
             if function is None:
                 result += self.resolved(item.items, path)
             else:
@@ -303,10 +312,6 @@ def _users(
     return users
 
 
-def _source(node: ir.Node) -> str:
-    return node.metadata_props.get(SOURCE, "")
-
-
 def _title(block: ModuleBlock) -> str:
     """Return the class of a block's own nodes, or the name of its module."""
     depth = len(block.path)
@@ -314,8 +319,7 @@ def _title(block: ModuleBlock) -> str:
         scope = components(node.metadata_props.get(SCOPE, ""))
         if len(scope) == depth and node.metadata_props.get(CLASS):
             return node.metadata_props[CLASS]
-    name, _, index = block.path[-1].partition(".")
-    return name.removesuffix("s") if index else name
+    return singular(block.path[-1])
 
 
 # -------------------------------------------------------------------- loops
@@ -382,7 +386,6 @@ def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
 def _continues(
     call: BlockCall, before: BlockCall, first: BlockCall, carried: dict[int, int]
 ) -> bool:
-    """Return whether the inputs of a call are those of the pattern."""
     return all(
         value is (before.outputs[carried[position]] if position in carried else constant)
         for position, (value, constant) in enumerate(zip(call.inputs, first.inputs, strict=True))

@@ -9,7 +9,7 @@ from itertools import groupby
 import onnx_ir as ir
 
 from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
-from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components
+from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components, singular
 from coreai_onnx.model.python.identifiers import LONGEST, identifier, is_plain, stem
 
 # A name, perhaps its type, perhaps the operator of an assignment such as +=, and one =.
@@ -85,8 +85,7 @@ class Hints:
                 names = self.returned.get(item.function, [])
                 place = item.outputs.index(value)
                 return (names[place] if names else "") or self.stem(value, path)
-            name, _, index = item.path[-1].partition(".")
-            return identifier(name.removesuffix("s") if index else name)
+            return identifier(singular(item.path[-1]))
         assert isinstance(item, ir.Node)
         if value.index():
             return stem(value.name or item.op_type)
@@ -104,7 +103,4 @@ class Hints:
     def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
         """Return the name of the module that a node comes from, unless it contains ``path``."""
         scope = components(node.metadata_props.get(SCOPE, ""))
-        if scope == path[: len(scope)]:
-            return ""
-        name, _, index = scope[-1].partition(".")
-        return identifier(name.removesuffix("s") if index else name)
+        return "" if scope == path[: len(scope)] else identifier(singular(scope[-1]))

@@ -172,8 +172,7 @@ class ModelText:
         items = [node for node in function if not self.constants.is_literal_node(node)]
         context = self._context(names, value_names, function)
         self.hints.results = {v: identifier(v.name or "output") for v in function.outputs}
-        body = Body(context, items, function.outputs, self.depth + 1)
-        body.own(list(function.inputs))
+        body = Body(context, items, function.inputs, function.outputs, self.depth + 1)
         arguments, documentation = self._about_function(key, callee)
         return [
             *(INDENT * self.depth + line for line in _kernel(key)),
@@ -251,9 +250,7 @@ class ModelText:
         nodes = function.block.nodes
         self.hints.results = {}
         results = [nodes[n].outputs[i] for n, i in function.outputs]
-        body = Body(context, function.items, results, self.depth + 1)
-        body.own(function.inputs)
-        lines = body.write()
+        lines = Body(context, function.items, function.inputs, results, self.depth + 1).write()
         shown = [context.known.get(value, "") for value in results]
         self.hints.returned[function] = [text if is_plain(text) else "" for text in shown]
         if len(results) > 1:
@@ -292,8 +289,7 @@ class ModelText:
             for v in graph.outputs
         }
         context = self._context(names, value_names)
-        body = Body(context, self.items, graph.outputs, self.depth + 1)
-        body.own(list(graph.inputs))
+        body = Body(context, self.items, graph.inputs, graph.outputs, self.depth + 1)
         outputs = [(v.name or "", annotation(v.type, v.shape) or "None") for v in graph.outputs]
         arguments: list[Expression] = [Named("outputs=", keyed(outputs))]
         if renamed:

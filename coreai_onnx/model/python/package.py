@@ -56,7 +56,8 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
     if not folder.name.isidentifier():
         raise SaveError(f"{folder}: the name of a package must be a name in Python")
     try:
-        if folder.exists() and not _is_replaceable(folder):
+        is_empty = folder.is_dir() and not any(folder.iterdir())
+        if folder.exists() and not is_empty and not (folder / BUILDER).is_dir():
             raise SaveError(f"{folder} exists and was not written by to_python")
         # In the same file system as the package, because `replace` cannot move between two.
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
@@ -75,10 +76,6 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
             raise
         raise SaveError(f"cannot write {folder}: {error.strerror or error}") from error
     return weights
-
-
-def _is_replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / BUILDER).is_dir() or not any(folder.iterdir()))
 
 
 def write_frame(folder: Path, modules: Mapping[str, str]) -> None:
@@ -129,8 +126,8 @@ def _initial(modules: Mapping[str, str]) -> str:
         else f"from .{module} import model as {module}"
         for module in modules.values()
     ]  # fmt: skip
-    items = [(name, module) for name, module in modules.items()]
-    lines += [*sorted(imports), "", *laid_out("MODELS = ", keyed(items)), f"call = Runner({first})"]
+    models = laid_out("MODELS = ", keyed(modules.items()))
+    lines += [*sorted(imports), "", *models, f"call = Runner({first})"]
     return "\n".join(lines) + "\n"
 
 

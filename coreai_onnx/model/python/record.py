@@ -63,7 +63,9 @@ class Record:
         trace = self._traces.get(key)
         is_literal = self._constants.is_literal_node
         nodes = [node for node in graph if not is_literal(node)]
-        traced = [] if trace is None else _made(trace)
+        traced: list[tuple[str, ir.Node]] = []
+        if trace is not None:
+            traced = [(site, n) for site, n in trace.sites.items() if site not in trace.literals]
         # Python evaluates arguments from left to right: not every order of nodes can be written.
         if [node.op_identifier() for node in nodes] != [node.op_identifier() for _, node in traced]:
             raise SaveError(f"graph {key or 'main'}: the nodes cannot be written in their order")
@@ -169,11 +171,6 @@ class Record:
             text = json.dumps(encoded_type(value))
             numbers[value.name or ""] = self._types.setdefault(text, len(self._types))
         return numbers
-
-
-def _made(trace: Any) -> list[tuple[str, ir.Node]]:
-    """Return the nodes of a trace and where they were made, without constants."""
-    return [(site, node) for site, node in trace.sites.items() if site not in trace.literals]
 
 
 def _names(values: Sequence[ir.Value]) -> list[str]:

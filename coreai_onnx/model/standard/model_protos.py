@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.standard.onnx_rules import is_known
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
@@ -62,12 +63,7 @@ def _write_attribute(proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in the attributes of a node."""
     for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+        yield from attribute_graphs(attribute)
 
 
 def values_read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:

@@ -214,7 +214,6 @@ class _Walk:
         return None if kind is None else without_generated(kind)
 
     def _enter(self, value: ir.Value) -> None:
-        """Record the type of an input or initializer."""
         tensor = value.const_value
         if tensor is not None and not value.is_graph_input():
             self.known[value] = type_of_tensor(tensor)
@@ -296,7 +295,6 @@ class _Walk:
             yield from walk.run(inner)
 
     def _is_hidden(self, node: ir.Node) -> bool:
-        """Return whether a node is hidden from ONNX's inference."""
         has_rule = has_schema(node.domain, node.op_type, self.opsets)
         return not has_rule or self.types.function_of(node) is not None
 
@@ -306,7 +304,6 @@ class _Walk:
 
     # ------------------------------------------------------------------ one run of the inference
     def _infer(self) -> None:
-        """Run ONNX's inference on the pending nodes."""
         if not self._waiting:
             return
         nodes, self._waiting = self._waiting, []

@@ -118,9 +118,8 @@ def infer(
     proto = model.SerializeToString()
     faults: list[NodeFault] = []
     try:
-        if data_propagation:
-            return Inferred(_types(_run(proto, strict=False, data_propagation=True)))
-        return Inferred(_types(_run(proto, strict=True)))
+        strict = not data_propagation
+        return Inferred(_types(_run(proto, strict=strict, data_propagation=data_propagation)))
     except onnx.shape_inference.InferenceError as error:
         faults = _parsed(str(error))
     try:
