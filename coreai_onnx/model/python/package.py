@@ -86,7 +86,8 @@ def write_frame(folder: Path, modules: Mapping[str, str]) -> None:
         modules: Entrypoint to the name of its model file.
     """
     source = Path(builder.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__", "*.toml")
+    # In a checkout, linters keep their settings and caches there.
+    ignored = shutil.ignore_patterns("__pycache__", "*.toml", ".*")
     shutil.copytree(source, folder / BUILDER, ignore=ignored)
     (folder / "__init__.py").write_text(_initial(modules), "utf-8")
     (folder / "__main__.py").write_text(_MAIN, "utf-8")

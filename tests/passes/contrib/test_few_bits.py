@@ -14,7 +14,6 @@ import coreai_onnx
 from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes import optimize_for, run_passes
 from coreai_onnx.passes.contrib.few_bits import (
-    Sizes,
     become_matmul_nbits,
     contrib_linear_nbits,
     packed_zeros,
@@ -183,13 +182,14 @@ def test_the_bias_is_the_sixth_input(tensors: int, absent: int) -> None:
     bias, y = gs.Variable("b", np.float32), gs.Variable("y", np.float32)
     node = gs.Node("MatMul", inputs=given[:2], outputs=[y])
     edit = Edit(gs.Graph([node], inputs=[*given, bias], outputs=[y]))
-    become_matmul_nbits(edit, node, given, bias, Sizes(64, 8, 4, 32), accuracy_level=4)
+    sizes = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
+    become_matmul_nbits(edit, node, given, bias, sizes | {"accuracy_level": 4})
     assert [tensor.name for tensor in node.inputs] == [
         *(t.name for t in given),
         *[""] * absent,
         "b",
     ]
     assert (node.domain, node.op) == ("com.microsoft", "MatMulNBits")
-    assert node.attrs == {"K": 64, "N": 8, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    become_matmul_nbits(edit, node, given, None, Sizes(64, 8, 4, 32))
+    assert node.attrs == sizes | {"accuracy_level": 4}
+    become_matmul_nbits(edit, node, given, None, sizes)
     assert len(node.inputs) == tensors
