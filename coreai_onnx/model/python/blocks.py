@@ -107,6 +107,7 @@ class Loop:
 
 
 Item = ir.Node | ModuleBlock | BlockCall | Loop
+_Users = dict[ir.Value, list[ir.Node | None]]
 
 
 def components(scope: str) -> Path:
@@ -131,7 +132,7 @@ def module_items(
 ) -> list[Item]:
     """Return the nodes of a graph as calls of functions, loops, and single nodes, in order."""
     items = _grouped(nodes, ())
-    finder = _Finder(items, outputs, constants)
+    finder = _Finder(items, _users(nodes, outputs), constants)
     resolved = finder.resolved(items, ())
     return _inlined(resolved, Counter(_sites(resolved, set())))
 
@@ -188,10 +189,10 @@ def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
 class _Finder:
     """Decides which blocks become functions."""
 
-    def __init__(self, items: list[Item], outputs: set[ir.Value], constants: Constants) -> None:
+    def __init__(self, items: list[Item], users: _Users, constants: Constants) -> None:
         self.constants = constants
         self.blocks = list(_blocks(items))
-        self.users = _users(_nodes_of(items), outputs)
+        self.users = users
         pieces = Counter(block.path for block in self.blocks)
         # A module whose nodes are in several pieces has no one place to be called in.
         whole = [block for block in self.blocks if pieces[block.path] == 1]
@@ -291,19 +292,9 @@ def _blocks(items: Iterable[Item]) -> Iterator[ModuleBlock]:
             yield from _blocks(item.items)
 
 
-def _nodes_of(items: Iterable[Item]) -> Iterator[ir.Node]:
-    for item in items:
-        if isinstance(item, ir.Node):
-            yield item
-        elif isinstance(item, ModuleBlock):
-            yield from item.nodes
-
-
-def _users(
-    nodes: Iterable[ir.Node], outputs: set[ir.Value]
-) -> dict[ir.Value, list[ir.Node | None]]:
+def _users(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> _Users:
     """Return the nodes that use each value, in their branches too; None stands for an output."""
-    users: dict[ir.Value, list[ir.Node | None]] = defaultdict(list)
+    users: _Users = defaultdict(list)
     for node in nodes:
         for value in operands(node):
             users[value].append(node)
@@ -323,7 +314,7 @@ def _title(block: ModuleBlock) -> str:
 
 
 # -------------------------------------------------------------------- loops
-def _with_loops(items: list[Item], users: dict[ir.Value, list[ir.Node | None]]) -> list[Item]:
+def _with_loops(items: list[Item], users: _Users) -> list[Item]:
     result: list[Item] = []
     position = 0
     while position < len(items):
@@ -337,9 +328,7 @@ def _with_loops(items: list[Item], users: dict[ir.Value, list[ir.Node | None]]) 
     return result
 
 
-def _loop_at(
-    items: list[Item], start: int, users: dict[ir.Value, list[ir.Node | None]]
-) -> Loop | None:
+def _loop_at(items: list[Item], start: int, users: _Users) -> Loop | None:
     """Return the longest loop that begins at an item; None unless at least two calls repeat."""
     first = items[start]
     if not isinstance(first, BlockCall):
@@ -392,9 +381,7 @@ def _continues(
     )
 
 
-def _is_shown(
-    call: BlockCall, after: BlockCall, users: dict[ir.Value, list[ir.Node | None]]
-) -> bool:
+def _is_shown(call: BlockCall, after: BlockCall, users: _Users) -> bool:
     """Return whether the results of a call are used outside of it and the next call."""
     near = {*call.nodes, *after.nodes}
     return any(user not in near for value in call.outputs for user in users[value])
