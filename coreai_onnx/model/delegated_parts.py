@@ -56,9 +56,9 @@ def compiled_output(digest: str, number: int) -> str:
 
 def number_of(name: str) -> int:
     """Return the number of an input or output of the compiled model of a part."""
-    found = _NUMBER_AT_END.search(name)
-    assert found is not None
-    return int(found[0])
+    match = _NUMBER_AT_END.search(name)
+    assert match is not None
+    return int(match[0])
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class DelegatedPart:
     @property
     def settings(self) -> dict[str, str]:
         """The settings of the backend that are text, by key."""
-        found = self.calls[0].attributes.values()
+        attributes = self.calls[0].attributes.values()
         return {
             attribute.name.removeprefix(COMPILE_SPEC): attribute.as_string()
-            for attribute in found
+            for attribute in attributes
             if attribute.name.startswith(COMPILE_SPEC) and attribute.type == ir.AttributeType.STRING
         }
 
@@ -114,16 +114,16 @@ class DelegatedPart:
             return "the processed bytes are not a constant of the model"
         if digest_of([blob.tobytes()]) != self.function.metadata_props.get(PROCESSED):
             return "the processed bytes are not those that the backend made: their SHA-256 differs"
-        wanted = call.attributes.get(WEIGHTS)
+        digest = call.attributes.get(WEIGHTS)
         weights = [constant(value) for value in call.inputs[: self.weights]]
-        found = [tensor.tobytes() for tensor in weights if tensor is not None]
-        if wanted and (len(found) < self.weights or digest_of(found) != wanted.as_string()):
+        contents = [tensor.tobytes() for tensor in weights if tensor is not None]
+        if digest and (len(contents) < self.weights or digest_of(contents) != digest.as_string()):
             return "its weights have changed since the backend processed it"
         declared = self.function.metadata_props.get(INPUTS, "").split(",")
-        given = [value.dtype.name if value and value.dtype else "" for value in call.inputs]
+        dtypes = [value.dtype.name if value and value.dtype else "" for value in call.inputs]
         # A value of unknown type contradicts nothing.
-        changed = [a for a, b in zip(declared, given, strict=False) if b and a != b]
-        if declared != [""] and (changed or len(declared) != len(given)):
+        changed = [a for a, b in zip(declared, dtypes, strict=False) if b and a != b]
+        if declared != [""] and (changed or len(declared) != len(dtypes)):
             return "its inputs have changed since the backend processed it"
         return ""
 
@@ -134,8 +134,8 @@ def delegated_parts(model: ir.Model) -> list[DelegatedPart]:
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
     for node in all_nodes(model) if functions else ():
         calls.setdefault(node.op_identifier(), []).append(node)
-    found = ((f, tuple(calls.get(f.identifier(), ()))) for f in functions)
-    return [DelegatedPart(function, nodes) for function, nodes in found if nodes]
+    pairs = ((f, tuple(calls.get(f.identifier(), ()))) for f in functions)
+    return [DelegatedPart(function, nodes) for function, nodes in pairs if nodes]
 
 
 def digest_of(contents: Iterable[bytes | memoryview]) -> str:

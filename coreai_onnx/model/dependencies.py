@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from coreai_onnx.errors import LibraryVersionError
@@ -85,17 +86,12 @@ class MessageText:
         return self.pattern.search(str(message)) is not None
 
 
-def _torch(regex: str, meaning: str) -> MessageText:
-    return MessageText("torch", re.compile(regex, re.MULTILINE), meaning)
+def _text(library: str, regex: str, meaning: str) -> MessageText:
+    return MessageText(library, re.compile(regex, re.MULTILINE), meaning)
 
 
-def _onnx(regex: str, meaning: str) -> MessageText:
-    return MessageText("onnx", re.compile(regex), meaning)
-
-
-def _onnxruntime(regex: str, meaning: str) -> MessageText:
-    return MessageText("onnxruntime", re.compile(regex), meaning)
-
+_torch, _onnx = partial(_text, "torch"), partial(_text, "onnx")
+_onnxruntime = partial(_text, "onnxruntime")
 
 # torch.export: why it failed
 FAKE_CONSTANT = _torch(

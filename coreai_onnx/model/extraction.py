@@ -42,19 +42,19 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     Raises:
         StagingError: If no node comes from such a module; the message names similar ones.
     """
-    made = model.clone()
-    nodes = _nodes_of(made, module)
+    part = model.clone()
+    nodes = _nodes_of(part, module)
     if not nodes:
         # The nodes of an externalized module are in a function. Inlining loses the calls, so that
         # it is not done where the main graph has nodes of the module.
-        made = _opened(model)
-        nodes = _nodes_of(made, module)
+        part = _opened(model)
+        nodes = _nodes_of(part, module)
     if not nodes:
-        raise StagingError(_unknown(made, module))
-    graph = made.graph
+        raise StagingError(_unknown(part, module))
+    graph = part.graph
     # The inputs and outputs of a model must have types in ONNX, those between nodes need none.
-    _infer_types(made)
-    copied = _Constants(graph).needed(nodes)
+    _infer_types(part)
+    copied = _constants_of(graph, nodes)
     kept = [node for node in graph if node in copied or node in nodes]
     outputs = _outputs(graph, nodes)
     graph.outputs.clear()
@@ -68,9 +68,9 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     read = {value.name for node in kept for value in _reads(node)}
     for name in [name for name in graph.initializers if name not in read]:
         del graph.initializers[name]
-    RemoveUnusedFunctionsPass()(made)
-    _keep_metadata(made)
-    return made
+    RemoveUnusedFunctionsPass()(part)
+    _keep_metadata(part)
+    return part
 
 
 def modules_of(model: ir.Model) -> list[str]:
@@ -105,10 +105,10 @@ def _opened(model: ir.Model) -> ir.Model:
 
 
 def _unknown(model: ir.Model, module: str) -> str:
-    known = modules_of(model)
-    if not known:
+    modules = modules_of(model)
+    if not modules:
         return f"no node comes from the module {module!r}: the model has no debug information"
-    close = difflib.get_close_matches(module, known, 5) or known[:5]
+    close = difflib.get_close_matches(module, modules, 5) or modules[:5]
     return f"no node comes from the module {module!r}; there are {', '.join(close)} …"
 
 
@@ -118,11 +118,11 @@ def _infer_types(model: ir.Model) -> None:
     if all(value.dtype is not None for value in values):
         return
     types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
-    known = types.of_graph(model.graph)
+    inferred = types.of_graph(model.graph)
     for value in values:
-        if declared_type(value) is None and (found := known.get(value)) is not None:
-            value.type = ir.serde.deserialize_type_proto_for_type(found)
-            value.shape = ir.serde.deserialize_type_proto_for_shape(found)
+        if declared_type(value) is None and (kind := inferred.get(value)) is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(kind)
+            value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
@@ -134,56 +134,51 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
         yield from graph.outputs
 
 
-class _Constants:
-    """The nodes that depend on no input."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        fixed = set(graph.initializers.values()) - set(graph.inputs)
-        self._makers: dict[ir.Value, ir.Node] = {}
-        for node in graph:
-            reads = list(_reads(node))
-            is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
-            # A node without inputs may draw random numbers, as RandomNormal does.
-            if node.op_type == "Constant" or (reads and is_fixed):
-                fixed.update(node.outputs)
-                self._makers.update(dict.fromkeys(node.outputs, node))
-
-    def needed(self, nodes: Collection[ir.Node]) -> set[ir.Node]:
-        """Return those that some nodes need, directly or not, without these nodes."""
-        found: set[ir.Node] = set()
-        waiting = [value for node in nodes for value in _reads(node)]
-        while waiting:
-            maker = self._makers.get(waiting.pop())
-            if maker is not None and maker not in found and maker not in nodes:
-                found.add(maker)
-                waiting += _reads(maker)
-        return found
+def _constants_of(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[ir.Node]:
+    """Return the nodes that depend on no input, and that some nodes need, without these nodes."""
+    fixed = set(graph.initializers.values()) - set(graph.inputs)
+    makers: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        reads = list(_reads(node))
+        is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
+        # A node without inputs may draw random numbers, as RandomNormal does.
+        if node.op_type == "Constant" or (reads and is_fixed):
+            fixed.update(node.outputs)
+            makers.update(dict.fromkeys(node.outputs, node))
+    needed: set[ir.Node] = set()
+    waiting = [value for node in nodes for value in _reads(node)]
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is not None and maker not in needed and maker not in nodes:
+            needed.add(maker)
+            waiting += _reads(maker)
+    return needed
 
 
 def _outputs(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Value]:
     """Return the values of nodes that others read, and those that the graph returns, in order."""
     read = {value for node in graph if node not in nodes for value in _reads(node)}
-    wanted = read | set(graph.outputs)
-    return [value for node in graph if node in nodes for value in node.outputs if value in wanted]
+    results = read | set(graph.outputs)
+    return [value for node in graph if node in nodes for value in node.outputs if value in results]
 
 
 def _inputs(graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Return the values that nodes read and do not compute; computed ones become new inputs."""
-    made = {value for node in nodes for value in node.outputs}
+    computed = {value for node in nodes for value in node.outputs}
     weights = set(graph.initializers.values()) - set(graph.inputs)
-    own = set(graph.inputs) | {value for node in graph for value in node.outputs}
+    local = set(graph.inputs) | {value for node in graph for value in node.outputs}
     read = dict.fromkeys(value for node in nodes for value in _reads(node))
-    found = []
+    inputs = []
     for value in read:
-        if value in made or value in weights or value not in own:
+        if value in computed or value in weights or value not in local:
             continue
         if value.producer() is None:
-            found.append(value)
+            inputs.append(value)
             continue
         fed = ir.Value(name=value.name, type=value.type, shape=value.shape)
         value.replace_all_uses_with(fed)
-        found.append(fed)
-    return found
+        inputs.append(fed)
+    return inputs
 
 
 def _keep_metadata(model: ir.Model) -> None:

@@ -71,10 +71,11 @@ def value_type_text(value: ir.Value) -> str:
     if value.dtype is None:
         return ""
     dtype = dtype_name(value.dtype.name)
-    if value.shape is None:
-        return dtype
-    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
-    return type_text(dtype, dims)
+    return dtype if value.shape is None else type_text(dtype, _dims(value.shape))
+
+
+def _dims(shape: ir.Shape | None) -> tuple[Dim, ...]:
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in shape or ())
 
 
 def dtype_name(onnx_name: str) -> str:
@@ -111,7 +112,8 @@ def interface(model: ir.Model) -> ModelInterface:
     states, pairs = read_states(model.metadata_props), read_complex(model.metadata_props)
 
     def described(value: ir.Value) -> TensorInfo:
-        info = _stored_info(value)
+        dtype = dtype_name(value.dtype.name) if value.dtype is not None else "undefined"
+        info = TensorInfo(value.name or "", dtype, _dims(value.shape))
         return as_complex(info) if info.name in pairs else info
 
     olds, news = {s.input for s in states}, {s.output for s in states}
@@ -123,10 +125,3 @@ def interface(model: ir.Model) -> ModelInterface:
         outputs=tuple(described(value) for value in model.graph.outputs if value.name not in news),
         states=tuple(described(by_name[state.input]) for state in states if state.input in by_name),
     )
-
-
-def _stored_info(value: ir.Value) -> TensorInfo:
-    dtype = dtype_name(value.dtype.name) if value.dtype is not None else "undefined"
-    shape = value.shape if value.shape is not None else ()
-    dims = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
-    return TensorInfo(value.name or "", dtype, dims)

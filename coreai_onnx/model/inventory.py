@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import onnx_ir as ir
 
@@ -102,7 +102,7 @@ def weights(model: ir.Model) -> tuple[int, int]:
     tensors = {
         id(v.const_value): v.const_value for v in initializers(model) if v.const_value is not None
     }
-    elements = sum(math.prod(tensor.shape.numpy()) for tensor in tensors.values())
+    elements = sum(tensor.size for tensor in tensors.values())
     return elements, sum(tensor.nbytes for tensor in tensors.values())
 
 
@@ -124,8 +124,9 @@ def _count(model: ir.Model, *, expand: frozenset[ir.OperatorIdentifier]) -> Coun
     bodies = {key: _ops(model.functions[key]) for key in expand}
     add(main, 1)
     # The number of calls of a function is complete when all its callers have been counted.
-    for key in _callers_first(main, bodies):
-        add(bodies[key], times[key])
+    for key in _callers_first(bodies):
+        if times[key]:
+            add(bodies[key], times[key])
     return counts
 
 
@@ -134,29 +135,14 @@ def _ops(graph: ir.Graph | ir.Function) -> Counter[ir.OperatorIdentifier]:
 
 
 def _callers_first(
-    main: Mapping[ir.OperatorIdentifier, int],
     bodies: Mapping[ir.OperatorIdentifier, Mapping[ir.OperatorIdentifier, int]],
 ) -> list[ir.OperatorIdentifier]:
-    """Return the functions that are called, each after its callers.
-
-    Recursive functions, which ONNX forbids, are returned in an unspecified order.
-    """
-    # A stack of its own: a file may nest functions more deeply than Python can recurse.
-    finished: list[ir.OperatorIdentifier] = []
-    seen: set[ir.OperatorIdentifier] = set()
-    stack = [iter(main)]
-    names: list[ir.OperatorIdentifier] = []
-    while stack:
-        key = next((k for k in stack[-1] if k in bodies and k not in seen), None)
-        if key is not None:
-            seen.add(key)
-            names.append(key)
-            stack.append(iter(bodies[key]))
-            continue
-        stack.pop()
-        if names:
-            finished.append(names.pop())
-    return finished[::-1]
+    """Return the functions, each after its callers; in any order if they call themselves."""
+    callees = {key: body.keys() & bodies.keys() for key, body in bodies.items()}
+    try:
+        return list(TopologicalSorter(callees).static_order())[::-1]
+    except CycleError:
+        return list(bodies)
 
 
 def _named(counts: Mapping[_Op, int]) -> dict[str, int]:

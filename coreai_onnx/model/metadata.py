@@ -1,4 +1,7 @@
-"""The metadata of a model, and models that adopt a changed copy."""
+"""The metadata of a model, and models that adopt a changed copy.
+
+The functions that read an entry raise a ValueError if it has another form.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +70,7 @@ class Relation:
 
 
 def read_states(metadata: Mapping[str, str]) -> tuple[StateInfo, ...]:
-    """Read the states from a model's metadata (key ``STATES``).
-
-    Raises:
-        ValueError: The entry has another form.
-    """
+    """Read the states from a model's metadata (key ``STATES``)."""
     return _pairs(metadata, STATES)
 
 
@@ -80,9 +79,6 @@ def read_mutated_inputs(metadata: Mapping[str, str]) -> dict[str, str]:
 
     Returns:
         Output name to input name.
-
-    Raises:
-        ValueError: The entry has another form.
     """
     return {pair.output: pair.input for pair in _pairs(metadata, MUTATED_INPUTS)}
 
@@ -93,11 +89,7 @@ def _pairs(metadata: Mapping[str, str], key: str) -> tuple[StateInfo, ...]:
 
 
 def read_ranges(metadata: Mapping[str, str]) -> dict[str, tuple[int | None, int | None]]:
-    """Read the minimum and maximum of symbolic dims (key ``RANGES``); None means no bound.
-
-    Raises:
-        ValueError: The entry has another form.
-    """
+    """Read the minimum and maximum of symbolic dims (key ``RANGES``); None means no bound."""
     ranges = _json(metadata.get(RANGES) or "{}")
     if not isinstance(ranges, dict):
         raise ValueError(f"a {type(ranges).__name__} is not a mapping of dims to bounds")
@@ -108,8 +100,7 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
     """Read conditions on dims (key ``RELATIONS``).
 
     Raises:
-        ValueError: The entry has another form, or a condition has more than `RELATION_LIMIT`
-            characters.
+        ValueError: Also if a condition has more than `RELATION_LIMIT` characters.
     """
     entries = _entries(metadata, RELATIONS, "holds")
     long = max((len(entry["holds"]) for entry in entries), default=0)
@@ -118,23 +109,18 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
     return tuple(Relation(entry["holds"], str(entry.get("source", ""))) for entry in entries)
 
 
-def read_arguments(
-    metadata: Mapping[str, str],
-) -> tuple[NamedTrees, NamedTrees] | None:
+def read_arguments(metadata: Mapping[str, str]) -> tuple[NamedTrees, NamedTrees] | None:
     """Read the positional and the keyword arguments of the module (key ``ARGUMENTS``).
 
     Returns:
         None if the metadata has none: the arguments are the inputs.
-
-    Raises:
-        ValueError: The entry has another form.
     """
     if ARGUMENTS not in metadata:
         return None
-    found = _json(metadata[ARGUMENTS])
+    entry = _json(metadata[ARGUMENTS])
     try:
         positional, keyword = (
-            [(str(name), tree) for name, tree in found.get(key, [])]
+            [(str(name), tree) for name, tree in entry.get(key, [])]
             for key in ("positional", "keyword")
         )
     except (AttributeError, TypeError, ValueError):
@@ -199,11 +185,7 @@ def _json(text: str) -> Any:
 
 
 def read_complex(metadata: Mapping[str, str]) -> frozenset[str]:
-    """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``).
-
-    Raises:
-        ValueError: The entry has another form.
-    """
+    """Read which inputs and outputs are complex from a model's metadata (key ``COMPLEX``)."""
     names = _json(metadata.get(COMPLEX) or "[]")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("it is not a list of names")

@@ -26,11 +26,10 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     Raises:
         ValueError: If a code is out of range, or a row does not fill whole bytes.
     """
-    _check_bits(bits)
+    per, size = _unit(bits)
     if codes.size and not 0 <= codes.min() <= codes.max() < 1 << bits:
         low, high = codes.min(), codes.max()
         raise ValueError(f"codes of {bits} bits are 0 to {(1 << bits) - 1}, not {low} to {high}")
-    per, size = _unit(bits)
     units = _units(codes, per, f"{bits}-bit codes")
     packed = np.zeros((*units.shape[:-1], size), np.uint8)
     for code, byte, shift in _overlaps(bits):
@@ -53,7 +52,6 @@ def pack_rows(codes: np.ndarray, bits: int) -> np.ndarray:
     Raises:
         ValueError: If a code is out of range.
     """
-    _check_bits(bits)
     return pack_codes(np.pad(codes, ((0, 0), (0, -codes.shape[1] % _unit(bits)[0]))), bits)
 
 
@@ -70,7 +68,6 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
     Raises:
         ValueError: If a row does not consist of whole codes.
     """
-    _check_bits(bits)
     per, size = _unit(bits)
     units = _units(packed, size, f"bytes of {bits}-bit codes")
     codes = np.zeros((*units.shape[:-1], per), np.uint8)
@@ -83,6 +80,8 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
 
 def _unit(bits: int) -> tuple[int, int]:
     """Return the least number of codes that fill whole bytes, and the number of these bytes."""
+    if bits not in STREAM_BITS:
+        raise ValueError(f"a code has {bits} bits, not one of {STREAM_BITS}")
     whole = math.lcm(bits, _BYTE)
     return whole // bits, whole // _BYTE
 
@@ -94,11 +93,6 @@ def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
         shift = code * bits - byte * _BYTE
         if -bits < shift < _BYTE:
             yield code, byte, shift
-
-
-def _check_bits(bits: int) -> None:
-    if bits not in STREAM_BITS:
-        raise ValueError(f"a code has {bits} bits, not one of {STREAM_BITS}")
 
 
 def _units(x: np.ndarray, size: int, what: str) -> np.ndarray:

@@ -54,7 +54,9 @@ def flops(op: str, inputs: Operands, outputs: Operands) -> float:
         return 0.0
     count = _FORMULAS.get(op.partition(".")[0])
     try:
-        return float(count(inputs, outputs) if count else _elementwise(inputs, outputs))
+        if count is None:
+            return float(max(tensor.elements for tensor in (*inputs, *outputs)))
+        return float(count(inputs, outputs))
     except (IndexError, ValueError, ZeroDivisionError):  # an operator of the name with other inputs
         return 0.0
 
@@ -77,10 +79,6 @@ def moved_bytes(op: str, inputs: Operands, outputs: Operands) -> float:
     return sum(read) + written
 
 
-def _elementwise(inputs: Operands, outputs: Operands) -> int:
-    return max(tensor.elements for tensor in (*inputs, *outputs))
-
-
 def _product(inputs: Operands, outputs: Operands) -> int:
     """2·M·N·K, where the first operand is [..., M, K] or, transposed, [..., K, M]."""
     shape, result = inputs[0].shape, outputs[0].shape
@@ -88,23 +86,6 @@ def _product(inputs: Operands, outputs: Operands) -> int:
         return 2 * outputs[0].elements * shape[-1]
     depth = shape[-1] if shape[-2] == result[-2] else shape[-2]
     return 2 * outputs[0].elements * depth
-
-
-def _gemm(inputs: Operands, outputs: Operands) -> int:
-    return 2 * outputs[0].elements * (inputs[0].elements // outputs[0].shape[0])
-
-
-def _rows(inputs: Operands, outputs: Operands) -> int:
-    """2·K for each element of the result, where the first operand is [..., K]."""
-    return 2 * outputs[0].elements * inputs[0].shape[-1]
-
-
-def _convolution(inputs: Operands, outputs: Operands) -> int:
-    return _taps(inputs, outputs[0])
-
-
-def _transposed_convolution(inputs: Operands, _: Operands) -> int:
-    return _taps(inputs, inputs[0])
 
 
 def _taps(inputs: Operands, where: Operand) -> int:
@@ -123,11 +104,6 @@ def _attention(inputs: Operands, outputs: Operands) -> int:
     return 2 * positions * (min(query.elements, result.elements) + result.elements)
 
 
-def _delta_rule(inputs: Operands, outputs: Operands) -> int:
-    """7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2."""
-    return 7 * outputs[0].elements * inputs[0].shape[-1]
-
-
 _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
     **dict.fromkeys(
         (
@@ -136,12 +112,20 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
         ),
         _product,
     ),
-    **dict.fromkeys(("Gemm", "FusedGemm", "QGemm"), _gemm),
-    **dict.fromkeys(("MatMulNBits", "linear_nbits", "gather_mm", "MatMulBnb4"), _rows),
     **dict.fromkeys(
-        ("Conv", "FusedConv", "NhwcFusedConv", "QLinearConv", "ConvInteger"), _convolution
+        ("Gemm", "FusedGemm", "QGemm"),
+        lambda i, o: 2 * o[0].elements * (i[0].elements // o[0].shape[0]),
     ),
-    "ConvTranspose": _transposed_convolution,
+    # 2·K for each element of the result, where the first operand is [..., K].
+    **dict.fromkeys(
+        ("MatMulNBits", "linear_nbits", "gather_mm", "MatMulBnb4"),
+        lambda i, o: 2 * o[0].elements * i[0].shape[-1],
+    ),
+    **dict.fromkeys(
+        ("Conv", "FusedConv", "NhwcFusedConv", "QLinearConv", "ConvInteger"),
+        lambda i, o: _taps(i, o[0]),
+    ),
+    "ConvTranspose": lambda i, _: _taps(i, i[0]),
     **dict.fromkeys(
         (
             "Attention", "MultiHeadAttention", "GroupQueryAttention",
@@ -149,7 +133,8 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
         ),
         _attention,
     ),
-    "gated_delta_update": _delta_rule,
+    # 7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2.
+    "gated_delta_update": lambda i, o: 7 * o[0].elements * i[0].shape[-1],
 }  # fmt: skip
 _VIEWS = frozenset(
     "Reshape Squeeze Unsqueeze Flatten Identity Shape Size Constant ConstantOfShape".split()

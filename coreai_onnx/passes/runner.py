@@ -52,7 +52,6 @@ class _TooNewError(Exception):
     """A pass created a node that the opset, or the oldest onnxruntime, does not have."""
 
     def __init__(self, one: Pass) -> None:
-        """Remember the pass."""
         super().__init__(name_of(one))
         self.one = one
 
@@ -92,49 +91,26 @@ def run_passes(
             no such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
-    if verify is not None:
-        return _run_verified(model, chosen, verify, progress)
     run = _Run(model, chosen, progress)
+    if verify is not None:
+        run = _Replay(model, chosen, None, verify, progress)
     try:
         run.all()
-        result = _closed(run, model)
-        if result is None:
-            return run.report
-        _check_result(model, result, "a pass")
+        result = run.valid if isinstance(run, _Replay) else _closed(run, model)
+        if result is not None and verify is None:
+            _check_result(model, result, "a pass")
     except _TooNewError as late:  # an old model, which is still unchanged
         # A pass works in place and cannot be undone, so the others start again from the model.
         fitting = tuple(one for one in chosen if one is not late.one)
-        return run_passes(model, fitting, progress=progress)
+        return run_passes(model, fitting, progress=progress, verify=verify)
     except _BadPassError as first:
-        replay = _Replay(model, chosen, limit=run.steps + 1)
-        error = replay.first_error() or first
+        replay = run if isinstance(run, _Replay) else _Replay(model, chosen, run.steps + 1)
+        error = first if replay is run else replay.first_error() or first
         if replay.valid is not None:
             adopt(replay.valid, model)
         raise error.kind(f"{error}\n  the model is as the passes before left it") from error
     if result is not None:
         adopt(result, model)
-    return run.report
-
-
-def _run_verified(
-    model: ir.Model,
-    passes: tuple[Pass, ...],
-    verify: Verify,
-    progress: Progress | None,
-) -> PassReport:
-    """Run the passes, and verify the model after each that changed it."""
-    run = _Replay(model, passes, limit=None, verify=verify, progress=progress)
-    try:
-        run.all()
-    except _TooNewError as late:  # an old model, which is still unchanged
-        fitting = tuple(one for one in passes if one is not late.one)
-        return _run_verified(model, fitting, verify, progress)
-    except _BadPassError as error:
-        if run.valid is not None:
-            adopt(run.valid, model)
-        raise error.kind(f"{error}\n  the model is as the passes before left it") from error
-    if run.valid is not None:
-        adopt(run.valid, model)
     return run.report
 
 
@@ -217,7 +193,6 @@ class _Run:
         self._bodies = Bodies(self.main)
 
     def all(self) -> None:
-        """Run the passes on every graph."""
         main = self.main
         pure, bodies = pure_functions(main.functions), self._bodies
         for root in (main, *main.functions):

@@ -61,7 +61,6 @@ def _is_exact(tensor: ir.TensorProtocol | None, dtype: type[np.generic]) -> bool
 
 
 def _store(graph: ir.Graph, value: ir.Value, element: ir.DataType, dtype: type[np.generic]) -> None:
-    """Replace an initializer by one of another dtype and a Cast."""
     wide, name = value.const_value, str(value.name)
     assert wide is not None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -223,43 +222,26 @@ def optimize_for(
         TargetError: There is no such target, or the model cannot be converted to it.
         PassError: A pass failed.
     """
-    with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        return _optimize_for(model, target, passes, minimum_onnxruntime, verify)
-
-
-def _optimize_for(
-    model: ir.Model,
-    target: Target,
-    passes: Sequence[Pass] | None,
-    minimum_onnxruntime: str | None,
-    verify: Verify | None,
-) -> PassReport:
     minimum = minimum_onnxruntime
     if minimum is None:
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
-    usual = passes_for(target, minimum)  # also checks both, where passes are given
-    is_portable = target == "portable"
-    if is_portable:
-        # Before the passes, since an error must leave the model unchanged.
-        check_portable(model)
-    if minimum is not None:  # passes read it
-        model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
-    run = partial(
-        run_passes,
-        model,
-        usual if passes is None else passes,
-        verify=verify,
-    )
-    report = run()
-    if is_portable and make_portable(model):
-        # Inlined bodies have the shapes of their calls, and composites are plain ops now: passes
-        # match what they could not before.
-        again = run()
-        for name, count in again.counts.items():
-            report.counts[name] += count
-        # The near misses of the first run are of nodes that no longer exist.
-        report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
-        report.rounds = max(report.rounds, again.rounds)
-    if model.metadata_props.get(TARGET) != target:
-        model.metadata_props[TARGET] = target
+    with failures_as(PassError, f"the model cannot be optimized for {target}"):
+        usual = passes_for(target, minimum)  # also checks both, where passes are given
+        if target == "portable":
+            # Before the passes, since an error must leave the model unchanged.
+            check_portable(model)
+        if minimum is not None:  # passes read it
+            model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
+        chosen = usual if passes is None else passes
+        report = run_passes(model, chosen, verify=verify)
+        if target == "portable" and make_portable(model):
+            # Inlined bodies have the shapes of their calls, and composites are plain ops now:
+            # passes match what they could not before.
+            again = run_passes(model, chosen, verify=verify)
+            for name, count in again.counts.items():
+                report.counts[name] += count
+            # The near misses of the first run are of nodes that no longer exist.
+            report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
+            report.rounds = max(report.rounds, again.rounds)
+    model.metadata_props[TARGET] = target
     return report

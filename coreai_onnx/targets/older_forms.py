@@ -82,8 +82,10 @@ def obstacle(node: ir.Node, opset: int, older: int) -> str:
         return ""
     if op in _MEANING_CHANGED:
         return _MEANING_CHANGED[op]
-    if op == "Mod" and node.attributes.get_int("fmod", 0) == 0 and _is_float(node.inputs[0]):
-        return "takes floats with fmod=0, which is newer"
+    if op == "Mod" and node.attributes.get_int("fmod", 0) == 0:
+        value = node.inputs[0]
+        if value is not None and value.dtype in OLDER_FORMS["Mod"][0]:
+            return "takes floats with fmod=0, which is newer"
     return _attributes(node, old) or _inputs(node, old)
 
 
@@ -110,10 +112,6 @@ def call_older_form(
     function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
     model.functions[function.identifier()] = function
     node.domain = _FORMS_DOMAIN
-
-
-def _is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in OLDER_FORMS["Mod"][0]
 
 
 def _attributes(node: ir.Node, old: onnx.defs.OpSchema) -> str:

@@ -51,8 +51,8 @@ def fixed_attributes_fault(model: ir.Model) -> str:
     """
     fixed = {key: _fixed(f) for key, f in model.functions.items() if key[0] == STANDARD_DOMAIN}
     for node in all_nodes(model):
-        wanted = fixed.get(node.op_identifier()) if node.domain == STANDARD_DOMAIN else None
-        if wanted and (wrong := _fault(node, model.functions[node.op_identifier()], wanted)):
+        key = node.op_identifier()
+        if fixed.get(key) and (wrong := _fault(node, model.functions[key], fixed[key])):
             restore(model)
             return f"{_place(node)} {wrong}\n  {_ADVICE}"
     return ""
@@ -62,38 +62,37 @@ _ADVICE = "kernels and the body would compute different results: convert the mod
 
 
 def _fixed(function: ir.Function) -> dict[str, Any]:
-    """Return the fixed attributes of a function; empty if unknown."""
     try:
-        found = json.loads(function.metadata_props.get(FIXED, "{}"))
+        entry = json.loads(function.metadata_props.get(FIXED, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entry if isinstance(entry, dict) else {}
 
 
-def _fault(node: ir.Node, function: ir.Function, wanted: Mapping[str, Any]) -> str:
-    for name, expected in wanted.items():
+def _fault(node: ir.Node, function: ir.Function, attributes: Mapping[str, Any]) -> str:
+    for name, expected in attributes.items():
         # A call without the attribute has the default of the function.
         attribute = node.attributes.get(name) or function.attributes.get(name)
         # Its value may differ from one call of the enclosing function to the next.
         if attribute is not None and attribute.is_ref():
             return f"has {name} of its caller, its body is for {_text(expected)}"
-        given = None if attribute is None else attribute.value
-        if not _fits(given, expected):
-            return f"has {name} = {_text(given)}, its body is for {_text(expected)}"
+        value = None if attribute is None else attribute.value
+        if not _fits(value, expected):
+            return f"has {name} = {_text(value)}, its body is for {_text(expected)}"
     return ""
 
 
-def _fits(given: Any, expected: Any) -> bool:
-    if isinstance(given, int | float):
+def _fits(value: Any, expected: Any) -> bool:
+    if isinstance(value, int | float):
         if expected in (POSITIVE, NOT_POSITIVE):
-            return bool(sign(given) == expected)
+            return bool(sign(value) == expected)
         if not isinstance(expected, int | float):
             return False
         # ONNX stores float32; the JSON of the metadata has the digits of float64.
-        given, expected = (float(np.float32(number)) for number in (given, expected))
-    if isinstance(given, list | tuple):
-        given = list(given)
-    same: bool = given == expected
+        value, expected = (float(np.float32(number)) for number in (value, expected))
+    if isinstance(value, list | tuple):
+        value = list(value)
+    same: bool = value == expected
     return same
 
 

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -41,19 +42,28 @@ def arrange(model: ir.Model) -> str:
         What is wrong with the model; empty if it is valid.
     """
     functions = model.functions
-    order = _callees_first(functions)
-    if isinstance(order, ir.Function):
-        return f"function {op_name(order.domain, order.name)} is broken: it calls itself"
+    # Not by recursion: a file may nest functions more deeply than Python can recurse.
+    callees = {
+        key: [node.op_identifier() for node in f.all_nodes() if node.op_identifier() in functions]
+        for key, f in functions.items()
+    }
     needed: dict[ir.OperatorIdentifier, AbstractSet[ir.Value]] = {}
-    for key in order:
-        needed[key] = _needed(functions[key], functions, needed)
+    try:
+        for key in TopologicalSorter(callees).static_order():
+            needed[key] = _needed(functions[key], functions, needed)
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        return f"function {op_name(domain, name)} is broken: it calls itself"
     bodies: list[tuple[str, _Body]] = [("the graph", model.graph)]
     bodies += [(f"function {op_name(f.domain, f.name)}", f) for f in functions.values()]
     for name, body in bodies:
         checked = _Checked(functions, body.opset_imports, needed)
         if wrong := checked.fault(body, _Scope((), ())):
             return f"{name} is broken: {wrong}"
-        if not checked.in_order and not _sorted(body):
+        try:
+            if not checked.in_order:
+                body.sort()
+        except ValueError:
             return f"{name} is broken: its nodes read each other in a circle"
     return ""
 
@@ -145,7 +155,6 @@ class _Checked:
         return any(value in values for values in scope.every)
 
     def _interface_fault(self, node: ir.Node) -> str:
-        """Return what is wrong with the inputs, outputs and attributes of a node."""
         if any(a.type == ir.AttributeType.UNDEFINED for a in node.attributes.values()):
             return "has an attribute without a type"
         if node.domain == STANDARD_DOMAIN:
@@ -164,59 +173,19 @@ class _Checked:
         return "" if version is None else schema_fault(node, version)
 
     def _call_fault(self, node: ir.Node, function: ir.Function) -> str:
-        """Return what is wrong with a call of a function."""
         if wrong := too_many(node, len(function.inputs), len(function.outputs)):
             return wrong
         needed = self._needed[function.identifier()]
         for index, parameter in enumerate(function.inputs):
-            given = index < len(node.inputs) and node.inputs[index] is not None
-            if not given and parameter in needed:
+            is_present = index < len(node.inputs) and node.inputs[index] is not None
+            if not is_present and parameter in needed:
                 return f"lacks the input {parameter.name!r}, which the function needs"
         return ""
 
 
-def _sorted(body: _Body) -> bool:
-    """Sort the nodes of a body; return False if they form a cycle."""
-    try:
-        body.sort()
-    except ValueError:
-        return False
-    return True
-
-
-_Functions = Mapping[ir.OperatorIdentifier, ir.Function]
-
-
-def _callees_first(functions: _Functions) -> list[ir.OperatorIdentifier] | ir.Function:
-    """Return the functions with callees before callers, or a function that calls itself."""
-    # A stack of its own: a file may nest functions more deeply than Python can recurse.
-    done: dict[ir.OperatorIdentifier, None] = {}
-    for root in functions:
-        path: dict[ir.OperatorIdentifier, Iterator[ir.OperatorIdentifier]] = {}
-        entered: ir.OperatorIdentifier | None = root
-        while entered is not None or path:
-            if entered in path:
-                return functions[entered]
-            if entered is not None and entered not in done:
-                path[entered] = iter(_called(functions[entered], functions))
-            if not path:
-                break
-            last, called = next(reversed(path.items()))
-            entered = next(called, None)
-            if entered is None:
-                del path[last]
-                done[last] = None
-    return list(done)
-
-
-def _called(function: ir.Function, functions: _Functions) -> list[ir.OperatorIdentifier]:
-    calls = dict.fromkeys(node.op_identifier() for node in function.all_nodes())
-    return [key for key in calls if key in functions]
-
-
 def _needed(
     function: ir.Function,
-    functions: _Functions,
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
     needed: Mapping[ir.OperatorIdentifier, AbstractSet[ir.Value]],
 ) -> AbstractSet[ir.Value]:
     """Return the inputs of a function that its body requires.
@@ -226,15 +195,15 @@ def _needed(
         functions: All functions.
         needed: The required inputs of the functions that it calls.
     """
-    found: set[ir.Value | None] = set()
+    required: set[ir.Value | None] = set()
     for node in function.all_nodes():
         key = node.op_identifier()
         if key in functions:
             pairs = zip(functions[key].inputs, node.inputs, strict=False)
-            found.update(given for parameter, given in pairs if parameter in needed[key])
+            required.update(argument for parameter, argument in pairs if parameter in needed[key])
             continue
         version = imported_version(node.domain, function.opset_imports)
         schema = None if version is None else schema_of(node.op_type, version, node.domain)
         if schema is not None:
-            found.update(node.inputs[: schema.min_input])
-    return {value for value in found if value is not None}
+            required.update(node.inputs[: schema.min_input])
+    return {value for value in required if value is not None}

@@ -53,9 +53,9 @@ class Violation:
         for node in (self.node, *reversed(self.fault.callers)):
             if WHERE in node.meta:
                 return cast(Where, node.meta[WHERE])
-            found = [node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE)]
-            if any(found):
-                return Where(*found)
+            texts = [node.metadata_props.get(key, "") for key in (SCOPE, CLASS, SOURCE)]
+            if any(texts):
+                return Where(*texts)
         return None
 
     @property
@@ -81,13 +81,13 @@ def violations(model: ir.Model) -> list[Violation]:
     Args:
         model: The model, its nodes in topological order.
     """
-    found = [
+    faulty = [
         Violation(fault, _opset(fault.node, root))
         for root in roots(model)
         for fault in _schema_faults(root, model)
     ]
-    if found:
-        return found
+    if faulty:
+        return faulty
     # The whole check takes 22 of the 228 ms of `optimize` for a Llama of 12 layers: python -m
     # tools.bench.model_check, in docs/internals/performance_log.md.
     types = ModelTypes(lambda node: model.functions.get(node.op_identifier()), model.ir_version)
@@ -101,15 +101,15 @@ def new_violations(before: ir.Model, after: ir.Model) -> list[Violation]:
     A model whose types already contradicted each other is checked against the schemas only: one
     contradiction leads to others.
     """
-    found = violations(after)
-    if not found:
+    present = violations(after)
+    if not present:
         return []
-    known = violations(before)
-    keys = {one.key for one in known}
+    earlier = violations(before)
+    keys = {one.key for one in earlier}
     # Faults of types come with the types of the inputs, those of schemas without.
-    if known and all(one.fault.inputs for one in (*known, *found)):
+    if earlier and all(one.fault.inputs for one in (*earlier, *present)):
         return []
-    return [one for one in found if one.key not in keys]
+    return [one for one in present if one.key not in keys]
 
 
 def _schema_faults(root: ir.Graph | ir.Function, model: ir.Model) -> Iterator[Fault]:
@@ -131,10 +131,10 @@ def _opset(node: ir.Node, root: ir.Graph | ir.Function) -> int:
     return imported_version(node.domain, root.opset_imports) or 1
 
 
-def _type_text(given: onnx.TypeProto | None) -> str:
-    if given is None or not given.HasField("tensor_type"):
-        return "?" if given is None else str(given.WhichOneof("value")).removesuffix("_type")
-    tensor = given.tensor_type
+def _type_text(kind: onnx.TypeProto | None) -> str:
+    if kind is None or not kind.HasField("tensor_type"):
+        return "?" if kind is None else str(kind.WhichOneof("value")).removesuffix("_type")
+    tensor = kind.tensor_type
     dtype = str(onnx.TensorProto.DataType.Name(tensor.elem_type)).lower()
     if not tensor.HasField("shape"):
         return dtype

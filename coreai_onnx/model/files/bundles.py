@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,9 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
         SaveError: If a state of one name has different types or initial values, or is a constant in
             another entrypoint.
     """
-    found: dict[str, list[str]] = {}
-    for state in dict.fromkeys(name for model in models.values() for name in _states(model)):
+    shared: dict[str, list[str]] = {}
+    states = (s.input for model in models.values() for s in read_states(model.metadata_props))
+    for state in dict.fromkeys(states):
         having = {name: model for name, model in models.items() if state in _inputs(model)}
         for name, model in models.items():
             # A buffer that a forward only reads becomes a constant in the conversion.
@@ -81,8 +82,8 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
                 )
         _check_equal(state, having)
         if len(having) > 1:
-            found[state] = list(having)
-    return found
+            shared[state] = list(having)
+    return shared
 
 
 def difference(one: TensorInfo, other: TensorInfo) -> bool:
@@ -108,12 +109,7 @@ def _check_equal(state: str, models: Mapping[str, ir.Model]) -> None:
         raise SaveError(f"state {state!r} starts from different values in {', '.join(values)}")
 
 
-def _states(model: ir.Model) -> Iterable[str]:
-    return (state.input for state in read_states(model.metadata_props))
-
-
 def _inputs(model: ir.Model) -> dict[str, TensorInfo]:
-    """Return the inputs and states of a model by name."""
     io = interface(model)
     return {info.name: info for info in (*io.inputs, *io.states)}
 
@@ -123,7 +119,10 @@ def _manifest(models: Mapping[str, ir.Model], shared: Mapping[str, list[str]]) -
     for name, model in models.items():
         io = interface(model)
         parts = {"inputs": io.inputs, "outputs": io.outputs, "states": io.states}
-        described = {part: [_described(info) for info in infos] for part, infos in parts.items()}
+        described = {
+            part: [{"name": t.name, "dtype": t.dtype, "shape": list(t.dims)} for t in infos]
+            for part, infos in parts.items()
+        }
         entries.append({"name": name, "file": f"{name}.onnx", **described})
     return {
         "format": "coreai_onnx bundle",
@@ -131,7 +130,3 @@ def _manifest(models: Mapping[str, ir.Model], shared: Mapping[str, list[str]]) -
         "entrypoints": entries,
         "shared_states": dict(shared),
     }
-
-
-def _described(info: TensorInfo) -> dict[str, Any]:
-    return {"name": info.name, "dtype": info.dtype, "shape": list(info.dims)}

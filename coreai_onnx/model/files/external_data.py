@@ -46,7 +46,6 @@ class DataFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file and record its size and modification time."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._descriptor)
@@ -188,7 +187,6 @@ def _not_text(value: Any) -> bytes | None:
 
 
 def _fault(tensor: onnx.TensorProto, folder: Path, *, data: bool) -> str:
-    """Return what is wrong with a tensor."""
     if tensor.data_type not in _DTYPES or not tensor.data_type:
         return f"has the unknown data type {tensor.data_type}"
     if min(tensor.dims, default=0) < 0:
@@ -205,7 +203,6 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _place(tensor: onnx.TensorProto, folder: Path) -> str:
-    """Return what is wrong with the location of a weight."""
     entries = _entries(tensor)
     # Of two entries with one key, some readers take the first and others the last.
     if len(entries) < len(tensor.external_data):
@@ -244,7 +241,6 @@ def _inside(file: Path, folder: Path) -> bool:
 
 
 def _range_fault(tensor: onnx.TensorProto, folder: Path) -> str:
-    """Return what is wrong with the range of a data file that holds a weight."""
     entries = _entries(tensor)
     file, expected = folder / entries["location"], _size(tensor)
     try:
@@ -270,7 +266,6 @@ def _range_fault(tensor: onnx.TensorProto, folder: Path) -> str:
 
 
 def _held(tensor: onnx.TensorProto) -> str:
-    """Return what is wrong with a weight that is stored in the model file."""
     if tensor.data_type == onnx.TensorProto.STRING:
         size, expected = len(tensor.string_data), math.prod(tensor.dims)
         return "" if size == expected else f"has {size} strings, its shape takes {expected}"
@@ -286,7 +281,6 @@ def _held(tensor: onnx.TensorProto) -> str:
 
 
 def _size(tensor: onnx.TensorProto) -> int:
-    """Return the number of bytes that a tensor of this type and shape takes."""
     bits = ir.DataType(tensor.data_type).bitwidth * math.prod(tensor.dims)
     return int(-(-bits // 8))
 
@@ -306,10 +300,10 @@ def bring_in(model: ir.Model, folder: Path, *, data: bool) -> None:
 
     def read(tensor: ir.ExternalTensor) -> FileTensor:
         tensor.base_dir = folder
-        found = FileTensor(tensor, files)
+        weight = FileTensor(tensor, files)
         if data:
-            found.open()
-        return found
+            weight.open()
+        return weight
 
     for graph in graphs(model):
         for value in graph.initializers.values():

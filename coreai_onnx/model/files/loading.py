@@ -202,7 +202,6 @@ def check_file(path: Path) -> None:
 
 
 def _start(path: Path) -> bytes:
-    """Return the first bytes of a file."""
     check_file(path)
     try:
         with path.open("rb") as file:
@@ -215,8 +214,8 @@ def _no_model(start: bytes) -> str:
     if not start:
         return "is not an ONNX model: the file is empty; make or fetch it again"
     # A web page may begin with blank lines.
-    known = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
-    return next(known, "is not an ONNX model, or cut short or damaged: make or fetch it again")
+    reasons = (what for head, what in _STARTS.items() if start.lstrip().startswith(head))
+    return next(reasons, "is not an ONNX model, or cut short or damaged: make or fetch it again")
 
 
 def _check_versions(model: ir.Model, what: str) -> None:

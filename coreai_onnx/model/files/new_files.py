@@ -12,9 +12,8 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from coreai_onnx.errors import SaveError, failures_as
 
@@ -34,14 +33,8 @@ def all_or_nothing() -> Iterator[NewFiles]:
         files.discard()
 
 
-@dataclass(frozen=True)
-class _New:
-    """A file that is being written.
-
-    Attributes:
-        file: The open file.
-        temporary: Its temporary name; None if the target itself is written to.
-    """
+class _New(NamedTuple):
+    """A file that is being written, and its temporary name; None to write to the target itself."""
 
     file: BinaryIO
     temporary: Path | None
@@ -51,7 +44,6 @@ class NewFiles:
     """Files written beside their targets under temporary names, and renamed together at the end."""
 
     def __init__(self) -> None:
-        """Start without files."""
         self._files: dict[Path, _New] = {}
 
     def create(self, target: Path, *, like: Path | None = None) -> BinaryIO:

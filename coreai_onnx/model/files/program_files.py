@@ -147,8 +147,8 @@ def files_of(path: Path) -> tuple[Path, ...]:
             return tuple(bundled_files(path).values())
         if path.exists():
             return (path,)
-        found = _programs(path)
-    whole = [files for files in found if all(file.is_file() for file in files)]
+        programs = _programs(path)
+    whole = [files for files in programs if all(file.is_file() for file in files)]
     if len(whole) == 1:
         return whole[0]
     if whole:
@@ -157,8 +157,8 @@ def files_of(path: Path) -> tuple[Path, ...]:
             f"{path}: the folder has {len(whole)} programs of this name\n  {names}\n"
             "  remove the files of one of them, or load one file by its own name"
         )
-    if found:
-        missing = ", ".join(file.name for file in found[0] if not file.is_file())
+    if programs:
+        missing = ", ".join(file.name for file in programs[0] if not file.is_file())
         raise LoadError(
             f"{path}: is a program of several files, of which {missing} is missing\n"
             "  keep the files of a program in one folder"
@@ -223,11 +223,11 @@ def _saved_together(file: Path, path: Path) -> tuple[str, ...]:
         names = json.loads(metadata.get(ENTRYPOINTS) or "[]")
     except (ValueError, RecursionError):
         return ()
-    own = metadata.get(ENTRYPOINT, MAIN)
-    if not isinstance(names, list) or own not in names or not all(map(is_file_name, names)):
+    entrypoint = metadata.get(ENTRYPOINT, MAIN)
+    if not isinstance(names, list) or entrypoint not in names or not all(map(is_file_name, names)):
         return ()
     # A copy under another name has the same metadata, but does not belong to the program.
-    return tuple(dict.fromkeys(names)) if file == _file_of(path, own) else ()
+    return tuple(dict.fromkeys(names)) if file == _file_of(path, entrypoint) else ()
 
 
 def _file_of(path: Path, name: str) -> Path:

@@ -42,17 +42,17 @@ def annotated(
     ]
     parts = [_row(header, widths, "line", "code")]
     for file, numbers in sorted(files.items()):
-        known = {n: code.get(f"{file}:{n}", "") for n in numbers}
-        text = _text(file, known, folder)
+        texts = {n: code.get(f"{file}:{n}", "") for n in numbers}
+        text = _text(file, texts, folder)
         marked = {n for n in numbers if f"{file}:{n}" in lines}
         parts += ["", printable(file)]
         before = 0
-        for number in _shown(marked, text, set(known)):
+        for number in _shown(marked, text, set(texts)):
             if before and number > before + 1:
                 parts.append(_row([""] * len(header), widths, "", "…"))
             before = number
             cells = lines.get(f"{file}:{number}", [""] * len(header))
-            parts.append(_row(cells, widths, str(number), text.get(number, known.get(number, ""))))
+            parts.append(_row(cells, widths, str(number), text.get(number, texts.get(number, ""))))
     return "\n".join(parts)
 
 
@@ -61,16 +61,16 @@ def _row(cells: Sequence[str], widths: Sequence[int], number: str, code: str) ->
     return f"{left}  {number:>5}  {printable(code)}".rstrip()
 
 
-def _shown(marked: set[int], text: Mapping[int, str], known: set[int]) -> Iterator[int]:
+def _shown(marked: set[int], text: Mapping[int, str], numbers: set[int]) -> Iterator[int]:
     """Yield the numbers of the lines to show: those near a marked one, or all that are known."""
     if not text:
-        yield from sorted(known)
+        yield from sorted(numbers)
         return
     near = {n + by for n in marked for by in range(-_AROUND, _AROUND + 1)}
-    yield from (number for number in sorted(near | known) if number in text)
+    yield from (number for number in sorted(near | numbers) if number in text)
 
 
-def _text(file: str, known: Mapping[int, str], folder: Path | None) -> dict[int, str]:
+def _text(file: str, lines: Mapping[int, str], folder: Path | None) -> dict[int, str]:
     """Return the lines of a file; empty if it is missing or differs from the model's lines."""
     if folder is None:
         return {}
@@ -82,5 +82,5 @@ def _text(file: str, known: Mapping[int, str], folder: Path | None) -> dict[int,
         text = dict(enumerate(path.read_text(encoding="utf-8").splitlines(), 1))
     except (OSError, ValueError):  # a name that no file can have, or no text
         return {}
-    same = all(text.get(n, "").strip().startswith(line.strip()) for n, line in known.items())
+    same = all(text.get(n, "").strip().startswith(line.strip()) for n, line in lines.items())
     return text if same else {}

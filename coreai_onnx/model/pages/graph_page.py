@@ -123,7 +123,7 @@ class _Data:
 
     def _reads(self, node: ir.Node) -> list[int]:
         producers = (value.producer() for value in node.inputs if value is not None)
-        numbers = (self._seen.number(made.name or "") for made in producers if made is not None)
+        numbers = (self._seen.number(one.name or "") for one in producers if one is not None)
         return list(dict.fromkeys(number for number in numbers if number is not None))
 
 
@@ -132,7 +132,6 @@ def _index(table: dict[Hashable, int], entry: Hashable) -> int:
 
 
 def _described(value: ir.Value) -> list[str]:
-    """Return the name and the type of a value."""
     return [_short(value.name or ""), _short(value_type_text(value))]
 
 
@@ -170,9 +169,9 @@ def overlay(model: ir.Model, column: Column) -> dict[str, Any]:
     for (position, _), value in column.values.items():
         name = nodes[position].name or ""
         if name and abs(value) < float("inf"):
-            known = values.get(name)
+            total = values.get(name)
             # The nodes of an externalized module are one node in the file: the call.
-            values[name] = value if known is None else _joined(known, value, column)
+            values[name] = value if total is None else _joined(total, value, column)
     results = {name: {"value": value} for name, value in values.items()}
     graph = model.graph.name or ""
     return {graph: {"name": column.name, "results": results, "gradient": list(_GRADIENT)}}
@@ -189,6 +188,5 @@ def write_overlay(path: str | PathLike[str], model: ir.Model, column: Column) ->
     return target
 
 
-def _joined(known: float, value: float, column: Column) -> float:
-    """Return the number of a call whose nodes have numbers."""
-    return max(known, value) if column.unit == "error" else known + value
+def _joined(total: float, value: float, column: Column) -> float:
+    return max(total, value) if column.unit == "error" else total + value

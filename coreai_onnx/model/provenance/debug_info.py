@@ -56,7 +56,9 @@ def written_as(model: ir.Model, level: DebugInfo) -> Iterator[None]:
         return
     nodes = [list(_nodes(body)) for body in roots(model)]
     kept = [(node, dict(node.metadata_props)) for body in nodes for node in body]
-    table = _table([_known(body) for body in nodes]) if level == "compact" else None
+    # Bodies of composites have no debug information.
+    described = [body if any(map(_has_keys, body)) else [] for body in nodes]
+    table = _table(described) if level == "compact" else None
     entries = (CODE, VALUES) if level == "none" else ()
     left_out = {
         key: model.metadata_props.pop(key) for key in entries if key in model.metadata_props
@@ -111,13 +113,11 @@ def restore(model: ir.Model) -> None:
                     node.metadata_props[key] = value
 
 
-def _known(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes of a body, or [] if none has debug information, as in composite bodies."""
-    return nodes if any(node.metadata_props.keys() & set(KEYS) for node in nodes) else []
+def _has_keys(node: ir.Node) -> bool:
+    return bool(node.metadata_props.keys() & set(KEYS))
 
 
 def _table(bodies: list[list[ir.Node]]) -> str:
-    """Return the table of all nodes as JSON."""
     files: dict[str, dict[str, None]] = {}
     for node in (node for body in bodies for node in body):
         if source := node.metadata_props.get(SOURCE):
@@ -160,45 +160,42 @@ def _placed(
     if "keys" not in table:
         pairs = zip(lines, bodies, strict=True)
         return [(packed, len(nodes), list(enumerate(nodes))) for packed, nodes in pairs]
-    keys = [_split(str(text)) for text in table["keys"]]
+    keys = [
+        [text[i : i + _KEY_LENGTH] for i in range(0, len(text), _KEY_LENGTH)]
+        for text in map(str, table["keys"])
+    ]
     if len(keys) != len(bodies):  # functions were added or removed
         rest = [node for nodes in bodies[1:] for node in nodes]
         bodies = [bodies[0], *([rest] * (len(keys) - 1))]
-    found = [_found(known, nodes) for known, nodes in zip(keys, bodies, strict=True)]
-    return list(zip(lines, map(len, keys), found, strict=True))
+    placed = [
+        _nodes_with_keys(expected, nodes) for expected, nodes in zip(keys, bodies, strict=True)
+    ]
+    return list(zip(lines, map(len, keys), placed, strict=True))
 
 
-def _found(known: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
+def _nodes_with_keys(expected: list[str], nodes: list[ir.Node]) -> list[tuple[int, ir.Node]]:
     """Return the nodes with the given keys, with their positions in the table."""
     keys = [_key(node) for node in nodes]
-    if keys == known:
+    if keys == expected:
         return list(enumerate(nodes))
-    counts = Counter(known)
+    counts = Counter(expected)
     # Of two nodes with one key, either could be meant.
-    positions = {key: i for i, key in enumerate(known) if counts[key] == 1}
+    positions = {key: i for i, key in enumerate(expected) if counts[key] == 1}
     pairs = zip(keys, nodes, strict=True)
     return [(positions[key], node) for key, node in pairs if node.name and key in positions]
 
 
 def _key(node: ir.Node) -> str:
     """Return three characters that depend on the name of a node and of its first result."""
-    made = node.outputs[0].name if node.outputs else ""
-    digest = blake2b(f"{node.name}\n{made}".encode(), digest_size=3).digest()
+    result = node.outputs[0].name if node.outputs else ""
+    digest = blake2b(f"{node.name}\n{result}".encode(), digest_size=3).digest()
     return urlsafe_b64encode(digest).decode()[:_KEY_LENGTH]
-
-
-def _split(text: str) -> list[str]:
-    return [text[i : i + _KEY_LENGTH] for i in range(0, len(text), _KEY_LENGTH)]
 
 
 def _classes(bodies: Iterable[Iterable[ir.Node]]) -> dict[str, str]:
     """Return a map from module path to class; ``layers.#`` covers every layer without an entry."""
-    exact: dict[str, str] = {}
-    for nodes in bodies:
-        for node in nodes:
-            scope, name = _module(node)
-            if name:
-                exact[scope] = name
+    modules = (_module(node) for nodes in bodies for node in nodes)
+    exact = {scope: name for scope, name in modules if name}
     patterns: dict[str, str] = {}
     for scope, name in exact.items():
         patterns.setdefault(_pattern(scope), name)

@@ -68,8 +68,8 @@ class Marked:
     def number(self, name: str) -> int | None:
         """Return the number of the place that a name has, also the name of a fused node."""
         # Anywhere in the name: onnxruntime adds prefixes and suffixes to those of fused nodes.
-        found = _TOKEN.search(name)
-        number = int(found[1]) if found else len(self.places)
+        match = _TOKEN.search(name)
+        number = int(match[1]) if match else len(self.places)
         return number if number < len(self.places) else None
 
 
@@ -130,9 +130,9 @@ def label_of(node: ir.Node) -> str:
 def _fits(function: ir.Function, model: ir.Model) -> bool:
     """Return whether a function can be inlined: its opsets are the model's, no graph is passed."""
     opsets = {plain_domain(d): version for d, version in model.opset_imports.items()}
-    wanted = {plain_domain(d): version for d, version in function.opset_imports.items()}
+    imports = {plain_domain(d): version for d, version in function.opset_imports.items()}
     graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return all(opsets.get(d, version) == version for d, version in wanted.items()) and not any(
+    return all(opsets.get(d, version) == version for d, version in imports.items()) and not any(
         attribute.type in graphs for attribute in function.attributes.values()
     )
 
@@ -210,7 +210,7 @@ def _keep_names(graph: ir.Graph, outputs: Sequence[tuple[str | None, ir.Node | N
             continue
         copy = ir.node("Identity", [value])
         copy.metadata_props[_key(None)] = producer.metadata_props[_key(None)]
-        made = copy.outputs[0]
-        made.name, made.type, made.shape = name, value.type, value.shape
+        output = copy.outputs[0]
+        output.name, output.type, output.shape = name, value.type, value.shape
         graph.append(copy)
-        graph.outputs[position] = made
+        graph.outputs[position] = output

@@ -66,8 +66,8 @@ def read_origins(
     entry = _entry(metadata)
     # A value whose name is that of a result that another value is recorded for is not that result.
     renamed = set(entry.values())
-    found = {name: entry.get(name, "" if name in renamed else name) for name in values}
-    return {name: of for name, of in found.items() if of in results}
+    origins = {name: entry.get(name, "" if name in renamed else name) for name in values}
+    return {name: of for name, of in origins.items() if of in results}
 
 
 def read_inner_origins(metadata: Mapping[str, str], values: Collection[str]) -> dict[str, str]:
@@ -83,7 +83,7 @@ def read_inner_origins(metadata: Mapping[str, str], values: Collection[str]) -> 
 def _entry(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the entry of the metadata; empty if another tool has changed it."""
     try:
-        found = json.loads(metadata.get(VALUES) or "{}").items()
-        return {str(name): str(of) for name, of in found}
+        items = json.loads(metadata.get(VALUES) or "{}").items()
+        return {str(name): str(of) for name, of in items}
     except (AttributeError, ValueError, RecursionError):
         return {}

@@ -107,6 +107,7 @@ class Loop:
 
 
 Item = ir.Node | ModuleBlock | BlockCall | Loop
+_Users = dict[ir.Value, list[ir.Node | None]]
 
 
 def components(scope: str) -> Path:
@@ -120,14 +121,20 @@ def components(scope: str) -> Path:
     return tuple(parts)
 
 
+def singular(component: str) -> str:
+    """Return a part of a path without its index: ``layer`` for ``layers.3``."""
+    name, _, index = component.partition(".")
+    return name.removesuffix("s") if index else name
+
+
 def module_items(
     nodes: Sequence[ir.Node], outputs: set[ir.Value], constants: Constants
 ) -> list[Item]:
     """Return the nodes of a graph as calls of functions, loops, and single nodes, in order."""
     items = _grouped(nodes, ())
-    finder = _Finder(items, outputs, constants)
-    found = finder.resolved(items, ())
-    return _inlined(found, Counter(_sites(found, set())))
+    finder = _Finder(items, _users(nodes, outputs), constants)
+    resolved = finder.resolved(items, ())
+    return _inlined(resolved, Counter(_sites(resolved, set())))
 
 
 def _sites(items: Iterable[Item], seen: set[BlockFunction]) -> Iterator[BlockFunction]:
@@ -144,7 +151,7 @@ def _sites(items: Iterable[Item], seen: set[BlockFunction]) -> Iterator[BlockFun
 
 def _inlined(items: Iterable[Item], sites: Counter[BlockFunction]) -> list[Item]:
     """Replace the calls of short functions that are called in one place by their statements."""
-    found: list[Item] = []
+    result: list[Item] = []
     for item in items:
         function = item.function if isinstance(item, BlockCall) else None
         if isinstance(item, Loop):
@@ -158,10 +165,10 @@ def _inlined(items: Iterable[Item], sites: Counter[BlockFunction]) -> list[Item]
             or sites[function] > 1
             or len(function.items) >= FEWEST_ITEMS
         ):
-            found.append(item)
+            result.append(item)
         else:
-            found += function.items
-    return found
+            result += function.items
+    return result
 
 
 def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
@@ -182,10 +189,10 @@ def _grouped(nodes: Iterable[ir.Node], prefix: Path) -> list[Item]:
 class _Finder:
     """Decides which blocks become functions."""
 
-    def __init__(self, items: list[Item], outputs: set[ir.Value], constants: Constants) -> None:
+    def __init__(self, items: list[Item], users: _Users, constants: Constants) -> None:
         self.constants = constants
         self.blocks = list(_blocks(items))
-        self.users = _users(_nodes_of(items), outputs)
+        self.users = users
         pieces = Counter(block.path for block in self.blocks)
         # A module whose nodes are in several pieces has no one place to be called in.
         whole = [block for block in self.blocks if pieces[block.path] == 1]
@@ -240,7 +247,10 @@ class _Finder:
         if weights and any(self.constants.is_weight(block.name) for block in blocks):
             return None
         function = BlockFunction(first, _title(first), inputs, outputs, weights, calls=len(blocks))
-        lines = zip(*([_source(node) for node in block.nodes] for block in blocks), strict=True)
+        lines = zip(
+            *([node.metadata_props.get(SOURCE, "") for node in block.nodes] for block in blocks),
+            strict=True,
+        )
         function.several = {
             node for node, names in zip(first.nodes, lines, strict=True) if len(set(names)) > 1
         }
@@ -249,18 +259,18 @@ class _Finder:
 
     def resolved(self, items: Sequence[Item], path: Path) -> list[Item]:
         """Replace blocks by calls, or by what is in them, and calls in a row by loops."""
-        found: list[Item] = []
+        result: list[Item] = []
         for item in items:
             if not isinstance(item, ModuleBlock):
-                found.append(item)
+                result.append(item)
                 continue
-            function = self.function(self._unwrapped(item))
             inner = self._unwrapped(item)
+            function = self.function(inner)
             if function is None:
-                found += self.resolved(item.items, path)
+                result += self.resolved(item.items, path)
             else:
-                found.append(self._call(function, inner))
-        return _with_loops(found, self.users)
+                result.append(self._call(function, inner))
+        return _with_loops(result, self.users)
 
     def _unwrapped(self, block: ModuleBlock) -> ModuleBlock:
         """Return the only block inside, where a module does nothing but call another."""
@@ -282,29 +292,15 @@ def _blocks(items: Iterable[Item]) -> Iterator[ModuleBlock]:
             yield from _blocks(item.items)
 
 
-def _nodes_of(items: Iterable[Item]) -> Iterator[ir.Node]:
-    for item in items:
-        if isinstance(item, ir.Node):
-            yield item
-        elif isinstance(item, ModuleBlock):
-            yield from item.nodes
-
-
-def _users(
-    nodes: Iterable[ir.Node], outputs: set[ir.Value]
-) -> dict[ir.Value, list[ir.Node | None]]:
+def _users(nodes: Iterable[ir.Node], outputs: set[ir.Value]) -> _Users:
     """Return the nodes that use each value, in their branches too; None stands for an output."""
-    users: dict[ir.Value, list[ir.Node | None]] = defaultdict(list)
+    users: _Users = defaultdict(list)
     for node in nodes:
         for value in operands(node):
             users[value].append(node)
     for value in outputs:
         users[value].append(None)
     return users
-
-
-def _source(node: ir.Node) -> str:
-    return node.metadata_props.get(SOURCE, "")
 
 
 def _title(block: ModuleBlock) -> str:
@@ -314,28 +310,25 @@ def _title(block: ModuleBlock) -> str:
         scope = components(node.metadata_props.get(SCOPE, ""))
         if len(scope) == depth and node.metadata_props.get(CLASS):
             return node.metadata_props[CLASS]
-    name, _, index = block.path[-1].partition(".")
-    return name.removesuffix("s") if index else name
+    return singular(block.path[-1])
 
 
 # -------------------------------------------------------------------- loops
-def _with_loops(items: list[Item], users: dict[ir.Value, list[ir.Node | None]]) -> list[Item]:
-    found: list[Item] = []
+def _with_loops(items: list[Item], users: _Users) -> list[Item]:
+    result: list[Item] = []
     position = 0
     while position < len(items):
         loop = _loop_at(items, position, users)
         if loop is None:
-            found.append(items[position])
+            result.append(items[position])
             position += 1
         else:
-            found.append(loop)
+            result.append(loop)
             position += len(loop.calls)
-    return found
+    return result
 
 
-def _loop_at(
-    items: list[Item], start: int, users: dict[ir.Value, list[ir.Node | None]]
-) -> Loop | None:
+def _loop_at(items: list[Item], start: int, users: _Users) -> Loop | None:
     """Return the longest loop that begins at an item; None unless at least two calls repeat."""
     first = items[start]
     if not isinstance(first, BlockCall):
@@ -382,16 +375,13 @@ def _carried(first: BlockCall, second: BlockCall) -> dict[int, int] | None:
 def _continues(
     call: BlockCall, before: BlockCall, first: BlockCall, carried: dict[int, int]
 ) -> bool:
-    """Return whether the inputs of a call are those of the pattern."""
     return all(
         value is (before.outputs[carried[position]] if position in carried else constant)
         for position, (value, constant) in enumerate(zip(call.inputs, first.inputs, strict=True))
     )
 
 
-def _is_shown(
-    call: BlockCall, after: BlockCall, users: dict[ir.Value, list[ir.Node | None]]
-) -> bool:
+def _is_shown(call: BlockCall, after: BlockCall, users: _Users) -> bool:
     """Return whether the results of a call are used outside of it and the next call."""
     near = {*call.nodes, *after.nodes}
     return any(user not in near for value in call.outputs for user in users[value])

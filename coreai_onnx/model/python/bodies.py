@@ -15,7 +15,6 @@ from coreai_onnx.model.python.calls import Calls
 from coreai_onnx.model.python.folding import (
     LONGEST,
     folded_values,
-    has_graphs,
     inputs_of,
     last_uses,
     outputs_of,
@@ -35,6 +34,7 @@ from coreai_onnx.model.python.layout import (
     quoted,
 )
 from coreai_onnx.model.python.literals import annotation
+from coreai_onnx.model.standard.model_protos import subgraphs
 
 MOST_TARGETS = 6
 """A node with more results than this is assigned to one name, a tuple."""
@@ -76,6 +76,7 @@ class Body:
         self,
         context: BodyContext,
         items: Sequence[Item],
+        parameters: Sequence[ir.Value],
         results: Sequence[ir.Value],
         depth: int = 1,
     ) -> None:
@@ -84,6 +85,7 @@ class Body:
         Args:
             context: What they may use.
             items: Nodes, calls and loops in order; without constants.
+            parameters: What the function takes; their names are free after their last use.
             results: What the function returns.
             depth: Level of indentation.
         """
@@ -102,7 +104,11 @@ class Body:
         self._kept: list[ir.Value] = []
         self._queue: list[tuple[int, int]] = []  # a heap: last use, index in _kept
         self._released: set[ir.Value] = set()
-        self._wanted = self._output_names()
+        for value in parameters:
+            if value in self._last:
+                self._keep(value)
+        names = context.hints.results.items()
+        self._output_names = {value: name for value, name in names if value in self.results}
 
     def _sketched(self, item: Item) -> Expression:
         """Return an item as Python before the values have names."""
@@ -127,11 +133,6 @@ class Body:
             arguments = [*arguments, f"{self.context.weights}[{quoted(rest)}]"]
         return call(self.context.modules[item.function], arguments)
 
-    def _output_names(self) -> dict[ir.Value, str]:
-        results = set(self.results)
-        return {value: name for value, name in self.context.hints.results.items()
-                if value in results}  # fmt: skip
-
     def write(self) -> list[str]:
         """Return the lines of the body."""
         for position, item in enumerate(self.items):
@@ -153,7 +154,7 @@ class Body:
     def _ends(self, item: Item, outputs: list[ir.Value]) -> bool:
         """Whether the last item is written in the return statement."""
         # The functions of its graphs are statements, which come before the one that uses them.
-        if isinstance(item, ir.Node) and has_graphs(item):
+        if isinstance(item, ir.Node) and any(subgraphs(item)):
             return False
         if outputs == self.results:
             return True
@@ -173,7 +174,8 @@ class Body:
         code = self.context.hints.code(source)
         text = comment(f"{source}: {code}" if code else source)
         room = WIDTH - len(INDENT) * self.depth
-        self.lines.append(INDENT * self.depth + (text if len(text) <= room else _cut(text, room)))
+        shown = text if len(text) <= room else f"{text[: room - 2].rstrip()} …"
+        self.lines.append(INDENT * self.depth + shown)
 
     def _assign(self, item: Item, position: int) -> None:
         outputs = outputs_of(item)
@@ -196,8 +198,8 @@ class Body:
         self.lines += laid_out(f"{targets} = ", expression, depth=self.depth)
 
     def _hint(self, item: Item, value: ir.Value) -> str:
-        if value in self._wanted:
-            return self._wanted[value]
+        if value in self._output_names:
+            return self._output_names[value]
         hints = self.context.hints
         return (
             hints.assigned(item)
@@ -239,12 +241,6 @@ class Body:
                 self._own.discard(value)
                 self._released.add(value)
                 self.context.names.release(self.context.known[value])
-
-    def own(self, values: Sequence[ir.Value]) -> None:
-        """Let the names of parameters be reused when they are no longer needed."""
-        for value in values:
-            if value in self._last:
-                self._keep(value)
 
     def _return(self, last: Item | None) -> None:
         if (
@@ -346,39 +342,32 @@ class Body:
 
     def _branches(self, node: ir.Node) -> dict[int, str]:
         """Write the functions of a node's graphs before it; return their names."""
-        found = {}
+        names = {}
         for name, attribute in node.attributes.items():
-            graphs = attribute_graphs(attribute)
-            for graph in graphs:
+            for graph in attribute_graphs(attribute):
                 unique = self.context.names.new(identifier(name, "branch"))
-                found[id(graph)] = unique
+                names[id(graph)] = unique
                 self._branch(unique, graph)
-        return found
+        return names
 
     def _branch(self, name: str, graph: ir.Graph) -> None:
         names = self.context.names.inner()
-        known = ChainMap({}, self.context.known)
+        value_names = ChainMap({}, self.context.known)
         parameters: list[Expression] = []
         for value in graph.inputs:
-            known[value] = names.new(self.context.hints.stem(value, self.context.path))
+            value_names[value] = names.new(self.context.hints.stem(value, self.context.path))
             kind = annotation(value.type, value.shape)
-            text = known[value]
+            text = value_names[value]
             parameters.append(text if kind is None else Named(f"{text}: ", kind))
         context = BodyContext(
             self.context.calls, self.context.hints, self.context.modules, self.context.path,
-            names, known, self.context.weights,
+            names, value_names, self.context.weights,
         )  # fmt: skip
         is_literal = self.context.calls.constants.is_literal_node
         items = [node for node in graph if not is_literal(node)]
-        inner = Body(context, items, list(graph.outputs), self.depth + 1)
-        inner.own(list(graph.inputs))
-        lines = inner.write()
+        lines = Body(context, items, graph.inputs, graph.outputs, self.depth + 1).write()
         if self.lines and self.lines[-1]:
             self.lines.append("")
         self.lines += laid_out("def ", call(name, parameters), ":", self.depth)
         self.lines += [*lines, ""]
         self._source = ""
-
-
-def _cut(text: str, room: int) -> str:
-    return f"{text[: room - 2].rstrip()} …"

@@ -45,7 +45,7 @@ class Calls:
         functions: The functions of the model.
         opsets: Domain to the Python name of its operators.
         versions: Domain to version, where the nodes are.
-        own: Attributes of the enclosing function, and their names in Python.
+        parameters: Attributes of the enclosing function, and their names in Python.
         kinds: Types of those attributes, as far as their defaults show them.
         weight: Returns the expression of a weight.
     """
@@ -55,7 +55,7 @@ class Calls:
     opsets: Mapping[str, str]
     versions: Mapping[str, int]
     weight: Callable[[str], str]
-    own: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
 
     def head(self, node: ir.Node) -> str:
@@ -81,7 +81,7 @@ class Calls:
         """
         callee = self.functions.get(node.op_identifier())
         defaults = self._defaults(node, callee)
-        found: list[Expression] = []
+        arguments: list[Expression] = []
         rest: list[tuple[str, Expression]] = []
         for name, attribute in node.attributes.items():
             # The record has the nodes that write a default out.
@@ -90,23 +90,23 @@ class Calls:
             keyword = name if callee is None else callee.attributes.get(name, name)
             text = self._value(node, attribute, callee, branches)
             if is_plain(keyword):
-                found.append(Named(f"{keyword}=", text))
+                arguments.append(Named(f"{keyword}=", text))
             else:
                 rest.append((keyword, text))
         if len(node.outputs) != self._output_count(node, callee):
-            found.append(f"_outputs={len(node.outputs)}")
+            arguments.append(f"_outputs={len(node.outputs)}")
         if rest:
-            found.append(Bracket("**", keyed(rest).items, "{}"))
-        return found
+            arguments.append(Bracket("**", keyed(rest).items, "{}"))
+        return arguments
 
     def _defaults(self, node: ir.Node, callee: Callee | None) -> dict[str, ir.Attr]:
         if callee is not None:
             items = callee.function.attributes.items()
             return {name: item for name, item in items if item.value is not None}
         schema = schema_of(node.domain, node.op_type, self.versions)
-        known = {} if schema is None else schema.attributes
-        found = {name: default_of(item) for name, item in known.items()}
-        return {name: item for name, item in found.items() if item is not None}
+        declared = {} if schema is None else schema.attributes
+        defaults = {name: default_of(item) for name, item in declared.items()}
+        return {name: item for name, item in defaults.items() if item is not None}
 
     def _output_count(self, node: ir.Node, callee: Callee | None) -> int:
         if callee is not None:
@@ -127,7 +127,7 @@ class Calls:
             kinds = {n: item.type for n, item in self._defaults(node, callee).items()}
         declared = kinds.get(attribute.name)
         if attribute.is_ref():
-            name = self.own[attribute.ref_attr_name or ""]
+            name = self.parameters[attribute.ref_attr_name or ""]
             implied = declared or self.kinds.get(attribute.ref_attr_name or "", Kind.UNDEFINED)
             return name if implied == attribute.type else _typed(attribute.type, name)
         if attribute.type == Kind.GRAPH:
@@ -146,9 +146,9 @@ class Calls:
         if attribute.type == Kind.TENSOR:
             return self._tensor(node, attribute)
         if attribute.type == Kind.TYPE_PROTO:
-            found = annotation(value.type, value.shape)
-            if found is not None:
-                return found
+            text = annotation(value.type, value.shape)
+            if text is not None:
+                return text
         single = _SINGLE.get(attribute.type)
         if single is None:
             raise SaveError(

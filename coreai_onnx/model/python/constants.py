@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,7 +37,6 @@ class Constants:
     """The constants of a model, in all its graphs and functions."""
 
     def __init__(self, model: ir.Model) -> None:
-        """Sort the initializers and Constant nodes of a model."""
         self.weights: dict[str, ir.TensorProtocol] = {}
         self._names: dict[int, str] = {}  # of the tensors in weights
         self._known: dict[ir.Value, Known] = {}
@@ -58,10 +56,12 @@ class Constants:
                     self._add(value, value.const_value, unique, by_name=by_name)
             for node in graph:
                 tensor = constant_of(node)
-                if tensor is not None and _is_only_used(node.outputs[0]):
+                if tensor is None or not (value := node.outputs[0]).uses():
+                    continue
+                if not value.is_graph_output():
                     self._nodes.add(node)
-                    name = node.outputs[0].name or "constant"
-                    self._add(node.outputs[0], tensor, _unused(name, taken), by_name=False)
+                    unique = _unused(value.name or "constant", taken)
+                    self._add(value, tensor, unique, by_name=False)
 
     def _add(self, value: ir.Value, tensor: ir.TensorProtocol, name: str, *, by_name: bool) -> None:
         text = None if by_name or not _is_small(tensor) else literal(tensor)
@@ -95,39 +95,32 @@ class Constants:
 
     def relative(self, value: ir.Value, path: tuple[str, ...]) -> str | None:
         """Return what a constant is within a module; None if it comes from outside."""
-        known = self._known.get(value)
-        if known is None:
+        constant = self._known.get(value)
+        if constant is None:
             return None
-        if known.text is not None:
-            return f"c:{known.key}"
+        if constant.text is not None:
+            return f"c:{constant.key}"
         prefix = ".".join(path) + "."
-        return f"w:{known.key[len(prefix) :]}" if known.key.startswith(prefix) else None
+        return f"w:{constant.key[len(prefix) :]}" if constant.key.startswith(prefix) else None
 
     def under(self, path: tuple[str, ...], values: Iterable[ir.Value | None]) -> bool:
         """Whether one of the values is a weight of a module."""
         prefix = ".".join(path) + "."
-        known = (self.of(value) for value in values)
-        return any(k is not None and k.text is None and k.key.startswith(prefix) for k in known)
-
-
-def _is_only_used(value: ir.Value) -> bool:
-    """Whether a value is used, and is not itself an output."""
-    return bool(value.uses()) and not value.is_graph_output()
+        constants = (self.of(value) for value in values)
+        return any(k is not None and k.text is None and k.key.startswith(prefix) for k in constants)
 
 
 def _is_index(tensor: ir.TensorProtocol) -> bool:
     """Whether a tensor is what operators take as axes, sizes or an index."""
-    size = math.prod(tensor.shape.numpy())
-    return tensor.dtype == ir.DataType.INT64 and len(tensor.shape) <= 1 and size <= MOST_INDICES
+    is_list = tensor.dtype == ir.DataType.INT64 and len(tensor.shape) <= 1
+    return is_list and tensor.size <= MOST_INDICES
 
 
 def _is_small(tensor: ir.TensorProtocol) -> bool:
-    size = math.prod(tensor.shape.numpy())
-    return size <= MOST_FLOATS or not tensor.dtype.is_floating_point()
+    return tensor.size <= MOST_FLOATS or not tensor.dtype.is_floating_point()
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """Return an unused name, and reserve it."""
     unique, count = name, 1
     while unique in taken:
         count += 1

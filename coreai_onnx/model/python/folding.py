@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.python.blocks import BlockCall, Item, Loop, ModuleBlock
 from coreai_onnx.model.python.hints import Hints
 from coreai_onnx.model.python.layout import Expression, flat
 from coreai_onnx.model.python.structure import operands
+from coreai_onnx.model.standard.model_protos import subgraphs
 
 DEEPEST = 4
 """Calls within calls that are still legible."""
@@ -43,8 +43,8 @@ def inputs_of(item: Item) -> list[ir.Value]:
 
 def last_uses(items: Sequence[Item], results: Sequence[ir.Value]) -> dict[ir.Value, int]:
     """Return the position of the last item that uses each value; results are used at the end."""
-    found = {value: at for at, item in enumerate(items) for value in inputs_of(item)}
-    return found | dict.fromkeys(results, len(items))
+    uses = {value: at for at, item in enumerate(items) for value in inputs_of(item)}
+    return uses | dict.fromkeys(results, len(items))
 
 
 def folded_values(
@@ -66,7 +66,7 @@ def folded_values(
     returned = set(results)
     folding = _Folding(hints)
     for item in items:
-        if isinstance(item, Loop) or (isinstance(item, ir.Node) and has_graphs(item)):
+        if isinstance(item, Loop) or (isinstance(item, ir.Node) and any(subgraphs(item))):
             folding.waiting.clear()
             continue
         outputs = outputs_of(item)
@@ -94,7 +94,9 @@ class _Folding:
             inner, deep, long = self.waiting[expected - 1]
             # The expression takes the place of the name, which `text` already has.
             long -= len(self.hints.stem(value))
-            longest = LONGEST if self._belong(inner, item) else LONGEST_OF_LINES
+            # Of one line of the user's code, or of no known line.
+            is_one_line = self.hints.source(inner) == self.hints.source(item)
+            longest = LONGEST if is_one_line else LONGEST_OF_LINES
             if deep >= DEEPEST or length + long > longest:
                 break
             expected -= 1
@@ -106,12 +108,3 @@ class _Folding:
             self.waiting.append((item, depth, length))
         else:
             self.waiting.clear()
-
-    def _belong(self, inner: Item, outer: Item) -> bool:
-        """Whether two items come from the same line of the user's code, or from no known line."""
-        return self.hints.source(inner) == self.hints.source(outer)
-
-
-def has_graphs(node: ir.Node) -> bool:
-    """Whether a node has branches or a loop body."""
-    return any(attribute_graphs(attribute) for attribute in node.attributes.values())

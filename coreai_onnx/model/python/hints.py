@@ -9,7 +9,7 @@ from itertools import groupby
 import onnx_ir as ir
 
 from coreai_onnx.model.provenance.debug_info import SCOPE, SOURCE
-from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components
+from coreai_onnx.model.python.blocks import BlockCall, BlockFunction, Item, components, singular
 from coreai_onnx.model.python.identifiers import LONGEST, identifier, is_plain, stem
 
 # A name, perhaps its type, perhaps the operator of an assignment such as +=, and one =.
@@ -22,7 +22,7 @@ class Hints:
     Attributes:
         results: Names that values have as outputs of the function.
         several: Nodes of functions that are called for modules on different lines.
-        given: Names that values have where they are made, in the function of a module.
+        local_names: Names that values have where they are made, in the function of a module.
         returned: Names of what functions of modules return, by position.
     """
 
@@ -39,7 +39,7 @@ class Hints:
         self._codes = codes
         self.results: dict[ir.Value, str] = {}
         self.several: set[ir.Node] = set()
-        self.given: dict[ir.Value, str] = {}
+        self.local_names: dict[ir.Value, str] = {}
         self.returned: dict[BlockFunction, list[str]] = {}
 
     def source(self, item: Item) -> str:
@@ -47,8 +47,8 @@ class Hints:
         if isinstance(item, ir.Node):
             return item.metadata_props.get(SOURCE, "")
         nodes = item.nodes if isinstance(item, BlockCall) else []
-        found = {node.metadata_props.get(SOURCE, "") for node in nodes}
-        return found.pop() if len(found) == 1 else ""
+        sources = {node.metadata_props.get(SOURCE, "") for node in nodes}
+        return sources.pop() if len(sources) == 1 else ""
 
     def shown_source(self, item: Item) -> str:
         """Return the line that a comment names; empty if an item stands for several."""
@@ -66,8 +66,8 @@ class Hints:
             value: The value.
             path: The module that uses it.
         """
-        if value in self.given:
-            return self.given[value]
+        if value in self.local_names:
+            return self.local_names[value]
         node = value.producer()
         if node is None:
             name = value.name or "value"
@@ -85,8 +85,7 @@ class Hints:
                 names = self.returned.get(item.function, [])
                 place = item.outputs.index(value)
                 return (names[place] if names else "") or self.stem(value, path)
-            name, _, index = item.path[-1].partition(".")
-            return identifier(name.removesuffix("s") if index else name)
+            return identifier(singular(item.path[-1]))
         assert isinstance(item, ir.Node)
         if value.index():
             return stem(value.name or item.op_type)
@@ -95,16 +94,13 @@ class Hints:
     def assigned(self, item: Item) -> str:
         """Return the name that the user assigns the last value of a line to, or an empty string."""
         last = item.nodes[-1] if isinstance(item, BlockCall) else item
-        found = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
-        if found is None or found[1].startswith("__") or found[1] == "_":
+        target = _TARGET.match(self.code(self.source(item))) if last in self._ends else None
+        if target is None or target[1].startswith("__") or target[1] == "_":
             return ""
-        is_usual = is_plain(found[1]) and found[1].islower() and len(found[1]) <= LONGEST
-        return found[1] if is_usual else identifier(found[1])
+        is_usual = is_plain(target[1]) and target[1].islower() and len(target[1]) <= LONGEST
+        return target[1] if is_usual else identifier(target[1])
 
     def _module(self, node: ir.Node, path: tuple[str, ...]) -> str:
         """Return the name of the module that a node comes from, unless it contains ``path``."""
         scope = components(node.metadata_props.get(SCOPE, ""))
-        if scope == path[: len(scope)]:
-            return ""
-        name, _, index = scope[-1].partition(".")
-        return identifier(name.removesuffix("s") if index else name)
+        return "" if scope == path[: len(scope)] else identifier(singular(scope[-1]))

@@ -37,9 +37,9 @@ def stem(name: str, op_type: str = "") -> str:
         op_type: The operator that makes it; a name that ends in it is shortened to it.
     """
     last = name.rpartition(".")[2] or name
-    found = identifier(_NUMBER.sub("", last))
+    words = identifier(_NUMBER.sub("", last))
     operator = identifier(op_type) if op_type else ""
-    return operator if operator and found.endswith(f"_{operator}") else found
+    return operator if operator and words.endswith(f"_{operator}") else words
 
 
 class IdentifierScope:

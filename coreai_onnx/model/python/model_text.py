@@ -74,7 +74,7 @@ class ModelText:
         self.hints.several = {node for function in self.modules for node in function.several}
 
     def _callees(self) -> dict[ir.OperatorIdentifier, Callee]:
-        found = {}
+        callees = {}
         for key, function in self.model.functions.items():
             name = function.name
             if not is_plain(name) or self.names.taken(name):
@@ -82,21 +82,21 @@ class ModelText:
             # Inputs and attributes are parameters of one Python function.
             names = IdentifierScope(value.name or "" for value in function.inputs)
             attributes = {n: _parameter(names, n, "attribute") for n in function.attributes}
-            found[key] = Callee(self.names.new(name), function, attributes)
-        return found
+            callees[key] = Callee(self.names.new(name), function, attributes)
+        return callees
 
     def _opset_names(self) -> dict[str, str]:
         graphs = [self.model.graph, *(f.graph for f in self.model.functions.values())]
         nodes = [node for graph in graphs for node in graph.all_nodes()]
         others = {n.domain for n in nodes if n.op_identifier() not in self.functions} - {""}
-        found = {"": "op"}
+        names = {"": "op"}
         for domain in sorted(others):
-            found[domain] = self.names.new(identifier(domain, "domain"))
-        return found
+            names[domain] = self.names.new(identifier(domain, "domain"))
+        return names
 
     def _module_names(self) -> dict[BlockFunction, str]:
         functions = list(dict.fromkeys(_functions_in(self.items)))
-        found = {}
+        names = {}
         seen: Counter[str] = Counter()
         # The function that is called most often gets the name without a number.
         for function in sorted(functions, key=lambda function: -function.calls):
@@ -104,8 +104,8 @@ class ModelText:
             seen[base] += 1
             if seen[base] > 1 and (index := _index(function.block.path)):
                 base = f"{base}_{index}"
-            found[function] = self.names.new(base)
-        return {function: found[function] for function in functions}
+            names[function] = self.names.new(base)
+        return {function: names[function] for function in functions}
 
     # ---------------------------------------------------------------- the file
     def lines(self, title: str) -> list[str]:
@@ -161,19 +161,18 @@ class ModelText:
         function = callee.function
         # A local name must not hide a function that the body calls.
         names = IdentifierScope(self.names.all)
-        known: dict[ir.Value, str] = {}
+        value_names: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
         for value in function.inputs:
-            known[value] = _parameter(names, value.name or "", "value")
-            parameters.append(known[value])
+            value_names[value] = _parameter(names, value.name or "", "value")
+            parameters.append(value_names[value])
         keywords = self._keywords(callee, names)
         if keywords:
             parameters += ["*", *keywords]
         items = [node for node in function if not self.constants.is_literal_node(node)]
-        context = self._context(names, known, function)
+        context = self._context(names, value_names, function)
         self.hints.results = {v: identifier(v.name or "output") for v in function.outputs}
-        body = Body(context, items, function.outputs, self.depth + 1)
-        body.own(list(function.inputs))
+        body = Body(context, items, function.inputs, function.outputs, self.depth + 1)
         arguments, documentation = self._about_function(key, callee)
         return [
             *(INDENT * self.depth + line for line in _kernel(key)),
@@ -184,12 +183,12 @@ class ModelText:
         ]
 
     def _keywords(self, callee: Callee, names: IdentifierScope) -> list[Expression]:
-        found: list[Expression] = []
+        keywords: list[Expression] = []
         for name, attribute in callee.function.attributes.items():
             keyword = names.new(callee.attributes[name])
             assert keyword == callee.attributes[name]
             if attribute.value is None:
-                found.append(keyword)
+                keywords.append(keyword)
                 continue
             text = default_text(attribute)
             if text is None:
@@ -197,8 +196,8 @@ class ModelText:
                     f"{callee.name}: a default of type {attribute.type.name} cannot be written as "
                     "Python"
                 )
-            found.append(Named(f"{keyword}=", text))
-        return found
+            keywords.append(Named(f"{keyword}=", text))
+        return keywords
 
     def _about_function(
         self, key: ir.OperatorIdentifier, callee: Callee
@@ -231,46 +230,44 @@ class ModelText:
         return arguments, documentation
 
     def _implied_opsets(self, function: ir.Function) -> dict[str, int]:
-        found = {"": self.model.opset_imports.get("", 1)}
+        opsets = {"": self.model.opset_imports.get("", 1)}
         for node in ir.traversal.RecursiveGraphIterator(function.graph):
-            found.setdefault(node.domain, self.model.opset_imports.get(node.domain, 1))
-        return found
+            opsets.setdefault(node.domain, self.model.opset_imports.get(node.domain, 1))
+        return opsets
 
     # ---------------------------------------------------------------- functions of modules
     def _module(self, function: BlockFunction, name: str) -> list[str]:
         names = IdentifierScope(self.names.all)
-        known: dict[ir.Value, str] = {}
+        value_names: dict[ir.Value, str] = {}
         for value in function.inputs:
-            known[value] = names.new(self.hints.stem(value, function.block.path))
-        parameters: list[Expression] = list(known.values())
+            value_names[value] = names.new(self.hints.stem(value, function.block.path))
+        parameters: list[Expression] = list(value_names.values())
         if function.has_weights:
             parameters.append("w")
-        context = self._context(names, known)
+        context = self._context(names, value_names)
         context.path = function.block.path
         context.weights = "w"
         nodes = function.block.nodes
         self.hints.results = {}
         results = [nodes[n].outputs[i] for n, i in function.outputs]
-        body = Body(context, function.items, results, self.depth + 1)
-        body.own(function.inputs)
-        lines = body.write()
+        lines = Body(context, function.items, function.inputs, results, self.depth + 1).write()
         shown = [context.known.get(value, "") for value in results]
         self.hints.returned[function] = [text if is_plain(text) else "" for text in shown]
         if len(results) > 1:
             pairs = zip(results, self.hints.returned[function], strict=True)
-            self.hints.given |= {value: text for value, text in pairs if text}
+            self.hints.local_names |= {value: text for value, text in pairs if text}
         return [*laid_out("def ", call(name, parameters), ":", self.depth), *lines]
 
     # ---------------------------------------------------------------- the graph
     def _graph(self) -> list[str]:
         graph = self.model.graph
         names = IdentifierScope(self.names.all)
-        known: dict[ir.Value, str] = {}
+        value_names: dict[ir.Value, str] = {}
         parameters: list[Expression] = []
         renamed: list[tuple[str, Expression]] = []
         has_default = False
         for value in graph.inputs:
-            name = known[value] = _parameter(names, value.name or "", "input")
+            name = value_names[value] = _parameter(names, value.name or "", "input")
             if name != value.name:
                 renamed.append((name, quoted(value.name or "")))
             kind = annotation(value.type, value.shape)
@@ -291,9 +288,8 @@ class ModelText:
             v: v.name if v.name and is_plain(v.name) else identifier(v.name or "output")
             for v in graph.outputs
         }
-        context = self._context(names, known)
-        body = Body(context, self.items, graph.outputs, self.depth + 1)
-        body.own(list(graph.inputs))
+        context = self._context(names, value_names)
+        body = Body(context, self.items, graph.inputs, graph.outputs, self.depth + 1)
         outputs = [(v.name or "", annotation(v.type, v.shape) or "None") for v in graph.outputs]
         arguments: list[Expression] = [Named("outputs=", keyed(outputs))]
         if renamed:
@@ -309,22 +305,22 @@ class ModelText:
     def _context(
         self,
         names: IdentifierScope,
-        known: dict[ir.Value, str],
+        value_names: dict[ir.Value, str],
         function: ir.Function | None = None,
     ) -> BodyContext:
         versions = self.model.opset_imports if function is None else function.opset_imports
-        own, kinds = {}, {}
+        parameters, kinds = {}, {}
         if function is not None:
-            own = dict(self.functions[function.identifier()].attributes)
+            parameters = dict(self.functions[function.identifier()].attributes)
             kinds = {
                 name: item.type if item.value is not None else Kind.UNDEFINED
                 for name, item in function.attributes.items()
             }
         calls = Calls(
             self.constants, self.functions, self.opsets, versions,
-            lambda name: f"weights[{quoted(name)}]", own, kinds,
+            lambda name: f"weights[{quoted(name)}]", parameters, kinds,
         )  # fmt: skip
-        return BodyContext(calls, self.hints, self.modules, (), names, known)
+        return BodyContext(calls, self.hints, self.modules, (), names, value_names)
 
 
 def _kernel(key: ir.OperatorIdentifier) -> list[str]:
@@ -343,10 +339,10 @@ def _functions_in(items: Iterable[Item]) -> Iterable[BlockFunction]:
     """Yield the functions that are called, each after those that it calls."""
     for item in items:
         calls = item.calls if isinstance(item, Loop) else [item]
-        for found in calls:
-            if isinstance(found, BlockCall):
-                yield from _functions_in(found.function.items)
-                yield found.function
+        for called in calls:
+            if isinstance(called, BlockCall):
+                yield from _functions_in(called.function.items)
+                yield called.function
 
 
 def _index(path: Sequence[str]) -> str:
@@ -376,12 +372,12 @@ def imports_of(lines: Sequence[str]) -> list[str]:
     mine = sorted(names & set(builder.__all__))
     # onnxscript does not export all of its types at the top.
     others = [name for name in types if name not in onnxscript.__all__]
-    found = []
+    imports = []
     if public:
-        found += import_lines("onnxscript", public)
+        imports += import_lines("onnxscript", public)
     if others:
-        found += import_lines("onnxscript.onnx_types", others)
-    return [*found, *([""] if found else []), *import_lines("._builder", mine)]
+        imports += import_lines("onnxscript.onnx_types", others)
+    return [*imports, *([""] if imports else []), *import_lines("._builder", mine)]
 
 
 def import_lines(module: str, names: Sequence[str]) -> list[str]:

@@ -56,29 +56,26 @@ def write_package(models: Mapping[str, ir.Model], folder: Path) -> dict[str, Wei
     if not folder.name.isidentifier():
         raise SaveError(f"{folder}: the name of a package must be a name in Python")
     try:
-        if folder.exists() and not _is_replaceable(folder):
+        is_empty = folder.is_dir() and not any(folder.iterdir())
+        if folder.exists() and not is_empty and not (folder / BUILDER).is_dir():
             raise SaveError(f"{folder} exists and was not written by to_python")
         # In the same file system as the package, because `replace` cannot move between two.
         with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
-            made = Path(temporary) / folder.name
-            made.mkdir()
+            package = Path(temporary) / folder.name
+            package.mkdir()
             what = f"{folder}: the model cannot be written as Python"
             with importing, failures_as(SaveError, what):
-                weights = _write(models, made)
+                weights = _write(models, package)
             folder.mkdir(exist_ok=True)
             # `replace` cannot put a folder in the place of one that has files.
             shutil.rmtree(folder / BUILDER, ignore_errors=True)
-            for path in sorted(made.iterdir()):
+            for path in sorted(package.iterdir()):
                 path.replace(folder / path.name)
     except OSError as error:
         if isinstance(error, SaveError):
             raise
         raise SaveError(f"cannot write {folder}: {error.strerror or error}") from error
     return weights
-
-
-def _is_replaceable(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / BUILDER).is_dir() or not any(folder.iterdir()))
 
 
 def write_frame(folder: Path, modules: Mapping[str, str]) -> None:
@@ -89,7 +86,8 @@ def write_frame(folder: Path, modules: Mapping[str, str]) -> None:
         modules: Entrypoint to the name of its model file.
     """
     source = Path(builder.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__", "*.toml")
+    # In a checkout, linters keep their settings and caches there.
+    ignored = shutil.ignore_patterns("__pycache__", "*.toml", ".*")
     shutil.copytree(source, folder / BUILDER, ignore=ignored)
     (folder / "__init__.py").write_text(_initial(modules), "utf-8")
     (folder / "__main__.py").write_text(_MAIN, "utf-8")
@@ -129,8 +127,8 @@ def _initial(modules: Mapping[str, str]) -> str:
         else f"from .{module} import model as {module}"
         for module in modules.values()
     ]  # fmt: skip
-    items = [(name, module) for name, module in modules.items()]
-    lines += [*sorted(imports), "", *laid_out("MODELS = ", keyed(items)), f"call = Runner({first})"]
+    models = laid_out("MODELS = ", keyed(modules.items()))
+    lines += [*sorted(imports), "", *models, f"call = Runner({first})"]
     return "\n".join(lines) + "\n"
 
 
@@ -151,9 +149,9 @@ def _record(folder: Path, module: str, text: ModelText) -> None:
     with imported(folder) as package:
         names = sys.modules[f"{package.__name__}.{BUILDER}.names"].RecordedNames
         mine = sys.modules[f"{package.__name__}.{module}"].model
-        found = names({})
-        mine.trace(found)
-        traces = {trace.names.key: trace for trace in found.traces}
+        first = names({})
+        mine.trace(first)
+        traces = {trace.names.key: trace for trace in first.traces}
         record = Record(text.model, text.constants, traces).content()
         # The digest is that of a second trace: the record decides where constants are made.
         again = names(record)
@@ -264,6 +262,6 @@ def _use_raw_data(nodes: Iterable[onnx.NodeProto]) -> None:
                 _use_raw_data(graph.node)
             tensor = attribute.t
             if tensor.data_type not in (ir.DataType.UNDEFINED, ir.DataType.STRING):
-                known = ir.serde.TensorProtoTensor(tensor)
-                plain = ir.Tensor(known.numpy(), dtype=known.dtype, name=tensor.name or None)
+                stored = ir.serde.TensorProtoTensor(tensor)
+                plain = ir.Tensor(stored.numpy(), dtype=stored.dtype, name=tensor.name or None)
                 attribute.t.CopyFrom(ir.to_proto(plain))

@@ -63,18 +63,20 @@ class Record:
         trace = self._traces.get(key)
         is_literal = self._constants.is_literal_node
         nodes = [node for node in graph if not is_literal(node)]
-        made = [] if trace is None else _made(trace)
+        traced: list[tuple[str, ir.Node]] = []
+        if trace is not None:
+            traced = [(site, n) for site, n in trace.sites.items() if site not in trace.literals]
         # Python evaluates arguments from left to right: not every order of nodes can be written.
-        if [node.op_identifier() for node in nodes] != [node.op_identifier() for _, node in made]:
+        if [node.op_identifier() for node in nodes] != [node.op_identifier() for _, node in traced]:
             raise SaveError(f"graph {key or 'main'}: the nodes cannot be written in their order")
         assert trace is not None
         entries = {
             node: self._entry(node, site, twin)
-            for node, (site, twin) in zip(nodes, made, strict=True)
+            for node, (site, twin) in zip(nodes, traced, strict=True)
         }
         entries |= {node: self._literal(node) for node in graph if is_literal(node)}
         graphs = [*around, graph]
-        for node, (site, _) in zip(nodes, made, strict=True):
+        for node, (site, _) in zip(nodes, traced, strict=True):
             for name, attribute in node.attributes.items():
                 inner = attribute_graphs(attribute)
                 is_list = attribute.type == ir.AttributeType.GRAPHS
@@ -102,13 +104,13 @@ class Record:
         return [site, node.name, _names(node.outputs), *([options] if options else [])]
 
     def _literal(self, node: ir.Node) -> list[Any]:
-        known = self._constants.of(node.outputs[0])
-        assert known is not None
+        constant = self._constants.of(node.outputs[0])
+        assert constant is not None
         options = self._about(node)
         if (spelling := spelling_of(node)) != "value":
             options["constant"] = spelling
         name = node.outputs[0].name
-        site = f"{known.key}#{name}"
+        site = f"{constant.key}#{name}"
         return [site, node.name, [name], *([options] if options else [])]
 
     def _about(self, node: ir.Node) -> dict[str, Any]:
@@ -138,21 +140,21 @@ class Record:
     ) -> dict[str, list[Any]]:
         """Return which constant each use of a literal means, where it is not the obvious one."""
         used = [value for node in nodes for value in node.inputs]
-        found: dict[str, list[Any]] = {}
+        by_key: dict[str, list[Any]] = {}
         for value in (*used, *graph.outputs):
-            known = self._constants.of(value)
-            if known is None or value is None or value.is_graph_input():
+            constant = self._constants.of(value)
+            if constant is None or value is None or value.is_graph_input():
                 continue
             node = value.producer()
             home = value.graph if node is None else node.graph
             levels = next(n for n, g in enumerate(reversed(graphs)) if g is home)
-            found.setdefault(known.key, []).append([levels, node is not None, value.name])
+            by_key.setdefault(constant.key, []).append([levels, node is not None, value.name])
         top = len(graphs) - 1
-        obvious = {key: [top, is_function, key] for key in found}
+        obvious = {key: [top, is_function, key] for key in by_key}
         return {
             # `GraphNames.constant` takes the last entry for all further uses.
             key: uses if any(use != uses[0] for use in uses) else uses[:1]
-            for key, uses in found.items()
+            for key, uses in by_key.items()
             if any(use != obvious[key] for use in uses)
         }
 
@@ -164,16 +166,11 @@ class Record:
             twin = trace.initializers.get(name)
             if twin is not None and (value.type, value.shape) != (twin.type, twin.shape):
                 typed.append(value)
-        found = {}
+        numbers = {}
         for value in typed:
             text = json.dumps(encoded_type(value))
-            found[value.name or ""] = self._types.setdefault(text, len(self._types))
-        return found
-
-
-def _made(trace: Any) -> list[tuple[str, ir.Node]]:
-    """Return the nodes of a trace and where they were made, without constants."""
-    return [(site, node) for site, node in trace.sites.items() if site not in trace.literals]
+            numbers[value.name or ""] = self._types.setdefault(text, len(self._types))
+        return numbers
 
 
 def _names(values: Sequence[ir.Value]) -> list[str]:

@@ -110,9 +110,9 @@ def _imports(trees: list[ast.Module]) -> Iterator[str]:
         module: module.removeprefix("import ").partition(".")[0] in sys.stdlib_module_names
         for module in names
     }
-    for wanted in (True, False):
-        found = [module for module in names if is_python[module] == wanted]
-        for module in sorted(found, key=lambda module: (bool(names[module]), module)):
+    for is_first in (True, False):
+        modules = [module for module in names if is_python[module] == is_first]
+        for module in sorted(modules, key=lambda module: (bool(names[module]), module)):
             items = sorted(names[module])
             yield from import_lines(module, items) if items else [module]
         yield ""

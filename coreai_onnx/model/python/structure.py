@@ -8,16 +8,14 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.python.constants import Constants
+from coreai_onnx.model.standard.model_protos import subgraphs
 
 
 def operands(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node uses: its inputs, and what its branches read from outside."""
-    for value in node.inputs:
-        if value is not None:
-            yield value
-    for attribute in node.attributes.values():
-        for graph in attribute_graphs(attribute):
-            yield from captured(graph)
+    yield from (value for value in node.inputs if value is not None)
+    for graph in subgraphs(node):
+        yield from captured(graph)
 
 
 def captured(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -74,12 +72,12 @@ class _Description:
         if value in self.tokens:
             return self.tokens[value]
         assert value is not None
-        known = self.constants.relative(value, self.path)
-        if known is None:
-            known = f"x{len(self.outside)}"
+        token = self.constants.relative(value, self.path)
+        if token is None:
+            token = f"x{len(self.outside)}"
             self.outside.append(value)
-        self.tokens[value] = known
-        return known
+        self.tokens[value] = token
+        return token
 
 
 def _attribute(attribute: ir.Attr) -> str:

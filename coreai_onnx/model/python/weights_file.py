@@ -30,7 +30,11 @@ def write_weights(
     """
     unique, special = _unique(weights)
     # safetensors allows no gaps between tensors, so that only their order can align them.
-    unique = dict(sorted(unique.items(), key=lambda item: -_bits(item[1])))
+    bits = {
+        name: 0 if tensor.dtype == ir.DataType.STRING else tensor.dtype.bitwidth
+        for name, tensor in unique.items()
+    }
+    unique = dict(sorted(unique.items(), key=lambda item: -bits[item[0]]))
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in unique.items():
@@ -81,8 +85,6 @@ class AbsentTensor(ir.LazyTensor):
     """A weight whose data the text form of a model does not have; a file has a hole there."""
 
     def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> None:
-        """Describe a weight."""
-
         def absent() -> ir.TensorProtocol:
             raise LoadError(f"weight {name!r} has no data: the text form of a model has none")
 
@@ -111,10 +113,6 @@ def _identity(tensor: ir.TensorProtocol) -> object:
     if isinstance(tensor, FileTensor):
         return tensor.path, tensor.offset, tensor.nbytes, tensor.dtype, tuple(tensor.shape)
     return id(tensor)
-
-
-def _bits(tensor: ir.TensorProtocol) -> int:
-    return 0 if tensor.dtype == ir.DataType.STRING else tensor.dtype.bitwidth
 
 
 def size_of(tensor: ir.TensorProtocol) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
+from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.standard.onnx_rules import is_known
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
@@ -62,12 +63,7 @@ def _write_attribute(proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in the attributes of a node."""
     for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+        yield from attribute_graphs(attribute)
 
 
 def values_read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:
@@ -77,22 +73,22 @@ def values_read(nodes: Sequence[ir.Node]) -> dict[ir.Value, None]:
     return dict.fromkeys((*inputs, *outputs))
 
 
-def without_shape(given: onnx.TypeProto | None) -> onnx.TypeProto | None:
+def without_shape(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
     """Return a tensor type without its shape."""
-    if given is None or not given.HasField("tensor_type"):
-        return given
-    return onnx.helper.make_tensor_type_proto(given.tensor_type.elem_type, None)
+    if kind is None or not kind.HasField("tensor_type"):
+        return kind
+    return onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, None)
 
 
 def body_input_types(
-    node: ir.Node, body: ir.Graph, known: Mapping[ir.Value, onnx.TypeProto]
+    node: ir.Node, body: ir.Graph, types: Mapping[ir.Value, onnx.TypeProto]
 ) -> Iterator[tuple[ir.Value, onnx.TypeProto]]:
     """Yield the types of the inputs of a body of Loop or Scan; values of other steps vary in shape.
 
     Args:
         node: The node, of any op.
         body: A graph in its attributes.
-        known: The types of the inputs of the node.
+        types: The types of the inputs of the node.
     """
     if node.op_type not in ("Loop", "Scan"):
         return
@@ -101,10 +97,10 @@ def body_input_types(
     counters = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
     for value, element in zip(body.inputs[:first], counters, strict=False):
         yield value, onnx.helper.make_tensor_type_proto(element, ())
-    for value, given in zip(body.inputs[first:], node.inputs[first:], strict=False):
-        found = without_shape(known.get(given)) if given is not None else None
-        if found is not None:
-            yield value, found
+    for value, source in zip(body.inputs[first:], node.inputs[first:], strict=False):
+        kind = without_shape(types.get(source)) if source is not None else None
+        if kind is not None:
+            yield value, kind
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
@@ -127,8 +123,8 @@ def declared_type(value: ir.Value) -> onnx.TypeProto | None:
     """Return the type that the model declares for a value."""
     if value.type is None:
         return None
-    found: onnx.TypeProto = ir.serde.serialize_value(value).type
-    return found if is_known(found) else None
+    kind: onnx.TypeProto = ir.serde.serialize_value(value).type
+    return kind if is_known(kind) else None
 
 
 def is_small(tensor: ir.TensorProtocol) -> bool:

@@ -128,9 +128,9 @@ class ModelTypes:
 
     def _body(self, call: _PendingCall) -> _Walk:
         walk = _Walk(self, call.function.opset_imports, call.attributes, function=call.function)
-        for value, given in zip(call.function.inputs, call.arguments, strict=False):
-            if given is not None:
-                walk.known[value] = given
+        for value, kind in zip(call.function.inputs, call.arguments, strict=False):
+            if kind is not None:
+                walk.known[value] = kind
         return walk
 
     def _drive(self, walk: _Walk, steps: _Walking) -> None:
@@ -148,16 +148,16 @@ class ModelTypes:
                     self._done[key] = results
                     self._open.discard(key)
                 continue
-            call, wanted = self._variant(call)
+            call, variant = self._variant(call)
             # The results of recursive calls and of calls beyond the limit are unknown.
             results = (None,) * len(call.function.outputs)
-            if wanted is not None and wanted not in self._open:
-                results = self._done.get(wanted)
-            if results is None and wanted is not None:
+            if variant is not None and variant not in self._open:
+                results = self._done.get(variant)
+            if results is None and variant is not None:
                 body = self._body(call)
                 body.callers = (*walk.callers, call.node)
-                self._open.add(wanted)
-                stack.append((body, body.run(call.function.graph), wanted))
+                self._open.add(variant)
+                stack.append((body, body.run(call.function.graph), variant))
 
     def _variant(self, call: _PendingCall) -> tuple[_PendingCall, tuple[Any, ...] | None]:
         """Return the call with the types that select its variant, and the key of the variant."""
@@ -210,18 +210,17 @@ class _Walk:
 
     def exported(self, value: ir.Value) -> Type | None:
         """Return the type of a value without the size names that are local to this graph."""
-        found = self.known.get(value)
-        return None if found is None else without_generated(found)
+        kind = self.known.get(value)
+        return None if kind is None else without_generated(kind)
 
     def _enter(self, value: ir.Value) -> None:
-        """Record the type of an input or initializer."""
         tensor = value.const_value
         if tensor is not None and not value.is_graph_input():
             self.known[value] = type_of_tensor(tensor)
             if is_small(tensor):
                 self._small[value] = tensor
-        elif self.declared and value not in self.known and (found := declared_type(value)):
-            self.known[value] = found
+        elif self.declared and value not in self.known and (kind := declared_type(value)):
+            self.known[value] = kind
 
     def _node(self, node: ir.Node) -> _Walking:
         callee = self.types.function_of(node)
@@ -242,12 +241,12 @@ class _Walk:
     def _declare(self, node: ir.Node) -> None:
         """Use the types that the model declares for a node's results until more is known."""
         for value in node.outputs if self.declared else ():
-            if found := declared_type(value):
-                self.known[value] = found
+            if kind := declared_type(value):
+                self.known[value] = kind
 
     def _call(self, node: ir.Node, callee: ir.Function) -> _Walking:
-        given = [value for value in node.inputs if value is not None]
-        if any(value not in self.known for value in given):
+        operands = [value for value in node.inputs if value is not None]
+        if any(value not in self.known for value in operands):
             self._infer()
         if len(node.inputs) > len(callee.inputs) or len(node.outputs) > len(callee.outputs):
             self._fault(
@@ -259,11 +258,11 @@ class _Walk:
         arguments = tuple(self.exported(v) if v is not None else None for v in node.inputs)
         results = yield _PendingCall(node, callee, arguments, self._bound(node, callee))
         self._declare(node)
-        for value, found in zip(node.outputs, results, strict=False):
-            if found is None:
+        for value, kind in zip(node.outputs, results, strict=False):
+            if kind is None:
                 continue
-            said = self.known.setdefault(value, found)
-            if wrong := contradiction(found, said):
+            said = self.known.setdefault(value, kind)
+            if wrong := contradiction(kind, said):
                 self._fault(node, f"{value.name!r} {wrong}")
 
     def _bound(self, node: ir.Node, callee: ir.Function) -> Attributes:
@@ -272,8 +271,8 @@ class _Walk:
         for name, attribute in node.attributes.items():
             if not attribute.is_ref():
                 bound[name] = attribute
-            elif (given := self.attributes.get(attribute.ref_attr_name or "")) is not None:
-                bound[name] = given
+            elif (value := self.attributes.get(attribute.ref_attr_name or "")) is not None:
+                bound[name] = value
         return bound
 
     def _subgraphs(self, node: ir.Node) -> _Walking:
@@ -296,9 +295,8 @@ class _Walk:
             yield from walk.run(inner)
 
     def _is_hidden(self, node: ir.Node) -> bool:
-        """Return whether a node is hidden from ONNX's inference."""
-        known = has_schema(node.domain, node.op_type, self.opsets)
-        return not known or self.types.function_of(node) is not None
+        has_rule = has_schema(node.domain, node.op_type, self.opsets)
+        return not has_rule or self.types.function_of(node) is not None
 
     def _fault(self, node: ir.Node, what: str) -> None:
         inputs = tuple(self.known.get(v) if v is not None else None for v in node.inputs)
@@ -306,14 +304,13 @@ class _Walk:
 
     # ------------------------------------------------------------------ one run of the inference
     def _infer(self) -> None:
-        """Run ONNX's inference on the pending nodes."""
         if not self._waiting:
             return
         nodes, self._waiting = self._waiting, []
-        made = {value.name: value for node in nodes for value in node.outputs if value.name}
+        produced = {value.name: value for node in nodes for value in node.outputs if value.name}
         numbered: list[ir.Node] = []
         protos = [self._proto(node, numbered) for node in nodes]
-        outer = [v for v in values_read(numbered) if made.get(v.name or "") is not v]
+        outer = [v for v in values_read(numbered) if produced.get(v.name or "") is not v]
         graph = onnx.GraphProto(
             name="graph",
             node=protos,
@@ -321,22 +318,22 @@ class _Walk:
             initializer=[
                 small_proto(t, v.name or "") for v in outer if (t := self._small.get(v)) is not None
             ],
-            value_info=[self._info(v) for v in made.values() if v in self.known],
+            value_info=[self._info(v) for v in produced.values() if v in self.known],
         )
-        found = infer(
+        outcome = infer(
             graph,
             self.opsets,
             self.types.ir_version,
             data_propagation=self.types.data_propagation,
         )
-        new = {v: t for name, t in found.types.items() if (v := made.get(name)) is not None}
+        new = {v: t for name, t in outcome.types.items() if (v := produced.get(name)) is not None}
         # Names that were read come from an earlier run, and keep their numbers.
         before = frozenset(
             dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim
         )
         self._sizes = rename_generated(new.values(), before, self._sizes)
         self.known |= new
-        for fault in found.faults:
+        for fault in outcome.faults:
             if self._is_certain(numbered[fault.outer]):
                 self._fault(numbered[fault.number], fault.what)
 
@@ -346,8 +343,8 @@ class _Walk:
         inside = {value for one in inner for value in one.outputs}
         inside |= {value for one in (node, *inner) for g in subgraphs(one) for value in g.inputs}
         hidden = {value for one in inner if self._is_hidden(one) for value in one.outputs}
-        wanted = hidden | {v for v in values_read([node, *inner]) if v not in inside}
-        return all(value in self.known for value in wanted)
+        needed = hidden | {v for v in values_read([node, *inner]) if v not in inside}
+        return all(value in self.known for value in needed)
 
     def _info(self, value: ir.Value) -> onnx.ValueInfoProto:
         return onnx.ValueInfoProto(name=value.name, type=self.known[value])
@@ -367,7 +364,7 @@ class _Walk:
 
     def _graph(self, graph: ir.Graph, numbered: list[ir.Node]) -> onnx.GraphProto:
         """Return a subgraph without the nodes that ONNX does not know; their results are typed."""
-        known = [
+        typed = [
             value
             for node in graph
             for value in node.outputs
@@ -377,7 +374,7 @@ class _Walk:
             name=graph.name or "graph",
             input=[self._info_or_name(value, declared=True) for value in graph.inputs],
             output=[self._info_or_name(value, declared=self.declared) for value in graph.outputs],
-            value_info=[self._info(value) for value in known],
+            value_info=[self._info(value) for value in typed],
             initializer=[
                 ir.serde.serialize_tensor(v.const_value)
                 for v in graph.initializers.values()
@@ -389,5 +386,5 @@ class _Walk:
     def _info_or_name(self, value: ir.Value, *, declared: bool) -> onnx.ValueInfoProto:
         if value in self.known:
             return self._info(value)
-        found = declared_type(value) if declared else None
-        return onnx.ValueInfoProto(name=value.name or "", type=found)
+        kind = declared_type(value) if declared else None
+        return onnx.ValueInfoProto(name=value.name or "", type=kind)

@@ -90,10 +90,10 @@ def _faults_one_by_one(
 
 def _as_function(nodes: Sequence[onnx.NodeProto], opsets: Opsets) -> bytes:
     """Return a function of the nodes; its inputs are the values they read but do not produce."""
-    made = {name for node in nodes for name in node.output}
+    produced = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for node in nodes for name in node.input)
     imports = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in opsets.items()]
-    inputs = [name for name in read if name and name not in made]
+    inputs = [name for name in read if name and name not in produced]
     function = onnx.FunctionProto(
         name="nodes", domain="nodes", input=inputs, node=nodes, opset_import=imports
     )
@@ -118,9 +118,8 @@ def infer(
     proto = model.SerializeToString()
     faults: list[NodeFault] = []
     try:
-        if data_propagation:
-            return Inferred(_types(_run(proto, strict=False, data_propagation=True)))
-        return Inferred(_types(_run(proto, strict=True)))
+        strict = not data_propagation
+        return Inferred(_types(_run(proto, strict=strict, data_propagation=data_propagation)))
     except onnx.shape_inference.InferenceError as error:
         faults = _parsed(str(error))
     try:
@@ -155,9 +154,9 @@ def _parsed(text: str) -> list[NodeFault]:
     return list(faults.values())
 
 
-def _named_dtypes(found: re.Match[str]) -> str:
+def _named_dtypes(match: re.Match[str]) -> str:
     """Return the names of two dtypes, which the inference reports as numbers."""
-    inferred, declared = (onnx.TensorProto.DataType.Name(int(n)).lower() for n in found.groups())
+    inferred, declared = (onnx.TensorProto.DataType.Name(int(n)).lower() for n in match.groups())
     return f"inferred dtype is {inferred}, declared dtype is {declared}"
 
 
@@ -176,14 +175,14 @@ def contradiction(inferred: onnx.TypeProto, declared: onnx.TypeProto) -> str:
         return f"is a {which}, declared as a {declared.WhichOneof('value')}"
     if which != "tensor_type":
         return ""
-    found, said = inferred.tensor_type, declared.tensor_type
-    if found.elem_type != said.elem_type:
-        return f"is {_dtype(found)}, declared as {_dtype(said)}"
-    if not (found.HasField("shape") and said.HasField("shape")):
+    actual, said = inferred.tensor_type, declared.tensor_type
+    if actual.elem_type != said.elem_type:
+        return f"is {_dtype(actual)}, declared as {_dtype(said)}"
+    if not (actual.HasField("shape") and said.HasField("shape")):
         return ""
-    if len(found.shape.dim) != len(said.shape.dim):
-        return f"has rank {len(found.shape.dim)}, declared with rank {len(said.shape.dim)}"
-    for axis, (a, b) in enumerate(zip(found.shape.dim, said.shape.dim, strict=True)):
+    if len(actual.shape.dim) != len(said.shape.dim):
+        return f"has rank {len(actual.shape.dim)}, declared with rank {len(said.shape.dim)}"
+    for axis, (a, b) in enumerate(zip(actual.shape.dim, said.shape.dim, strict=True)):
         if a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value:
             return f"has {a.dim_value} in dimension {axis}, declared with {b.dim_value}"
     return ""
@@ -193,14 +192,14 @@ def _dtype(kind: onnx.TypeProto.Tensor) -> str:
     return str(onnx.TensorProto.DataType.Name(kind.elem_type)).lower()
 
 
-def rename_generated(types: Iterable[onnx.TypeProto], known: frozenset[str], start: int) -> int:
+def rename_generated(types: Iterable[onnx.TypeProto], reserved: frozenset[str], start: int) -> int:
     """Renumber the size names that inference generated, from ``start`` on; return the next number.
 
     Two runs of the inference may give different sizes the same name.
     """
     names: dict[str, str] = {}
     for dim in (dim for kind in types for dim in kind.tensor_type.shape.dim):
-        if dim.dim_param.startswith(_GENERATED) and dim.dim_param not in known:
+        if dim.dim_param.startswith(_GENERATED) and dim.dim_param not in reserved:
             dim.dim_param = names.setdefault(dim.dim_param, f"{_GENERATED}{start + len(names)}")
     return start + len(names)
 

@@ -171,18 +171,18 @@ def broadcast(x: AffineTensor, dims: AffineDims) -> AffineTensor | None:
     lead = len(dims) - len(x.dims)
     if lead < 0:
         return None
-    for step, mine, wanted in zip(x.steps, x.dims, dims[lead:], strict=True):
-        if step and (mine is None or mine != wanted):
+    for step, mine, target in zip(x.steps, x.dims, dims[lead:], strict=True):
+        if step and (mine is None or mine != target):
             return None
     return affine_tensor(x.start, (0,) * lead + x.steps, dims)
 
 
 def transform(
-    known: AffineValue, change: Callable[[AffineTensor], AffineTensor | None]
+    value: AffineValue, change: Callable[[AffineTensor], AffineTensor | None]
 ) -> AffineValue | None:
     """Change an affine tensor, or all constraints of a mask."""
-    if isinstance(known, AffineTensor):
-        return change(known)
-    changed = [one for constraint in known.constraints if (one := change(constraint)) is not None]
-    complete = len(changed) == len(known.constraints)
+    if isinstance(value, AffineTensor):
+        return change(value)
+    changed = [one for constraint in value.constraints if (one := change(constraint)) is not None]
+    complete = len(changed) == len(value.constraints)
     return AffineMask(tuple(changed), changed[0].dims) if complete else None

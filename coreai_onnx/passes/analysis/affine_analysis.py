@@ -48,15 +48,15 @@ def _dims(tensor: gs.Tensor, otherwise: AffineDims) -> AffineDims:
     )
 
 
-def _shape(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _shape(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """The size of one axis."""
     dims = sliced_shape(node) or ()
     size = affine_expr(dims[0]) if len(dims) == 1 else None
     return None if size is None else AffineTensor(size, (0,), (ONE,))
 
 
-def _range(node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None:
-    start, limit, delta = known
+def _range(node: gs.Node, facts: list[AffineValue | None]) -> AffineValue | None:
+    start, limit, delta = facts
     step = None if delta is None else delta.splat
     if step is None or not isinstance(start, AffineTensor):
         return None
@@ -67,20 +67,16 @@ def _range(node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None
     return affine_tensor(start.start, (step,), _dims(node.outputs[0], (length,)))
 
 
-def _same(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    return known[0]
-
-
-def _cast(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _cast(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """Casts between int32 and int64, and of bool; values that do not fit are not positions."""
-    (x,) = known
+    (x,) = facts
     if attribute_of(node, "to", None) in (6, 7):
         return x if isinstance(x, AffineTensor) else None
     truth = isinstance(x, AffineMask) or x.splat in (0, 1)
     return x if attribute_of(node, "to", None) == 9 and truth else None
 
 
-def _unsqueeze(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _unsqueeze(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     axes = axes_of(node)
     if axes is None:
         return None
@@ -93,10 +89,10 @@ def _unsqueeze(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
             dims.insert(axis, ONE)
         return AffineTensor(x.start, tuple(steps), tuple(dims))
 
-    return transform(known[0], change)
+    return transform(facts[0], change)
 
 
-def _squeeze(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _squeeze(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     axes = axes_of(node)
 
     def change(x: AffineTensor) -> AffineTensor:
@@ -107,8 +103,8 @@ def _squeeze(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
         return x.permuted([i for i in range(rank) if i not in gone])
 
     # Without axes, Squeeze removes all dims of 1, and a named dim may be 1 at run time.
-    sizes_known = all(dim is not None and dim.int_value is not None for dim in known[0].dims)
-    return transform(known[0], change) if axes is not None or sizes_known else None
+    sizes_known = all(dim is not None and dim.int_value is not None for dim in facts[0].dims)
+    return transform(facts[0], change) if axes is not None or sizes_known else None
 
 
 def _result_dims(node: gs.Node) -> AffineDims | None:
@@ -117,31 +113,31 @@ def _result_dims(node: gs.Node) -> AffineDims | None:
     return None if shape is None else tuple(affine_expr(dim) for dim in shape)
 
 
-def _expand(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _expand(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     dims = _result_dims(node)
-    return None if dims is None else transform(known[0], lambda x: broadcast(x, dims))
+    return None if dims is None else transform(facts[0], lambda x: broadcast(x, dims))
 
 
-def _transpose(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _transpose(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     perm = attribute_of(node, "perm", None)
     if not isinstance(perm, list | tuple):
         return None
-    return transform(known[0], lambda x: x.permuted(perm))
+    return transform(facts[0], lambda x: x.permuted(perm))
 
 
-def _of_splat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _of_splat(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """Elements of a tensor whose elements are all equal."""
-    value, dims = known[0].splat, _result_dims(node)
+    value, dims = facts[0].splat, _result_dims(node)
     return None if value is None or dims is None else AffineTensor.filled(value, dims)
 
 
-def _select(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _select(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """One element along an axis."""
     index, axis = ints_of(node.inputs[1]), attribute_of(node, "axis", 0)
     # An index from the end needs the size of the axis, which may have a name.
-    if index is None or len(index) != 1 or index[0] < 0 or not isinstance(known[0], AffineTensor):
+    if index is None or len(index) != 1 or index[0] < 0 or not isinstance(facts[0], AffineTensor):
         return None
-    x, keeps = known[0], len(node.inputs[1].shape)
+    x, keeps = facts[0], len(node.inputs[1].shape)
     if keeps > 1:
         return None
     axis %= len(x.dims)
@@ -151,11 +147,11 @@ def _select(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     return AffineTensor(start, tuple(steps), tuple(dims))
 
 
-def _slice(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    x = known[0]
+def _slice(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    x = facts[0]
     bounds = [ints_of(tensor) for tensor in list(node.inputs)[1:5]]
     if not isinstance(x, AffineTensor) or any(bound is None or len(bound) != 1 for bound in bounds):
-        return _of_splat(node, known)
+        return _of_splat(node, facts)
     # ONNX's defaults for absent axes and steps are the first axis and 1.
     (start, end, axis, step) = (*(b[0] for b in bounds if b), *[0, 1][len(bounds) - 2 :])
     axis %= len(x.dims)
@@ -173,9 +169,9 @@ def _slice(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     return affine_tensor(origin, x.steps, _dims(node.outputs[0], tuple(dims)))
 
 
-def _concat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _concat(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """Parts of which each continues the one before."""
-    parts = [part for part in known if isinstance(part, AffineTensor)]
+    parts = [part for part in facts if isinstance(part, AffineTensor)]
     if len(parts) < len(node.inputs) or not parts[0].dims:
         return None
     axis = attribute_of(node, "axis", 0) % len(parts[0].dims)
@@ -186,8 +182,8 @@ def _concat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
         return None
     offset = AffineExpr()
     for part, size in zip(parts, sizes, strict=True):
-        own = [0 if i == axis and size == ONE else step for i, step in enumerate(steps)]
-        if part.start != parts[0].start + offset * steps[axis] or part.steps != tuple(own):
+        expected = [0 if i == axis and size == ONE else step for i, step in enumerate(steps)]
+        if part.start != parts[0].start + offset * steps[axis] or part.steps != tuple(expected):
             return None
         offset += size or 0
     dims = list(parts[0].dims)
@@ -195,12 +191,12 @@ def _concat(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     return AffineTensor(parts[0].start, steps, tuple(dims))
 
 
-def _sums(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
+def _sums(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """CumSum of a tensor whose elements are all equal."""
     axis = ints_of(node.inputs[1])
-    if not isinstance(known[0], AffineTensor) or axis is None or known[0].splat is None:
+    if not isinstance(facts[0], AffineTensor) or axis is None or facts[0].splat is None:
         return None
-    x, value = known[0], known[0].splat
+    x, value = facts[0], facts[0].splat
     if any(attribute_of(node, name, 0) != 0 for name in ("exclusive", "reverse")):
         # Zeros have the same sums in either direction.
         return x if value == 0 else None
@@ -210,9 +206,9 @@ def _sums(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
     return affine_tensor(x.start, steps, x.dims)
 
 
-def _combined(node: gs.Node, known: list[AffineValue], sign: int) -> AffineTensor | None:
+def _combined(node: gs.Node, facts: list[AffineValue], sign: int) -> AffineTensor | None:
     """The sum, or the difference, of two affine tensors."""
-    a, b = known
+    a, b = facts
     if not isinstance(a, AffineTensor) or not isinstance(b, AffineTensor):
         return None
     dims = _dims(node.outputs[0], broadcast_dims(a.dims, b.dims))
@@ -223,8 +219,8 @@ def _combined(node: gs.Node, known: list[AffineValue], sign: int) -> AffineTenso
     return AffineTensor(first.start + second.start * sign, tuple(steps), dims)
 
 
-def _product(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    for x, other in (known, known[::-1]):
+def _product(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    for x, other in (facts, facts[::-1]):
         factor, is_smaller = other.splat, len(other.dims) <= len(x.dims)
         if factor is None or not isinstance(x, AffineTensor) or not is_smaller:
             continue
@@ -244,8 +240,8 @@ def _where_not_above(constraint: AffineTensor) -> AffineValue:
 
 
 def _compared(*, sign: int, strict: bool) -> Rule:
-    def rule(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-        difference = _combined(node, known, -1)
+    def rule(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+        difference = _combined(node, facts, -1)
         if difference is None:
             return None
         difference = difference.scaled(sign)
@@ -255,23 +251,23 @@ def _compared(*, sign: int, strict: bool) -> Rule:
     return rule
 
 
-def _equal(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    difference = _combined(node, known, -1)
+def _equal(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    difference = _combined(node, facts, -1)
     # A difference that grows is zero on a diagonal, which no constraint can express.
     if difference is None or difference.splat is None:
         return None
     return AffineTensor.filled(int(difference.splat == 0), difference.dims)
 
 
-def _not(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    value = known[0].splat
-    return None if value is None else AffineTensor.filled(1 - value, known[0].dims)
+def _not(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    value = facts[0].splat
+    return None if value is None else AffineTensor.filled(1 - value, facts[0].dims)
 
 
-def _and(node: gs.Node, known: list[AffineValue]) -> AffineValue | None:
-    dims = _dims(node.outputs[0], broadcast_dims(known[0].dims, known[1].dims))
+def _and(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    dims = _dims(node.outputs[0], broadcast_dims(facts[0].dims, facts[1].dims))
     constraints: dict[AffineTensor, None] = {}
-    for one in known:
+    for one in facts:
         if isinstance(one, AffineTensor):
             # A mask that is false somewhere cannot be written as a constraint of this form.
             if one.splat != 1:
@@ -290,7 +286,7 @@ Rule = Callable[[gs.Node, list[Any]], AffineValue | None]
 RULES: dict[str, tuple[Rule, int | None]] = {
     "Shape": (_shape, 0),
     "Range": (_range, 3),
-    "Identity": (_same, 1),
+    "Identity": (lambda _, facts: facts[0], 1),
     "Cast": (_cast, 1),
     "Unsqueeze": (_unsqueeze, 1),
     "Squeeze": (_squeeze, 1),
@@ -301,8 +297,8 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Slice": (_slice, 1),
     "Concat": (_concat, None),
     "CumSum": (_sums, 1),
-    "Add": (lambda node, known: _combined(node, known, 1), 2),
-    "Sub": (lambda node, known: _combined(node, known, -1), 2),
+    "Add": (lambda node, facts: _combined(node, facts, 1), 2),
+    "Sub": (lambda node, facts: _combined(node, facts, -1), 2),
     "Mul": (_product, 2),
     "LessOrEqual": (_compared(sign=1, strict=False), 2),
     "Less": (_compared(sign=1, strict=True), 2),
@@ -330,7 +326,6 @@ class AffineAnalysis(ForwardAnalysis[AffineValue]):
     """
 
     def __init__(self, *, open_ranges: bool = False) -> None:
-        """Start with an empty cache."""
         super().__init__()
         self._partial = PARTIAL if open_ranges else ()
 
@@ -340,12 +335,12 @@ class AffineAnalysis(ForwardAnalysis[AffineValue]):
             return None
         return list(node.inputs)[: RULES[node.op][1]]
 
-    def transfer(self, node: gs.Node, known: list[AffineValue | None]) -> AffineValue | None:
+    def transfer(self, node: gs.Node, facts: list[AffineValue | None]) -> AffineValue | None:
         """Apply the rule of the op, which for most ops needs all operands."""
         # An unknown limit leaves the length of a Range unknown, but not its start and step.
-        if None in known and node.op not in self._partial:
+        if None in facts and node.op not in self._partial:
             return None
-        return RULES[node.op][0](node, known)
+        return RULES[node.op][0](node, facts)
 
     def of_constant(self, constant: gs.Constant) -> AffineTensor | None:
         """Fit start and steps to the elements of a constant."""

@@ -7,7 +7,7 @@ import numpy as np
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, model_bodies
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import Dim, dtype_of, shape_of
+from coreai_onnx.passes.engine.match import Dim, attribute_of, dtype_of, input_of, shape_of
 
 NAME = "scaled_dot_product_attention"
 _CAUSAL = f"{NAME}.causal_upper_left"
@@ -38,6 +38,13 @@ def attention_without_mask(
     return bodies.provide_composite(NAME, dtype)
 
 
+def unsupported(node: gs.Node) -> str:
+    """Return what onnxruntime's operators for attention do not compute; empty if nothing."""
+    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
+        return "there is a soft cap or a window"
+    return "" if input_of(node, 4) is None else "there are sinks"
+
+
 def shares_heads(node: gs.Node) -> bool:
     """Whether keys and values are known to have the same number of heads."""
     keys, values = (shape_of(tensor) for tensor in node.inputs[1:3])
@@ -62,11 +69,11 @@ def constants_behind(graph: gs.Graph, tensor: gs.Tensor) -> list[gs.Constant] | 
     # The result of a node, an input of the model, or a function that nothing calls.
     if not passed:
         return None
-    found = [constants_behind(graph, argument) for argument in passed]
-    if any(constants is None for constants in found):
+    groups = [constants_behind(graph, argument) for argument in passed]
+    if any(constants is None for constants in groups):
         return None
     # Several calls may pass the same constant, as layers with tied weights do.
-    return list({id(one): one for constants in found for one in constants or ()}.values())
+    return list({id(one): one for constants in groups for one in constants or ()}.values())
 
 
 PERM = [0, 2, 1, 3]

@@ -19,7 +19,6 @@ class ForwardAnalysis(ABC, Generic[T]):
     """
 
     def __init__(self) -> None:
-        """Start with an empty cache."""
         self._known: dict[gs.Tensor, T | None] = {}
 
     @abstractmethod
@@ -31,7 +30,7 @@ class ForwardAnalysis(ABC, Generic[T]):
         """Return the tensors that a standard node derives its fact from; None without a rule."""
 
     @abstractmethod
-    def transfer(self, node: gs.Node, known: list[T | None]) -> T | None:
+    def transfer(self, node: gs.Node, facts: list[T | None]) -> T | None:
         """Return the fact about the result of a node, given the facts about its operands."""
 
     def of(self, tensor: gs.Tensor) -> T | None:

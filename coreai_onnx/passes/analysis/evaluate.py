@@ -176,10 +176,6 @@ def _cast_to(array: Array, target: np.dtype) -> Array:
     return array.astype(target)
 
 
-def _cast(node: gs.Node, arrays: Arrays) -> Array:
-    return _cast_to(arrays[0], ir.DataType(node.attrs["to"]).numpy())
-
-
 def _axes(node: gs.Node, arrays: Any, index: int) -> tuple[int, ...] | None:
     """Read axes from an input (opset 13 and later) or from an attribute."""
     if index < len(arrays) and arrays[index] is not None:
@@ -202,14 +198,6 @@ def _flatten(node: gs.Node, arrays: Arrays) -> Array:
     return arrays[0].reshape(math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
-def _squeeze(node: gs.Node, arrays: Arrays) -> Array:
-    return np.squeeze(arrays[0], axis=_axes(node, arrays, 1))
-
-
-def _unsqueeze(node: gs.Node, arrays: Arrays) -> Array:
-    return np.expand_dims(arrays[0], axis=_axes(node, arrays, 1) or ())
-
-
 def _slice(node: gs.Node, arrays: Arrays) -> Array:
     data, starts, ends = arrays[:3]
     axes = _axes(node, arrays, 3) or tuple(range(len(starts)))
@@ -227,10 +215,6 @@ def _bounds(start: int, end: int, step: int, dim: int) -> slice:
         return slice(min(max(start, 0), dim), min(max(end, 0), dim), step)
     stop = min(max(end, -1), dim - 1)
     return slice(min(max(start, 0), dim - 1), None if stop < 0 else stop, step)
-
-
-def _gather(node: gs.Node, arrays: Arrays) -> Array:
-    return np.take(arrays[0], arrays[1], axis=attribute_of(node, "axis", 0))
 
 
 def _split(node: gs.Node, arrays: Arrays) -> list[Array]:
@@ -369,17 +353,17 @@ RULES: dict[str, Rule] = {
     "Ceil": _plain(np.ceil),
     "Sqrt": _plain(np.sqrt),  # IEEE 754 requires the correctly rounded result
     "Reciprocal": lambda node, a: np.divide(np.ones((), a[0].dtype), a[0]),
-    "Cast": _cast,
+    "Cast": lambda node, a: _cast_to(a[0], ir.DataType(node.attrs["to"]).numpy()),
     "CastLike": lambda node, a: _cast_to(a[0], a[1].dtype),
     "Reshape": _reshape,
     "Flatten": _flatten,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
+    "Squeeze": lambda node, a: np.squeeze(a[0], axis=_axes(node, a, 1)),
+    "Unsqueeze": lambda node, a: np.expand_dims(a[0], axis=_axes(node, a, 1) or ()),
     "Transpose": lambda node, a: np.transpose(a[0], attribute_of(node, "perm", None)),
     "Concat": lambda node, a: np.concatenate(a, axis=node.attrs["axis"]),
     "Split": _split,
     "Slice": _slice,
-    "Gather": _gather,
+    "Gather": lambda node, a: np.take(a[0], a[1], axis=attribute_of(node, "axis", 0)),
     "Expand": lambda node, a: np.broadcast_to(
         a[0], np.broadcast_shapes(a[0].shape, tuple(int(dim) for dim in a[1]))
     ),

@@ -112,5 +112,4 @@ def unsigned(edit: Edit, node: gs.Node, part: gs.Tensor) -> gs.Tensor:
     wide = edit.add("Cast", node, [part], to=onnx.TensorProto.INT32)
     shift = edit.constant("shift", np.array(HALF_RANGE, np.int32))
     total = edit.add("Add", node, [wide, shift])
-    result = edit.add("Cast", node, [total], np.uint8, part.shape, to=onnx.TensorProto.UINT8)
-    return result
+    return edit.add("Cast", node, [total], np.uint8, part.shape, to=onnx.TensorProto.UINT8)

@@ -13,6 +13,7 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.match import (
     VIEWS,
     attribute_of,
+    behind,
     constant_of,
     dtype_of,
     input_of,
@@ -103,9 +104,7 @@ def steps_of(node: gs.Node) -> Steps | None:
 
 def quantized_rows(tensor: gs.Tensor) -> gs.Node | None:
     """Return the ``DequantizeLinear`` of 8 bits with one scale that makes the rows of a product."""
-    while (moved := made_by(tensor, *MOVED)) is not None:
-        tensor = moved.inputs[0]
-    node = made_by(tensor, "DequantizeLinear")
+    node = made_by(behind(tensor, *MOVED), "DequantizeLinear")
     steps = None if node is None else steps_of(node)
     return node if steps is not None and steps.is_scalar and steps.dtype in BYTES else None
 
@@ -164,8 +163,5 @@ def obstacle(node: gs.Node, outputs: int, dtype: np.dtype[Any] = _FLOAT32) -> st
     if any(attribute_of(node, name, value) != value for name, value in plain.items()):
         return "the product is scaled or transposed"
     bias = input_of(node, 2)
-    return (
-        ""
-        if bias is None or shape_of(bias) == (outputs,)
-        else "the bias must be a row with one value per output"
-    )
+    is_row = bias is None or shape_of(bias) == (outputs,)
+    return "" if is_row else "the bias must be a row with one value per output"

@@ -12,9 +12,7 @@ from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.passes.analysis.constant_expressions import ConstantExpression, constant_expression
 from coreai_onnx.passes.analysis.linear_quantization import holds_integers
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
@@ -132,20 +130,18 @@ class CodedWeight:
             unit: The name of the scales says that there is one per unit.
             stored: Returns zero points in the form that the op reads.
         """
-        names, steps, scales = context_of(edit.graph).names, self.weight.steps, self.weight.scales
+        steps, scales = self.weight.steps, self.weight.scales
         size, width = [self.outputs, self.blocks], self.block * self.bits // 8
         first, second = (parts.constants[0].name for parts in (steps, scales))
         tensors: list[gs.Tensor] = [
-            lazy_constant(
-                names.claim(f"{first}.{self.bits}_bits"),
+            edit.lazy(
+                f"{first}.{self.bits}_bits",
                 self.codes,
                 steps.constants,
                 [*size, width],
                 np.dtype(np.uint8),
             ),
-            lazy_constant(
-                names.claim(f"{second}.{unit}"), self.scales, scales.constants, size, _FLOAT
-            ),
+            edit.lazy(f"{second}.{unit}", self.scales, scales.constants, size, _FLOAT),
         ]
         zeros = self.zeros()
         if zeros is not None:
@@ -170,7 +166,6 @@ def quantized_weight(tensor: gs.Tensor) -> QuantizedWeight | None:
 
 
 def _linear(node: gs.Node, shape: tuple[int, int]) -> QuantizedWeight | None:
-    """Match ``DequantizeLinear``."""
     steps, scales, form = (
         *map(constant_expression, node.inputs[:2]),
         static_shape_of(node.inputs[1]),

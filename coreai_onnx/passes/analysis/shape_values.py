@@ -59,9 +59,9 @@ class ShapeValueAnalysis(ForwardAnalysis[ShapeValue]):
         # These read the declared shape of their input, not its elements.
         return () if node.op in ("Shape", "Size") else list(node.inputs)
 
-    def transfer(self, node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+    def transfer(self, node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
         """Apply the rule of the op."""
-        value = _RULES[node.op](node, known)
+        value = _RULES[node.op](node, facts)
         return value if value is None or len(value.items) <= LONGEST else None
 
     def of_constant(self, constant: gs.Constant) -> ShapeValue | None:
@@ -88,47 +88,43 @@ def sliced_shape(node: gs.Node) -> tuple[Dim, ...] | None:
     return shape[start:end]
 
 
-def _shape(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+def _shape(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
     dims = sliced_shape(node)
     return None if dims is None else ShapeValue(dims)
 
 
-def _size(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+def _size(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
     shape = static_shape_of(node.inputs[0])
     return None if shape is None else ShapeValue((math.prod(shape),), is_scalar=True)
 
 
-def _same(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
-    return known[0]
-
-
-def _cast(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+def _cast(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
     """Casts between int32 and int64 keep values that fit into int32."""
-    if known[0] is None or attribute_of(node, "to", None) not in (6, 7):
+    if facts[0] is None or attribute_of(node, "to", None) not in (6, 7):
         return None
-    fits = all(not isinstance(i, int) or _in_range(i) is not None for i in known[0].items)
-    return known[0] if fits else None
+    fits = all(not isinstance(i, int) or _in_range(i) is not None for i in facts[0].items)
+    return facts[0] if fits else None
 
 
-def _moved(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+def _moved(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
     """Move the elements as the op moves those of any tensor."""
-    if known[0] is None:
+    if facts[0] is None:
         return None
     others = [None if t.is_empty() else constant_of(t, at_most=LONGEST) for t in node.inputs[1:]]
     if any(o is None and not t.is_empty() for o, t in zip(others, node.inputs[1:], strict=True)):
         return None
     try:
         # An array of objects holds names of dims beside numbers.
-        moved = rearrange(node, [known[0].array(np.dtype(object)), *others])
+        moved = rearrange(node, [facts[0].array(np.dtype(object)), *others])
     except CannotEvaluateError:
         return None
     return _shape_value(moved) if moved.ndim < 2 else None
 
 
-def _concat(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
+def _concat(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
     """Concatenate vectors; one of known length may have unknown elements."""
     items: list[Dim] = []
-    for tensor, part in zip(node.inputs, known, strict=True):
+    for tensor, part in zip(node.inputs, facts, strict=True):
         shape = static_shape_of(tensor) if part is None else (len(part.items),)
         if shape is None or len(shape) != 1 or shape[0] > LONGEST or (part and part.is_scalar):
             return None
@@ -140,8 +136,8 @@ _NEUTRAL = {"Add": (0, 0), "Sub": (None, 0), "Mul": (1, 1), "Div": (None, 1)}
 """The left and the right operand that leave the other one as it is."""
 
 
-def _arithmetic(node: gs.Node, known: list[ShapeValue | None]) -> ShapeValue | None:
-    left, right = known
+def _arithmetic(node: gs.Node, facts: list[ShapeValue | None]) -> ShapeValue | None:
+    left, right = facts
     if left is None or right is None:
         return None
     a, b = left.items, right.items
@@ -176,7 +172,7 @@ def _in_range(value: int) -> int | None:
 _RULES: dict[str, Rule] = {
     "Shape": _shape,
     "Size": _size,
-    "Identity": _same,
+    "Identity": lambda _, facts: facts[0],
     "Cast": _cast,
     "Concat": _concat,
     **dict.fromkeys(("Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape"), _moved),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import nbytes
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import VIEWS, dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
@@ -54,7 +53,7 @@ def _is_constant(node: gs.Node) -> bool:
 
 def _results(node: gs.Node, why: Why) -> list[np.ndarray] | None:
     constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
-    read = sum(_nbytes(constant) for constant in constants)
+    read = sum(nbytes(constant) for constant in constants)
     # Shape and Size depend on no value, and do not load a weight from its file.
     if read > LIMIT and node.op not in ("Shape", "Size"):
         why("an input is bigger than the limit", node)
@@ -84,11 +83,7 @@ def _is_compact(constant: gs.Constant) -> bool:
     """Whether a constant is data in 8 or 16 bits, such as quantized weights and their scales."""
     dtype = np.dtype(constant.dtype)
     narrow = dtype.itemsize <= 2 and dtype.kind not in "bO"  # a mask may be booleans
-    return narrow and _nbytes(constant) >= DATA_LIMIT
-
-
-def _nbytes(constant: gs.Constant) -> int:
-    return int(math.prod(constant.shape) * np.dtype(constant.dtype).itemsize)
+    return narrow and nbytes(constant) >= DATA_LIMIT
 
 
 def _fold_output(edit: Edit, node: gs.Node, why: Why) -> bool:

@@ -138,14 +138,14 @@ def constant_reshapes(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[int] | None:
-    """Return ``wanted`` as ints, 0 for a dim copied from the input, one -1 for an inferred dim.
+def target_of(shape: tuple[Dim, ...] | None, dims: tuple[Dim, ...]) -> list[int] | None:
+    """Return ``dims`` as ints, 0 for a dim copied from the input, one -1 for an inferred dim.
 
     A -1 cannot be inferred beside a copied dim that is 0 at run time (an empty batch), so the two
     are combined only if the computed target already had the -1.
     """
     target: list[int] = []
-    for index, dim in enumerate(wanted):
+    for index, dim in enumerate(dims):
         if isinstance(dim, int):
             target.append(dim)
         # A 0 copies only the dim at its own index, so an equal dim elsewhere does not help.
@@ -156,7 +156,7 @@ def target_of(shape: tuple[Dim, ...] | None, wanted: tuple[Dim, ...]) -> list[in
     # Arithmetic on sizes may give a negative dim, which is left for the runtime to report.
     if min(target, default=0) < -1 or target.count(-1) > 1:
         return None
-    return None if -1 in target and 0 in target and -1 not in wanted else target
+    return None if -1 in target and 0 in target and -1 not in dims else target
 
 
 _UNARY = (

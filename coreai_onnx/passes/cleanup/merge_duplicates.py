@@ -11,10 +11,10 @@ import numpy as np
 
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import digest, fingerprint, is_lazy
+from coreai_onnx.passes.engine.constants import digest, fingerprint, is_lazy, nbytes
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of, with_subgraphs
-from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, constant_of, input_of
+from coreai_onnx.passes.engine.match import STANDARD_DOMAINS, attribute_of, may_train
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -87,7 +87,8 @@ def merge_common_subexpressions(edit: Edit, node: gs.Node, why: Why) -> bool:
     earlier = first.setdefault(_key(node), node)
     if earlier is node:
         return False
-    pairs = _pairs(node, earlier)
+    outputs = zip(node.outputs, earlier.outputs, strict=True)
+    pairs = [(old, new) for old, new in outputs if not old.is_empty()]
     if (
         not all(edit.can_replace(old, new) for old, new in pairs)
         or len({id(old) for old, _ in pairs if edit.is_output(old)}) > 1
@@ -99,23 +100,12 @@ def merge_common_subexpressions(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _pairs(node: gs.Node, known: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor]]:
-    """Pair the outputs of a node with those of the equal node."""
-    both = zip(node.outputs, known.outputs, strict=True)
-    return [(old, new) for old, new in both if not old.is_empty()]
-
-
 def _is_pure(node: gs.Node, pure_calls: frozenset[tuple[str, str]]) -> bool:
     """Whether equal inputs always give equal results."""
     if node.domain not in STANDARD_DOMAINS:
         return (node.domain, node.op) in pure_calls
     if node.op == "Dropout":
-        # The default of training_mode is False, and Dropout is then the identity.
-        mode = input_of(node, 2)
-        if mode is None:
-            return True
-        training = constant_of(mode, at_most=1)
-        return training is not None and not bool(training.any())
+        return not may_train(node)
     if node.op == "BatchNormalization":
         return bool(attribute_of(node, "training_mode", 0) == 0)
     return node.op not in RANDOM_OPS
@@ -167,8 +157,7 @@ def _frozen(value: Any) -> str:
     if isinstance(value, gs.Node.AttributeRef):
         return f"attribute {value.name}"
     if isinstance(value, gs.Constant):
-        size = int(np.prod(value.shape, dtype=np.int64)) * np.dtype(value.dtype).itemsize
-        if size <= _SMALL and np.dtype(value.dtype).kind != "O":
+        if nbytes(value) <= _SMALL and np.dtype(value.dtype).kind != "O":
             return f"tensor {np.dtype(value.dtype).name} {value.shape} {digest(value).hex()}"
         return f"tensor at {id(value)}"
     if isinstance(value, int | str | bytes):

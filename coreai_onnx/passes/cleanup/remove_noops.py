@@ -16,6 +16,7 @@ from coreai_onnx.passes.engine.match import (
     input_of,
     ints_of,
     made_by,
+    may_train,
     rank_of,
     same_known_shape,
     shape_of,
@@ -132,12 +133,12 @@ def _keeps(node: gs.Node, shape: tuple[Dim, ...], analysis: ShapeValueAnalysis) 
         return False
     copies = attribute_of(node, "allowzero", 0) == 0
     inferred = 0
-    for dim, wanted in zip(shape, target.items, strict=True):
-        if wanted is None:
+    for dim, size in zip(shape, target.items, strict=True):
+        if size is None:
             return False
-        if wanted == -1:
+        if size == -1:
             inferred += 1
-        elif not (wanted == dim or (wanted == 0 and copies)):
+        elif not (size == dim or (size == 0 and copies)):
             return False
     # If all other dims are kept, the inferred one can only be what it was.
     return inferred <= 1
@@ -196,12 +197,8 @@ def remove_identities(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 
 def _is_inference(node: gs.Node) -> bool:
-    mode = input_of(node, 2)
-    if mode is not None:
-        training = constant_of(mode, at_most=1)
-        if training is None or bool(training.any()):
-            return False
-    return all(not mask.outputs for mask in node.outputs[1:]) and len(node.outputs) == 1
+    # Another output is the mask.
+    return len(node.outputs) == 1 and not may_train(node)
 
 
 _COMMUTATIVE = ("Add", "Mul", "And", "Or")

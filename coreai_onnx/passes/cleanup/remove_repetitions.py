@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.cleanup.remove_noops import remove_noop_expands
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
@@ -46,8 +47,6 @@ def remove_broadcast_expands(_: Edit, node: gs.Node, why: Why) -> int:
 
 def _target(node: gs.Node) -> tuple[Dim, ...] | None:
     """Return the target of an Expand, if it is known to be the shape of its result."""
-    from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
-
     dims = ShapeValueAnalysis().of(node.inputs[1])
     return None if dims is None else dims.items
 

@@ -44,7 +44,6 @@ def slices_of_concats(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 
 def _joined(tensor: gs.Tensor, axis: int) -> Sequence[gs.Tensor] | None:
-    """Return the inputs of a Concat along ``axis``."""
     concat, shape = made_by(tensor, "Concat"), shape_of(tensor)
     if concat is None or not shape:
         return None

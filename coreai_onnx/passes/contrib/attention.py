@@ -10,7 +10,7 @@ import numpy as np
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.analysis.attention_bodies import become_heads, side_by_side
+from coreai_onnx.passes.analysis.attention_bodies import become_heads, side_by_side, unsupported
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
@@ -39,8 +39,6 @@ _INT32 = 6
 
 @dataclass(frozen=True)
 class _AttentionShapes:
-    """The dims of an attention."""
-
     batch: Dim
     heads: int
     key_heads: int
@@ -118,10 +116,8 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
     """Return why none of onnxruntime's ops is equivalent; empty if one is."""
     if dtype_of(node.inputs[0]) != _SINGLE:
         return "the dtype is not float32"
-    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
-        return "there is a soft cap or a window"
-    if input_of(node, 4) is not None:
-        return "there are sinks"
+    if reason := unsupported(node):
+        return reason
     grouped, causal = shapes.heads != shapes.key_heads, attribute_of(node, "is_causal", 0)
     if (grouped or causal) and shapes.queries != shapes.keys:
         return "there may be more keys than queries"
@@ -166,12 +162,14 @@ class _AttentionWriter:
         mask = input_of(node, 3)
         if mask is None:
             return bool(attribute_of(node, "is_causal", 0))
-        return self._says_causal(mask, shapes)
+        queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
+        if queries is None or keys is None or queries != keys:
+            return False
+        return is_causal(self._positions.of(mask), queries, keys)
 
     def write(
         self, node: gs.Node, shapes: _AttentionShapes, *, is_causal: bool, rotates: bool
     ) -> None:
-        """Replace ``node`` with onnxruntime's op and the changes of layout around it."""
         edit, mask, causal = self._edit, input_of(node, 3), int(is_causal)
         bias, some = (None, None) if mask is None or is_causal else self._bias(mask, node)
         biases = [] if bias is None else [bias]
@@ -212,12 +210,6 @@ class _AttentionWriter:
             zero = edit.constant(f"{attended.name}_zero", np.zeros((), np.float32))
             attended = edit.add("Where", node, [some, attended, zero], _SINGLE, wide)
         become_heads(edit, node, attended, shapes.heads)
-
-    def _says_causal(self, mask: gs.Tensor, shapes: _AttentionShapes) -> bool:
-        queries, keys = affine_expr(shapes.queries), affine_expr(shapes.keys)
-        if queries is None or keys is None or queries != keys:
-            return False
-        return is_causal(self._positions.of(mask), queries, keys)
 
     def _add_caches(self, result: gs.Tensor) -> None:
         """Declare the op's two other outputs, which are unused: before 1.28 they are required."""

@@ -9,7 +9,12 @@ import numpy as np
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
-from coreai_onnx.passes.analysis.attention_bodies import NAME, become_heads, side_by_side
+from coreai_onnx.passes.analysis.attention_bodies import (
+    NAME,
+    become_heads,
+    side_by_side,
+    unsupported,
+)
 from coreai_onnx.passes.contrib.attention import write_attentions
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
@@ -67,10 +72,8 @@ def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
         return why("there must be as many new keys as queries", node)
     if any(dtype_of(t) != _FLOAT for t in (node.inputs[0], keys.whole, values.whole)):
         return why("the dtype is not float32", node)
-    if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):
-        return why("there is a soft cap or a window", node)
-    if input_of(node, 4) is not None:
-        return why("there are sinks", node)
+    if reason := unsupported(node):
+        return why(reason, node)
     if not _is_causal(node, keys, positions):
         return why("the mask is not known to be causal", node)
     if bodies.opset < 23:
@@ -119,7 +122,6 @@ class _CachedAttentionWriter:
         self._tables = Tables(edit)
 
     def write(self, node: gs.Node, keys: _Joined, values: _Joined) -> None:
-        """Replace ``node`` with Attention and the changes of layout around it."""
         edit, (batch, heads, length, _) = self._edit, list(node.inputs[0].shape)
         size = values.new.shape[3]
         rows = [self._row(node.inputs[0], node), self._row(keys.new, node)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -13,9 +12,7 @@ from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.model.weight_formats import OPTIONAL, PARTS
 from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
@@ -110,8 +107,7 @@ def codes_in_rows(edit: Edit, call: gs.Node, codes: gs.Tensor) -> gs.Tensor:
     rows, groups, size = static_shape_of(codes) or (0, 0, 0)
     shape = [rows, groups * size]
     if isinstance(codes, gs.Constant) and len(codes.outputs) == 1:
-        name = context_of(edit.graph).names.claim(f"{codes.name}.rows")
-        return lazy_constant(name, lambda x: x.reshape(shape), [codes], shape)
+        return edit.lazy(f"{codes.name}.rows", lambda x: x.reshape(shape), [codes], shape)
     target = edit.constant("rows", np.array(shape, np.int64))
     return edit.add("Reshape", call, [codes, target], np.dtype(np.uint8), shape)
 
@@ -167,8 +163,8 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
         inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
     # Without the attribute, onnxruntime leaves the activations in float32.
     level = {"accuracy_level": _ROUNDED_LEVEL} if is_rounded else {}
-    sizes = Sizes(groups * group, outputs, bits, group)
-    become_matmul_nbits(edit, node, inputs, input_of(node, 1 + len(PARTS)), sizes, **level)
+    sizes = {"K": groups * group, "N": outputs, "bits": bits, "block_size": group}
+    become_matmul_nbits(edit, node, inputs, input_of(node, 1 + len(PARTS)), sizes | level)
     return True
 
 
@@ -178,29 +174,12 @@ BLOCKS = (256, 128, 64, 32, 16)
 _BIAS = 5
 
 
-class Sizes(NamedTuple):
-    """The sizes of a weight.
-
-    Attributes:
-        inputs: Number of columns.
-        outputs: Number of rows.
-        bits: Size of a code.
-        block: Number of columns that share a scale.
-    """
-
-    inputs: int
-    outputs: int
-    bits: int
-    block: int
-
-
 def become_matmul_nbits(
     edit: Edit,
     node: gs.Node,
     tensors: Sequence[gs.Tensor],
     bias: gs.Tensor | None,
-    sizes: Sizes,
-    **attributes: int,
+    attributes: Mapping[str, int],
 ) -> None:
     """Turn a node into the op.
 
@@ -210,20 +189,10 @@ def become_matmul_nbits(
         tensors: The activations, the packed codes, the scales and, if there are any, the packed
             zero points.
         bias: What is added to each row of the product.
-        sizes: The sizes of the weight.
-        **attributes: Further attributes.
+        attributes: Those of the op: ``K`` columns and ``N`` rows of the weight, ``bits`` of a code,
+            ``block_size`` columns that share a scale, and others.
     """
     inputs = list(tensors)
     if bias is not None:
         inputs += [*(gs.Variable.empty() for _ in range(_BIAS - len(inputs))), bias]
-    edit.become(
-        node,
-        "MatMulNBits",
-        inputs,
-        domain=CONTRIB_DOMAIN,
-        K=sizes.inputs,
-        N=sizes.outputs,
-        bits=sizes.bits,
-        block_size=sizes.block,
-        **attributes,
-    )
+    edit.become(node, "MatMulNBits", inputs, domain=CONTRIB_DOMAIN, **attributes)

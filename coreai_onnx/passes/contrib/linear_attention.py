@@ -68,13 +68,10 @@ def _shapes(node: gs.Node) -> _StateShapes | None:
 
 
 class _LinearAttentionWriter:
-    """Replaces one call with the op."""
-
     def __init__(self, edit: Edit, node: gs.Node, shapes: _StateShapes) -> None:
         self._edit, self._node, self._shapes = edit, node, shapes
 
     def write(self) -> None:
-        """Replace the call with LinearAttention and the changes of layout around it."""
         node, sizes = self._node, self._shapes
         query, key, value, g, beta = node.inputs[:5]
         state = input_of(node, 5)

@@ -9,9 +9,7 @@ import numpy as np
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
@@ -193,10 +191,8 @@ def rows_of_tokens(edit: Edit, block: ExpertBlock, lanes: int) -> gs.Tensor:
     """Return the tokens as ``[tokens, lanes]``."""
     total = block.total
     flat = edit.constant(f"{total.outputs[0].name}_lanes", np.array([-1, lanes], np.int64))
-    tokens = edit.add(
-        "Reshape", total, [block.tokens, flat], total.outputs[0].dtype, [block.count, lanes]
-    )
-    return tokens
+    dtype, shape = total.outputs[0].dtype, [block.count, lanes]
+    return edit.add("Reshape", total, [block.tokens, flat], dtype, shape)
 
 
 def in_turns(values: np.ndarray) -> np.ndarray:
@@ -235,8 +231,7 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
         return why("the products must have one matrix per token and expert", node)
     # Blocks that share experts share the rearranged weight too.
     if id(up) not in interleaved:
-        name = context_of(edit.graph).names.claim(f"{up.name}.in_turns")
-        interleaved[id(up)] = lazy_constant(name, in_turns, [up], [int(dim) for dim in up.shape])
+        interleaved[id(up)] = edit.lazy(f"{up.name}.in_turns", in_turns, [up], up.shape)
     tokens = rows_of_tokens(edit, block, sizes[0])
     edit.become(
         node,

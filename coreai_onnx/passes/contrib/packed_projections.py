@@ -8,7 +8,7 @@ import numpy as np
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import joined_name, lazy_constant
+from coreai_onnx.passes.engine.constants import joined_name
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
@@ -125,7 +125,6 @@ def _is_row(tensor: gs.Tensor, product: gs.Tensor) -> bool:
 
 
 def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
-    """Replace the three products of an attention with one."""
     first, columns = layers[0], sum(layer.columns for layer in layers)
     parts = zip(*(layer.weights for layer in layers), strict=True)
     inputs: list[gs.Tensor] = [first.product.inputs[0]]
@@ -156,8 +155,7 @@ def _pack(edit: Edit, node: gs.Node, layers: list[_Layer]) -> None:
 
 
 def _joined(edit: Edit, parts: list[gs.Constant], axis: int) -> gs.Constant:
-    """Return the concatenation of weights or biases."""
-    name = context_of(edit.graph).names.claim(joined_name([part.name for part in parts]))
+    name = joined_name([part.name for part in parts])
     shape = [int(size) for size in parts[0].shape]
     shape[axis] = sum(int(part.shape[axis]) for part in parts)
-    return lazy_constant(name, lambda *values: np.concatenate(values, axis=axis), parts, shape)
+    return edit.lazy(name, lambda *values: np.concatenate(values, axis=axis), parts, shape)

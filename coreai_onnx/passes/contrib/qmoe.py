@@ -17,9 +17,7 @@ from coreai_onnx.passes.contrib.moe import (
     softmax_routing,
 )
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     behind_views,
@@ -69,7 +67,6 @@ class _Weight:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Number of experts, of rows and of columns."""
         experts, rows, groups = (int(dim) for dim in self.codes.shape[:3])
         return experts, rows, groups * self.group
 
@@ -125,30 +122,28 @@ def _weight(call: gs.Node) -> _Weight | str:
     return _Weight(codes, scales, zeros, bits, group, rounding)
 
 
-def _obstacle(found: ExpertBlock, up: _Weight, down: _Weight) -> str:
-    """Return why the op cannot compute a block; empty if it can."""
+def _obstacle(block: ExpertBlock, up: _Weight, down: _Weight) -> str:
     # The op has one bits, block_size and accuracy_level for both products.
     if up.kind != down.kind:
         return "the products have weights of different kinds"
-    if not found.is_float32(found.tokens, found.weights):
+    if not block.is_float32(block.tokens, block.weights):
         return "the dtype is not float32"
     experts, lanes, hidden = down.shape
-    if not found.chosen or up.shape != (experts, 2 * hidden, lanes):
+    if not block.chosen or up.shape != (experts, 2 * hidden, lanes):
         return "the sizes are not known"
-    if not found.is_laid_out(lanes, hidden):
+    if not block.is_laid_out(lanes, hidden):
         return "the products must have one matrix per token and expert"
     # The tables have one place for each expert, and TopK never selects an expert twice.
-    top = maker(found.experts)
-    if top is None or not is_standard(top, "TopK") or top.outputs[1] is not found.experts:
+    top = maker(block.experts)
+    if top is None or not is_standard(top, "TopK") or top.outputs[1] is not block.experts:
         return "the experts of a token may be equal"
     if attribute_of(top, "axis", -1) not in (-1, 1):
         return "the experts of a token may be equal"
-    weights = shape_of(behind_views(found.weights))
-    return "" if weights == shape_of(found.experts) else "the weights of the sum have other axes"
+    weights = shape_of(behind_views(block.weights))
+    return "" if weights == shape_of(block.experts) else "the weights of the sum have other axes"
 
 
 def _write(edit: Edit, block: ExpertBlock, up: _Weight, down: _Weight) -> None:
-    """Replace the sum with the op."""
     experts, lanes, _ = down.shape
     tokens = rows_of_tokens(edit, block, lanes)
     ups, downs = _tensors(edit, up, is_turned=True), _tensors(edit, down, is_turned=False)
@@ -182,7 +177,7 @@ def _write(edit: Edit, block: ExpertBlock, up: _Weight, down: _Weight) -> None:
 
 def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]:
     """Return codes, scales and, if there are any, zero points as the op reads them."""
-    names, (experts, rows, columns) = context_of(edit.graph).names, weight.shape
+    experts, rows, columns = weight.shape
     groups, size = columns // weight.group, columns * weight.bits // 8
 
     def ordered(values: np.ndarray) -> np.ndarray:
@@ -194,15 +189,15 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
     def scales(values: np.ndarray) -> np.ndarray:
         return ordered(values).astype(np.float32)
 
-    source, single = weight.codes.name, np.dtype(np.float32)
+    source = weight.codes.name
     tensors: list[gs.Tensor] = [
-        lazy_constant(names.claim(f"{source}.rows"), codes, [weight.codes], [experts, rows, size]),
-        lazy_constant(
-            names.claim(f"{weight.scales.name}.float32"),
+        edit.lazy(f"{source}.rows", codes, [weight.codes], [experts, rows, size]),
+        edit.lazy(
+            f"{weight.scales.name}.float32",
             scales,
             [weight.scales],
             [experts, rows, groups],
-            single,
+            np.dtype(np.float32),
         ),
     ]
     if weight.zeros is not None:
@@ -211,9 +206,9 @@ def _tensors(edit: Edit, weight: _Weight, *, is_turned: bool) -> list[gs.Tensor]
     return tensors
 
 
-def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Tensor, gs.Tensor]:
+def _routing_tables(edit: Edit, block: ExpertBlock, experts: int) -> tuple[gs.Tensor, gs.Tensor]:
     """Return ones for the selected experts, and their weights, ``[tokens, experts]``."""
-    total, chosen = found.total, found.experts
+    total, chosen = block.total, block.experts
     name = total.outputs[0].name
     zero, one = (
         edit.constant(f"{name}_{word}", np.array([value], np.float32))
@@ -225,12 +220,12 @@ def _routing_tables(edit: Edit, found: ExpertBlock, experts: int) -> tuple[gs.Te
     zeros = edit.add("Expand", total, [zero, table])
     shape = edit.add("Shape", total, [chosen])
     ones = edit.add("Expand", total, [one, shape])
-    weights = behind_views(found.weights)
+    weights = behind_views(block.weights)
     # The op selects the largest values, which are the ones: the experts that the model has chosen.
     selected, weighted = (
         edit.add("ScatterElements", total, [zeros, chosen, values], axis=1)
         for values in (ones, weights)
     )
     for value in (zeros, selected, weighted):
-        value.dtype, value.shape = np.dtype(np.float32), [found.count, experts]
+        value.dtype, value.shape = np.dtype(np.float32), [block.count, experts]
     return selected, weighted

@@ -9,7 +9,7 @@ from coreai_onnx.passes.analysis.quantized_weights import (
     QuantizedWeight,
     quantized_weight,
 )
-from coreai_onnx.passes.contrib.few_bits import BLOCKS, Sizes, become_matmul_nbits
+from coreai_onnx.passes.contrib.few_bits import BLOCKS, become_matmul_nbits
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import input_of, is_standard, shape_of
@@ -72,14 +72,13 @@ def _packing(weight: QuantizedWeight, axis: int) -> CodedWeight | str:
 
 
 def _write(edit: Edit, node: gs.Node, packing: CodedWeight, tensors: list[gs.Tensor]) -> None:
-    """Replace a product, and the bias added to it, with the op."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
     last = node
     if node.op == "MatMul":
         addition = _added_row(edit, node, packing.outputs)
         if addition is not None:
             last, bias = addition
-    sizes = Sizes(packing.inputs, packing.outputs, _BITS, packing.block)
+    sizes = {"K": packing.inputs, "N": packing.outputs, "bits": _BITS, "block_size": packing.block}
     become_matmul_nbits(edit, last, inputs, bias, sizes)
     if last is not node:
         edit.remove(node)
@@ -88,10 +87,8 @@ def _write(edit: Edit, node: gs.Node, packing: CodedWeight, tensors: list[gs.Ten
 def _added_row(edit: Edit, product: gs.Node, columns: int) -> tuple[gs.Node, gs.Tensor] | None:
     """Return the Add of a constant row that is the product's only reader, and the row."""
     result = product.outputs[0]
-    if len(result.outputs) != 1 or edit.is_output(result):
-        return None
-    (add,) = result.outputs
-    if not is_standard(add, "Add") or not edit.holds(add):
+    add = edit.only_reader(result)
+    if add is None or not is_standard(add, "Add"):
         return None
     row = add.inputs[1] if add.inputs[0] is result else add.inputs[0]
     is_row = isinstance(row, gs.Constant) and shape_of(row) == (columns,)

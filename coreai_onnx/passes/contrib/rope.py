@@ -44,7 +44,6 @@ class Tables:
     """Cosines and sines shared by all batch items as matrices, each created once."""
 
     def __init__(self, edit: Edit) -> None:
-        """Create nodes with ``edit``."""
         self._edit = edit
         self._known: dict[gs.Tensor, gs.Tensor] = {}
 
@@ -65,7 +64,8 @@ class Tables:
         """Return the angles of one batch item."""
         expand = made_by(table, "Expand")
         for tensor in (table, *([] if expand is None else [expand.inputs[0]])):
-            if _is_row(tensor):
+            # [1, 1, s, f]: the same for all batch items and heads.
+            if _dims(tensor) is not None and len(tensor.shape) == 4:
                 return tensor
         return None
 
@@ -114,8 +114,3 @@ def _is_of_tables(node: gs.Node) -> bool:
     shapes = [shape_of(tensor) for tensor in node.inputs]
     few = [shape is not None and len(shape) < 2 for shape in shapes]
     return all(a or _dims(b) is not None for a, b in zip(few, node.inputs, strict=True))
-
-
-def _is_row(tensor: gs.Tensor) -> bool:
-    """Whether a tensor is ``[1, 1, s, f]``: the same for all batch items and heads."""
-    return _dims(tensor) is not None and len(tensor.shape) == 4

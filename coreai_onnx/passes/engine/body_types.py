@@ -78,22 +78,16 @@ class BodyTypes:
 
 def forget_types(function: gs.Function) -> None:
     """Remove the types again."""
-    if function.domain == STANDARD_DOMAIN or function.attrs:
-        return
     for tensor in _variables(function):
         tensor.dtype = tensor.shape = None
 
 
 @contextmanager
 def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
-    """While active, functions are without the types, so that an exported model does not have them.
-
-    Bodies of composites and functions with attributes, to which none are assigned, keep theirs.
-    """
+    """While active, functions are without the types, so that an exported model lacks them too."""
     types = [
         (tensor, tensor.dtype, tensor.shape)
         for function in functions
-        if function.domain != STANDARD_DOMAIN and not function.attrs
         for tensor in _variables(function)
     ]
     for tensor, _, _ in types:
@@ -106,6 +100,9 @@ def untyped(functions: Sequence[gs.Function]) -> Iterator[None]:
 
 
 def _variables(function: gs.Function) -> list[gs.Variable]:
+    """Return the tensors that get types; empty for bodies of composites, which keep theirs."""
+    if function.domain == STANDARD_DOMAIN or function.attrs:
+        return []
     tensors = [*function.inputs, *(t for node in function.nodes for t in node.outputs)]
     return [t for t in tensors if isinstance(t, gs.Variable) and t.type == "tensor_type"]
 
@@ -118,10 +115,10 @@ def _shared_dtype(tensors: Sequence[gs.Tensor]) -> np.dtype | None:
 def dims_by_axis(tensors: Sequence[gs.Tensor]) -> list[tuple[Dim, ...]] | None:
     """Return the dims of each axis of some tensors; None if there is not one known rank."""
     shapes = [shape_of(tensor) for tensor in tensors]
-    known = [shape for shape in shapes if shape is not None]
-    if not known or len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+    ranked = [shape for shape in shapes if shape is not None]
+    if not ranked or len(ranked) < len(shapes) or len({len(shape) for shape in ranked}) > 1:
         return None
-    return list(zip(*known, strict=True))
+    return list(zip(*ranked, strict=True))
 
 
 def _shape(tensors: Sequence[gs.Tensor]) -> list[Dim] | None:

@@ -19,7 +19,6 @@ class CallIndex:
     """
 
     def __init__(self) -> None:
-        """Start with an empty index."""
         self._roots: tuple[int, ...] = ()
         self._calls: dict[Key, dict[int, list[gs.Node]]] = {}
         self._keys: dict[int, list[Key]] = {}

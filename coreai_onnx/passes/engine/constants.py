@@ -14,8 +14,6 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.surgeon_names import LazyValues, stored_values
 
 Compute = Callable[..., np.ndarray]
-_CHUNK = 1 << 20
-"""Bytes that are hashed at a time: a weight in a data file is never in memory as a whole."""
 _SAMPLE = 4096
 """Bytes that a fingerprint reads at each of its places, of which there are six at most."""
 
@@ -127,12 +125,8 @@ def fingerprint(constant: gs.AnyConstant) -> tuple[object, ...]:
 
 
 def digest(constant: gs.AnyConstant) -> bytes:
-    """Return a hash of all bytes, read chunk by chunk."""
-    data = _bytes(constant)
-    whole = hashlib.blake2b(digest_size=32)
-    for start in range(0, len(data), _CHUNK):
-        whole.update(data[start : start + _CHUNK])
-    return whole.digest()
+    """Return a hash of all bytes; a weight in a mapped data file is not copied."""
+    return hashlib.blake2b(_bytes(constant), digest_size=32).digest()
 
 
 def _bytes(constant: gs.AnyConstant) -> memoryview:

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.constants import Compute, lazy_constant
 from coreai_onnx.passes.engine.graphs import context_of, origin_of, with_subgraphs
 from coreai_onnx.passes.engine.match import Dim, composite, is_standard, shape_of
 from coreai_onnx.passes.engine.why import Why
@@ -47,7 +48,6 @@ class Edit:
 
     @functools.cached_property
     def _local(self) -> set[int]:
-        """The tensors that nodes of the graph itself produce."""
         return {id(t) for node in self._all_nodes() for t in node.outputs}
 
     @functools.cached_property
@@ -181,6 +181,24 @@ class Edit:
     def constant(self, name: str, values: np.ndarray) -> gs.Constant:
         """Return a new constant with a unique name derived from ``name``."""
         return gs.Constant(context_of(self.graph).names.claim(name), np.asarray(values))
+
+    def lazy(
+        self,
+        name: str,
+        compute: Compute,
+        sources: Sequence[gs.AnyConstant],
+        shape: Sequence[int],
+        dtype: np.dtype | None = None,
+    ) -> gs.Constant:
+        """Return a `lazy_constant` with a unique name derived from ``name``."""
+        unique = context_of(self.graph).names.claim(name)
+        return lazy_constant(unique, compute, sources, shape, dtype)
+
+    def only_reader(self, tensor: gs.Tensor) -> gs.Node | None:
+        """Return the node of this graph that alone reads a tensor; None if there is no such one."""
+        if len(tensor.outputs) != 1 or self.is_output(tensor):
+            return None
+        return tensor.outputs[0] if self.holds(tensor.outputs[0]) else None
 
     def size(self, dim: Dim, like: gs.Node) -> gs.Tensor | None:
         """Return a vector of one int64 that holds the size of a dim, computed before ``like``.
@@ -338,7 +356,6 @@ def _take_over_producer(new: gs.Variable, old: gs.Variable) -> None:
 
 
 def _leave_producer(tensor: gs.Tensor) -> None:
-    """Disconnect a tensor from the node that produces it."""
     for maker in tensor.inputs:
         index = next(i for i, output in enumerate(maker.outputs) if output is tensor)
         list.__delitem__(maker.outputs, index)

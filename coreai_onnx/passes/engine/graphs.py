@@ -122,7 +122,6 @@ class UniqueNames:
     """
 
     def __init__(self) -> None:
-        """Start without names."""
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
@@ -150,7 +149,6 @@ class Weight(LazyValues):
     """
 
     def __init__(self, source: ir.TensorProtocol) -> None:
-        """Wrap ``source`` without reading its data."""
         self.source = source
         self.shape = [int(dim) for dim in source.shape.numpy()]
         self.dtype = source.dtype.numpy()
@@ -269,7 +267,6 @@ class Graph(_Graph):
     bodies: object | None = None
 
     def __init__(self, *args: Any, **parts: Any) -> None:
-        """Create the graph from graph-surgeon's arguments."""
         self.names, self.constants = UniqueNames(), []
         super().__init__(*args, **parts)
 

@@ -39,7 +39,6 @@ class Importer:
     """Imports one root graph (the model's, or a function's body) with all its subgraphs."""
 
     def __init__(self) -> None:
-        """Start with no values and no names."""
         self.names = gs.UniqueNames()
         self.values: Values = {}
 

@@ -95,11 +95,23 @@ VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 """Ops that change the shape and keep the order of elements."""
 
 
+def behind(tensor: gs.Tensor, *ops: str) -> gs.Tensor:
+    """Return the tensor before any of these standard ops, each of which reads it first."""
+    while (node := made_by(tensor, *ops)) is not None:
+        tensor = node.inputs[0]
+    return tensor
+
+
 def behind_views(tensor: gs.Tensor) -> gs.Tensor:
     """Return the tensor before any ops that change the shape and keep the order of elements."""
-    while (view := made_by(tensor, *VIEWS)) is not None:
-        tensor = view.inputs[0]
-    return tensor
+    return behind(tensor, *VIEWS)
+
+
+def may_train(node: gs.Operation) -> bool:
+    """Whether a Dropout is, or may be, in training mode; the default is inference."""
+    mode = input_of(node, 2)
+    training = None if mode is None else constant_of(mode, at_most=1)
+    return mode is not None and (training is None or bool(training.any()))
 
 
 def made_by(tensor: gs.Tensor, *ops: str) -> gs.Node | None:

@@ -36,7 +36,6 @@ class Why:
     """
 
     def __init__(self) -> None:
-        """Start without near misses."""
         self._misses: dict[tuple[str, str], NearMiss] = {}
 
     def __call__(self, reason: str, node: gs.Node) -> Literal[False]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import attribute_of, composite, input_of, made_by
 from coreai_onnx.passes.engine.why import Why
 
@@ -62,7 +60,7 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
     weight, bias = conv.inputs[1], input_of(conv, 2)
     statistics = [tensor for tensor in node.inputs[1:5] if isinstance(tensor, gs.Constant)]
     assert isinstance(weight, gs.Constant)
-    dtype, names = np.dtype(weight.dtype), context_of(edit.graph).names
+    dtype, channels = np.dtype(weight.dtype), list(weight.shape[:1])
 
     def factor(scale: np.ndarray, variance: np.ndarray) -> np.ndarray:
         wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + eps)
@@ -73,26 +71,15 @@ def _folded(edit: Edit, node: gs.Node, conv: gs.Node, eps: float) -> list[gs.Con
         # which factors broadcast.
         return np.asarray((w.astype(np.float64).T * factor(s, v)).T.astype(dtype))
 
-    def folded_bias(*given: np.ndarray) -> np.ndarray:
-        scale, shift, mean, variance = (x.astype(np.float64) for x in given[:4])
-        start = given[4].astype(np.float64) if len(given) > 4 else 0.0
+    def folded_bias(*arrays: np.ndarray) -> np.ndarray:
+        scale, shift, mean, variance, *biases = (x.astype(np.float64) for x in arrays)
+        start = biases[0] if biases else 0.0
         return np.asarray((start - mean) * factor(scale, variance) + shift).astype(dtype)
 
     scale, _, _, variance = statistics
     biases = [bias] if isinstance(bias, gs.Constant) else []
     path = weight.name.removesuffix(".weight")
     return [
-        lazy_constant(
-            names.claim(f"{path}.folded.weight"),
-            folded_weight,
-            [weight, scale, variance],
-            weight.shape,
-        ),
-        lazy_constant(
-            names.claim(f"{path}.folded.bias"),
-            folded_bias,
-            [*statistics, *biases],
-            [weight.shape[0]],
-            dtype,
-        ),
+        edit.lazy(f"{path}.folded.weight", folded_weight, [weight, scale, variance], weight.shape),
+        edit.lazy(f"{path}.folded.bias", folded_bias, [*statistics, *biases], channels, dtype),
     ]

@@ -52,7 +52,6 @@ def _attributes(activation: str) -> dict[str, Any]:
 
 
 def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | None:
-    """Return the op type to call."""
     name = "add_bias" if activation == "none" else f"add_bias.{activation}"
     op_type = bodies.provide_composite(name, dtype_of(node.outputs[0]))
     if op_type is None:

@@ -67,11 +67,8 @@ def _cache(scatter: gs.Node) -> gs.Tensor | None:
 
 def _after(scatter: gs.Node, edit: Edit) -> gs.Node | None:
     """Return the transpose that moves the positions back, if it is the only reader."""
-    result = scatter.outputs[0]
-    if edit.is_output(result) or len(result.outputs) != 1:
-        return None
-    (after,) = result.outputs
-    if not is_standard(after, "Transpose") or not edit.holds(after):
+    after = edit.only_reader(scatter.outputs[0])
+    if after is None or not is_standard(after, "Transpose"):
         return None
     return after if list(attribute_of(after, "perm", [])) == _BACK else None
 
@@ -88,7 +85,8 @@ def _position(indices: gs.Tensor, positions: AffineAnalysis, edit: Edit) -> gs.T
     for steps, start in (add.inputs, add.inputs[::-1]) if add is not None else ():
         # A first position that is an input of the model is unknown to the analysis, but added to a
         # range.
-        if _counts_from(steps, positions) == AffineExpr(0) and _is_one(start):
+        is_range = _counts_from(steps, positions) == AffineExpr(0)
+        if is_range and shape_of(start) in ((), (1,)):
             return start
     # A single token is at consecutive positions wherever it is.
     if shape[0] == 1:
@@ -106,8 +104,3 @@ def _counts_from(tensor: gs.Tensor, positions: AffineAnalysis) -> AffineExpr | N
         return None
     single = affine.dims[0] == AffineExpr(1)
     return affine.start if affine.steps == (1,) or single else None
-
-
-def _is_one(tensor: gs.Tensor) -> bool:
-    """Whether a tensor has exactly one element."""
-    return shape_of(tensor) in ((), (1,))

@@ -93,22 +93,11 @@ def _write(
 ) -> None:
     """Replace a product; the bias of a Gemm is added to it."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
-    attributes: dict[str, Any] = {
-        "bits": codes.bits,
-        "group_size": codes.weight.block,
-        "activation_bits": 0,
-        "version": 1,
-    }
+    sizes = {"bits": codes.bits, "group_size": codes.weight.block}
+    attributes: dict[str, Any] = {**sizes, "activation_bits": 0, "version": 1}
     if bias is None:
         edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)
         return
-    product = edit.add(
-        op_type,
-        node,
-        inputs,
-        node.outputs[0].dtype,
-        node.outputs[0].shape,
-        domain=STANDARD_DOMAIN,
-        **attributes,
-    )
+    dtype, shape = node.outputs[0].dtype, node.outputs[0].shape
+    product = edit.add(op_type, node, inputs, dtype, shape, domain=STANDARD_DOMAIN, **attributes)
     edit.become(node, "Add", [product, bias])

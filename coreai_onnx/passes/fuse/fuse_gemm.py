@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     dtype_of,
     input_of,
@@ -94,9 +92,9 @@ def _bias(
 ) -> gs.Constant:
     channels = int(conv.inputs[1].shape[0])
 
-    def added(*given: np.ndarray) -> np.ndarray:
-        row = np.broadcast_to(given[0].reshape(-1), (channels,))
-        return row if len(given) == 1 else (row + given[1]).astype(row.dtype)
+    def added(*terms: np.ndarray) -> np.ndarray:
+        row = np.broadcast_to(terms[0].reshape(-1), (channels,))
+        return row if len(terms) == 1 else (row + terms[1]).astype(row.dtype)
 
-    name = context_of(edit.graph).names.claim(f"{conv.inputs[1].name}.bias")
-    return lazy_constant(name, added, [constant, *([] if bias is None else [bias])], [channels])
+    sources = [constant, *([] if bias is None else [bias])]
+    return edit.lazy(f"{conv.inputs[1].name}.bias", added, sources, [channels])

@@ -13,9 +13,7 @@ import onnx_ir as ir
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
@@ -112,7 +110,6 @@ def _readers(weight: gs.Constant) -> int:
 
 
 def _windows(conv: Computation) -> _Windows | None:
-    """Return the sizes of a plain convolution; None if some are not known."""
     shape, weight = shape_of(conv.inputs[0]), shape_of(conv.inputs[1])
     if shape is None or weight is None or len(shape) < 3:
         return None
@@ -137,7 +134,6 @@ class _Writer:
         self._edit, self._node, self._windows, self._dtype = edit, node, windows, dtype
 
     def write(self, op_type: str, operands: Sequence[gs.Tensor]) -> None:
-        """Make the node the last one of the product."""
         windows, places = self._windows, math.prod(self._windows.steps)
         lead = [windows.batch, places]
         rows = self._patches(operands[0]) if windows.are_patches else self._slices(operands[0])
@@ -171,9 +167,8 @@ class _Writer:
             ordered = values if patches else values.transpose(0, 2, 1)
             return ordered.reshape(len(values), -1)
 
-        name = context_of(self._edit.graph).names.claim(f"{weight.name}_rows")
         width = windows.channels * math.prod(windows.kernel)
-        return lazy_constant(name, rows, [weight], [windows.filters, width])
+        return self._edit.lazy(f"{weight.name}_rows", rows, [weight], [windows.filters, width])
 
     def _patches(self, x: gs.Tensor) -> gs.Tensor:
         """Return ``[batch, places, channels · kernel]`` of windows that do not overlap."""
@@ -249,5 +244,4 @@ class _Writer:
         self, op: str, inputs: Sequence[gs.Tensor], shape: Sequence[Dim], **attributes: Any
     ) -> gs.Tensor:
         """Return the result of a new node, in the dtype of the convolution."""
-        tensor = self._edit.add(op, self._node, inputs, self._dtype, list(shape), **attributes)
-        return tensor
+        return self._edit.add(op, self._node, inputs, self._dtype, list(shape), **attributes)

@@ -71,7 +71,6 @@ class _Halves:
     """Finds ``f`` in ``op(Concat(f, f))`` and creates ``op(f)``, once per tensor."""
 
     def __init__(self, edit: Edit) -> None:
-        """Create nodes with ``edit``."""
         self._edit = edit
         self._known: dict[gs.Tensor, gs.Tensor | None] = {}
 
@@ -161,8 +160,7 @@ class _Rows:
         self, op: str, like: gs.Node, inputs: list[gs.Tensor], dtype: np.dtype[Any], batch: Dim
     ) -> gs.Tensor:
         attrs: dict[str, Any] = {"to": int(ir.DataType.from_numpy(dtype))} if op == "Cast" else {}
-        tensor = self._edit.add(op, like, inputs, dtype, [batch, *inputs[0].shape[1:]], **attrs)
-        return tensor
+        return self._edit.add(op, like, inputs, dtype, [batch, *inputs[0].shape[1:]], **attrs)
 
 
 def _rotation(total: Computation) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor] | None:

@@ -75,14 +75,8 @@ def _rewrite(edit: Edit, node: gs.Node, values: Dequantized, weight: Dequantized
     if attribute_of(node, "transB", 0):
         # MatMulInteger has no transB; pretranspose_weights stores the transposed integers in the
         # next round.
-        matrix = edit.add(
-            "Transpose",
-            node,
-            [matrix],
-            weight.steps.dtype,
-            list(reversed(weight.steps.shape)),
-            perm=[1, 0],
-        )
+        shape = list(reversed(matrix.shape))
+        matrix = edit.add("Transpose", node, [matrix], matrix.dtype, shape, perm=[1, 0])
     inputs = [steps, matrix, zero or gs.Variable.empty()]
     inputs += [] if weight.zero is None or is_zero(weight.zero) else [weight.zero]
     sums = edit.add("MatMulInteger", node, inputs)

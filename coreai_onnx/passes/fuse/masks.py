@@ -19,10 +19,10 @@ from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
+    behind,
     constant_of,
     dtype_of,
     input_of,
-    made_by,
     same_known_shape,
     shape_of,
 )
@@ -82,15 +82,24 @@ def remove_open_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
     word = None if mask is None else _open_word(mask, positions)
     if word is None:
         return False
+    return _without_mask(edit, node, why, bodies, word, causal=False)
+
+
+def _without_mask(
+    edit: Edit, node: gs.Node, why: Why, bodies: Bodies, word: str, *, causal: bool
+) -> bool:
     # The body that `attention_without_mask` provides has neither.
     if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
         return why("there are sinks or a soft cap", node)
     if not shares_heads(node):
         return why("keys and values may have different heads", node)
-    name = attention_without_mask(bodies, node, word)
+    name = attention_without_mask(bodies, node, word, causal=causal)
     if name is None:
-        return why("the model has another body without a mask", node)
-    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **node.attrs | _EVERYWHERE)
+        return why(
+            f"the model has another {'causal body' if causal else 'body without a mask'}", node
+        )
+    attrs = node.attrs | (_CAUSAL if causal else _EVERYWHERE)
+    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **attrs)
     return True
 
 
@@ -103,11 +112,8 @@ def _open_word(mask: gs.Tensor, positions: AffineAnalysis) -> str | None:
         and dtype_of(mask) == np.dtype(np.bool_)
     ):
         return "mask"
-    node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
-    while node is not None:
-        mask = node.inputs[0]
-        node = made_by(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
-    values = constant_of(mask, at_most=_MOST)
+    source = behind(mask, "Expand", "Unsqueeze", "Reshape", "Identity")
+    values = constant_of(source, at_most=_MOST)
     if values is None or not values.size:
         return None
     if values.dtype == np.bool_:
@@ -145,16 +151,7 @@ def fuse_causal_masks(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bo
         return why("there may be more keys than queries", node)
     if bodies.opset < 23:
         return why("the opset has no Attention", node)
-    # The body that `attention_without_mask` provides has neither.
-    if input_of(node, 4) is not None or attribute_of(node, "softcap", 0.0) != 0.0:
-        return why("there are sinks or a soft cap", node)
-    if not shares_heads(node):
-        return why("keys and values may have different heads", node)
-    name = attention_without_mask(bodies, node, "mask", causal=True)
-    if name is None:
-        return why("the model has another causal body", node)
-    edit.become(node, name, node.inputs[:3], domain=STANDARD_DOMAIN, **node.attrs | _CAUSAL)
-    return True
+    return _without_mask(edit, node, why, bodies, "mask", causal=True)
 
 
 def _length(tensor: gs.Tensor) -> AffineExpr | None:

@@ -88,23 +88,22 @@ def _normalized(tensor: gs.Tensor) -> tuple[gs.Tensor, float] | None:
     if product is None:
         return None
     for x, factor in (product.inputs, product.inputs[::-1]):
-        reciprocal, division = made_by(factor, "Reciprocal"), made_by(factor, "Div")
-        if reciprocal is not None:
-            root = reciprocal.inputs[0]
-        elif division is not None and scalar_of(division.inputs[0], x) == 1.0:
-            root = division.inputs[1]
-        else:
-            power = made_by(factor, "Pow")
-            if power is None or scalar_of(power.inputs[1], x) != -0.5:
-                continue
-            eps = _mean_square(power.inputs[0], x)
-            if eps is not None:
-                return x, eps
-            continue
-        eps = _root(root, x)
+        eps = _inverse_root(factor, x)
         if eps is not None:
             return x, eps
     return None
+
+
+def _inverse_root(tensor: gs.Tensor, x: gs.Tensor) -> float | None:
+    """Match ``1 / sqrt(mean(x²) + eps)``."""
+    node = made_by(tensor, "Reciprocal", "Div", "Pow")
+    if node is None:
+        return None
+    if node.op == "Pow":
+        return _mean_square(node.inputs[0], x) if scalar_of(node.inputs[1], x) == -0.5 else None
+    if node.op == "Div" and scalar_of(node.inputs[0], x) != 1.0:
+        return None
+    return _root(node.inputs[-1], x)
 
 
 def _root(tensor: gs.Tensor, x: gs.Tensor) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from coreai_onnx.passes.analysis.linear_quantization import HALF_RANGE, unsigned
@@ -12,7 +10,7 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     VIEWS,
-    attribute_of,
+    behind,
     constant_of,
     dtype_of,
     input_of,
@@ -23,7 +21,8 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
-_INT8 = np.dtype(np.int8)
+_INT8, _UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
+_MOVED = ("Transpose", *VIEWS)
 
 
 @rewrites("QuantizeLinear")
@@ -47,7 +46,9 @@ def unsigned_activations(edit: Edit, node: gs.Node, why: Why) -> bool:
         shifted[id(zero)] = unsigned(edit, node, zero)
     for user in [node, *steps.outputs]:
         inputs = [user.inputs[0], user.inputs[1], shifted[id(zero)]]
-        edit.become(user, user.op, inputs, **_without_dtype(user))
+        # Without the output dtype, which is that of the zero point.
+        attributes = {n: value for n, value in user.attrs.items() if n != "output_dtype"}
+        edit.become(user, user.op, inputs, **attributes)
     steps.dtype = np.uint8
     return True
 
@@ -67,13 +68,6 @@ def _same(a: gs.Tensor, b: gs.Tensor) -> bool:
     return a is b or (value is not None and value == scalar_of(b) and dtype_of(a) == dtype_of(b))
 
 
-def _without_dtype(node: gs.Node) -> dict[str, Any]:
-    """Return the attributes without the output dtype, which is that of the zero point."""
-    names = [name for name in node.attrs if name != "output_dtype"]
-    return {name: attribute_of(node, name, None) for name in names}
-
-
-_INT8, _UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 _SAFE = 64
 """The largest magnitude of a weight for which 255 * (|a| + |b|) fits in an int16."""
 _LAYERS = ("MatMul", "Gemm", "Conv")
@@ -113,10 +107,7 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
     activations = None if rows is None else steps_of(rows)
     if activations is None or activations.dtype != _UINT8:
         return None
-    tensor = node.inputs[1]
-    while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
-        tensor = moved.inputs[0]
-    reader = made_by(tensor, "DequantizeLinear")
+    reader = made_by(behind(node.inputs[1], *_MOVED), "DequantizeLinear")
     weights = None if reader is None else steps_of(reader)
     # onnxruntime selects no integer product for weights with a scale per block.
     if reader is None or weights is None or weights.dtype != _INT8 or weights.block:
@@ -125,10 +116,8 @@ def _place(node: gs.Node) -> tuple[gs.Node, int, int] | None:
 
 
 def _is_safe(tensor: gs.Tensor) -> bool:
-    while (moved := made_by(tensor, "Transpose", *VIEWS)) is not None:
-        tensor = moved.inputs[0]
     # The whole weight is read, since a single large value can saturate.
-    codes = constant_of(tensor)
+    codes = constant_of(behind(tensor, *_MOVED))
     return codes is not None and -_SAFE <= codes.min(initial=0) <= codes.max(initial=0) <= _SAFE
 
 
@@ -154,7 +143,7 @@ def _moved(
 ) -> gs.Tensor:
     """Return integers as uint8, shifted before the transposes and views of a constant."""
     if id(tensor) not in weights:
-        moved = made_by(tensor, "Transpose", *VIEWS)
+        moved = made_by(tensor, *_MOVED)
         if moved is None:
             weights[id(tensor)] = unsigned(edit, reader, tensor)
         else:

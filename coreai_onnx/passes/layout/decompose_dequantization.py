@@ -110,7 +110,6 @@ def _is_wrong_factor(reader: gs.Node, place: int, steps: Steps) -> bool:
 
 
 def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
-    """Replace a node by plain ops; return whether that is possible."""
     integers, scale = node.inputs[0], node.inputs[1]
     shape = static_shape_of(integers)
     form = steps.form(shape)
@@ -146,11 +145,11 @@ def _decompose(edit: Edit, node: gs.Node, steps: Steps) -> bool:
 
 def _number(edit: Edit, node: gs.Node, part: gs.Tensor, form: Sequence[int]) -> gs.Tensor:
     """Return a scale or zero point in float32, in a shape that broadcasts to the integers."""
-    known = constant_of(part)
-    if known is not None:
-        if known.dtype == _FLOAT and known.shape == tuple(form):
+    constant = constant_of(part)
+    if constant is not None:
+        if constant.dtype == _FLOAT and constant.shape == tuple(form):
             return part
-        values = known.astype(_FLOAT).reshape(form)
+        values = constant.astype(_FLOAT).reshape(form)
         return edit.constant(f"{part.name}_{node.outputs[0].name}", values)
     if dtype_of(part) != _FLOAT:
         part = edit.add("Cast", node, [part], to=onnx.TensorProto.FLOAT)

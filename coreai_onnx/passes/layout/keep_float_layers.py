@@ -8,6 +8,7 @@ from coreai_onnx.passes.analysis.quantized_layers import MOVED, steps_of, sum_sc
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
+    behind,
     constant_of,
     input_of,
     is_standard,
@@ -77,9 +78,7 @@ def _is_changed(node: gs.Node, bias: gs.Tensor | None) -> bool:
 
 
 def _is_dequantized(tensor: gs.Tensor) -> bool:
-    while (moved := made_by(tensor, *MOVED)) is not None:
-        tensor = moved.inputs[0]
-    node = made_by(tensor, "DequantizeLinear")
+    node = made_by(behind(tensor, *MOVED), "DequantizeLinear")
     return node is not None and steps_of(node) is not None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import joined_name, lazy_constant
+from coreai_onnx.passes.engine.constants import joined_name
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import Dim, is_standard, shape_of
@@ -78,12 +78,10 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
         return None
     bias, last = None, node
     result = node.outputs[0]
-    if len(result.outputs) == 1 and not edit.is_output(result):
-        (reader,) = result.outputs
+    if (reader := edit.only_reader(result)) is not None:
         others = [t for t in reader.inputs if t is not result]
         if (
             is_standard(reader, "Add")
-            and edit.holds(reader)
             and len(others) == 1
             and isinstance(others[0], gs.Constant)
             and list(others[0].shape) == [weight.shape[1]]
@@ -95,11 +93,11 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
 
 def _merge(edit: Edit, group: list[_Projection]) -> None:
     """Make the first layer compute all of them; a Split after it produces the results."""
-    names, first = context_of(edit.graph).names, group[0]
+    first = group[0]
     sizes = [one.columns for one in group]
     weights = [one.weight for one in group]
-    joined = lazy_constant(
-        names.claim(joined_name([w.name for w in weights])),
+    joined = edit.lazy(
+        joined_name([w.name for w in weights]),
         lambda *parts: np.concatenate(parts, axis=1),
         weights,
         [weights[0].shape[0], sum(sizes)],
@@ -136,4 +134,4 @@ def _joined_biases(edit: Edit, biases: list[gs.Constant | None], sizes: list[int
         )
 
     name = joined_name([bias.name for bias in constants])
-    return lazy_constant(context_of(edit.graph).names.claim(name), join, constants, [sum(sizes)])
+    return edit.lazy(name, join, constants, [sum(sizes)])

@@ -8,9 +8,7 @@ import numpy as np
 
 from coreai_onnx.passes.analysis.linear_quantization import dequantized_matrix
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.constants import lazy_constant
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import attribute_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
@@ -37,9 +35,8 @@ def pretranspose_weights(edit: Edit, node: gs.Node, why: Why) -> bool:
         return why("something else reads the weight", node)
     # Transposes of one weight share one copy.
     if id(weight) not in done:
-        name = context_of(edit.graph).names.claim(f"{weight.name}.T")
-        rows, columns = weight.shape
-        done[id(weight)] = lazy_constant(name, np.transpose, [weight], [columns, rows])
+        shape = weight.shape[::-1]
+        done[id(weight)] = edit.lazy(f"{weight.name}.T", np.transpose, [weight], shape)
     edit.replace(node.outputs[0], done[id(weight)])
     edit.remove(node)
     return True

@@ -52,10 +52,8 @@ def _laid_out(edit: Edit, tensor: gs.Tensor) -> _Part | None:
 
 
 def _only_reader(edit: Edit, tensor: gs.Tensor, op: str) -> gs.Node | None:
-    if len(tensor.outputs) != 1 or edit.is_output(tensor):
-        return None
-    (reader,) = tensor.outputs
-    return reader if is_standard(reader, op) and edit.holds(reader) else None
+    reader = edit.only_reader(tensor)
+    return reader if reader is not None and is_standard(reader, op) else None
 
 
 def _move(edit: Edit, split: gs.Node, parts: list[_Part]) -> None:

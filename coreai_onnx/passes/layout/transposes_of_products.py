@@ -69,7 +69,6 @@ def moves_first_axis(perm: Any) -> bool:
 
 
 def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
-    """Rewrite a product; return whether it was possible."""
     perm, shapes = list(transpose.attrs["perm"]), [list(tensor.shape) for tensor in node.inputs]
     ranks = [len(shape) for shape in shapes]
     # The axis that is multiplied stays last, and a matrix has no batch axes to permute.
@@ -88,7 +87,6 @@ def _rewrite(edit: Edit, node: gs.Node, transpose: gs.Node, index: int) -> bool:
 
 
 def _commute(edit: Edit, node: gs.Node, transpose: gs.Node, perm: list[int]) -> None:
-    """Replace ``node`` with the Transpose of a new product."""
     operand, source, result = node.inputs[0], transpose.inputs[0], node.outputs[0]
     cast = made_by(operand, "Cast")
     if cast is not None:

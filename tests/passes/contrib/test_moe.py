@@ -1,23 +1,34 @@
+"""Mixtures of experts become one MoE: where its result is equal, and how rows are interleaved."""
+
 from __future__ import annotations
 
 import numpy as np
+import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
 from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.contrib.moe import contrib_moe
+from coreai_onnx.passes.contrib.moe import ExpertBlock, contrib_moe, in_turns
 from tests.passes.rewriting import leaves, parse, run
 from tests.support.tolerances import assert_close
 
 EXPERTS, LANES, HIDDEN = 4, 6, 3
+
+
 ROUTING = "p = Softmax <axis = -1> (r)  float[n, 2] t, int64[n, 2] e = TopK <axis = -1> (p, two)"
+
+
 SUMMED = "  o = ReduceSum (t, last)  float[n, 2] w = Div (t, o)"
+
+
 PLAIN = {
     "routing": "float[n, 4] " + ROUTING + SUMMED,
     "activation": "float[m, 3] h = ai.coreai.swiglu (a, b)",
     "first": "", "second": "", "attrs": "num_batch_axes = 0, transpose_rhs = 1", "dims": "2, 1", "rows": "-1, 2, 1, 3",
 }  # fmt: skip
+
+
 TEXT = """main (float[n, 6] x, float[n, 4] r{inputs}) => (float[n, 6] y)
   <int64[1] two = {{2}}, int64[1] last = {{-1}}, int64[1] axis = {{2}}, int64[1] one = {{1}}, int64[4] apart = {{-1, 1, 1, 6}},
    int64[2] flat = {{-1, 6}}, int64[4] rows = {{{rows}}}, int64[2] halves = {{3, 3}}{weights}> {{
@@ -100,3 +111,41 @@ def test_other_sums_are_not_looked_at() -> None:
         .replace("(float[n, 6] y)", "(float[n, 1, 6] y)"),
         contrib_moe,
     )
+
+
+def tensor(name: str, *shape: int | str, dtype: type = np.float32) -> gs.Variable:
+    return gs.Variable(name, np.dtype(dtype), list(shape))
+
+
+def block(*, rows: int | str = 2) -> ExpertBlock:
+    """Return a block of 2 experts per token, 6 lanes and 3 hidden values."""
+    indices = tensor("e", "n", 2, dtype=np.int64)
+    ends = [tensor("x", "n", 1, 1, 6), tensor("a", "n", 2, 1, 6)]
+    inner = [tensor("h", "n", rows, 1, 3), tensor("d", "n", 2, 1, 6)]
+    up, down = (
+        gs.Node("gather_mm", inputs=[x, tensor("w"), tensor("none"), indices], outputs=[y])
+        for x, y in (ends, inner)
+    )
+    total = gs.Node("ReduceSum", inputs=[tensor("z", "n", 2, 6)], outputs=[tensor("y", "n", 6)])
+    return ExpertBlock(total, up, down, tensor("v", "n", 2, 1))
+
+
+@pytest.mark.parametrize("inner", [(), (5,), (4, 3)])
+def test_gate_and_up_rows_take_turns(inner: tuple[int, ...]) -> None:
+    values = np.arange(2 * 6 * np.prod(inner, dtype=int)).reshape(2, 6, *inner)
+    turned = in_turns(values)
+    assert np.array_equal(turned[:, 0::2], values[:, :3])
+    assert np.array_equal(turned[:, 1::2], values[:, 3:])
+
+
+def test_a_block_knows_its_sizes() -> None:
+    found = block()
+    assert (found.count, found.chosen) == ("n", 2)
+    assert found.is_float32()
+    assert not found.is_float32(found.experts)
+
+
+def test_rows_that_are_no_pairs_of_token_and_expert_are_seen() -> None:
+    assert block().is_laid_out(6, 3)
+    assert not block().is_laid_out(6, 4)
+    assert not block(rows="k").is_laid_out(6, 3)

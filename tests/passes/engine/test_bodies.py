@@ -16,7 +16,13 @@ from coreai_onnx.bodies.pass_bodies import CALLS
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.passes import ORDER, passes_for
-from coreai_onnx.passes.engine.bodies import Bodies, can_make_functions, makes_functions, outline
+from coreai_onnx.passes.engine.bodies import (
+    Bodies,
+    append_body,
+    can_make_functions,
+    makes_functions,
+    outline,
+)
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
@@ -26,9 +32,17 @@ from tests.support.composite_calls import Case as Call
 from tests.support.tolerances import assert_close
 
 Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]
+
+
 """Op type, shapes of the inputs, attributes."""
+
+
 Provided = Callable[[Bodies], "str | None"]
+
+
 QUERIES: list[tuple[int, ...]] = [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
+
+
 CASES: list[Case] = [
     ("rms_norm", [(2, 3, 8), (8,)], {"eps": 1e-3}),
     ("rope", [(2, 4, 3, 8), (1, 1, 3, 4), (1, 1, 3, 4)], {}),
@@ -97,6 +111,8 @@ def few_bits(call: Any) -> list[Call]:
 
 
 ROPE = (2, 1, 5, 4)
+
+
 CONVERTED: dict[str, list[Call]] = {
     "rms_norm": [Call("rms_norm", ((2, 5, 8), (8,))), Call("rms_norm", ((8,), (8,)))],
     "rope": [
@@ -132,6 +148,8 @@ CONVERTED: dict[str, list[Call]] = {
     ],
     **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
 }
+
+
 """Calls of a converted model, by the op type that passes ask for."""
 
 
@@ -287,3 +305,51 @@ def test_passes_that_make_functions_are_not_for_models_without_functions() -> No
     makers = {one for one in ORDER if can_make_functions(one)}
     assert len(makers) == 7
     assert set(ORDER) - set(passes_for("portable")) == makers
+
+
+MAIN = "main (float[n] x) => (float[n] y) { y = Neg (x) }"
+
+
+HEAD = '\n<domain: "ai.coreai", opset_import: ["": 23]>\n'
+
+
+FIRST = "first <axes: ints = [-1]> (a, b) => (m) { m = Add (a, b) }"
+
+
+SECOND = """second <axes: ints = [0], eps: float = 1.0> (x, m) => (y) {
+  e = Constant <value_float: float = @eps> ()  c = Constant <value = float {3.0}> ()
+  p = Mul (x, c)  q = Clip (p, , m)  y = Add (q, e)
+}"""
+
+
+BOTH = """both <axes: ints = [-1], eps: float = 1.0> (a, b, w) => (y, m) {
+  m = Add (a, b)  e = Constant <value_float: float = @eps> ()  c = Constant <value = float {3.0}> ()
+  p = Mul (m, c)  q = Clip (p, , w)  y = Add (q, e)
+}"""
+
+
+BRANCH = """branch (x, c) => (y) {
+  y = If (c) <then_branch = g () => (float[n] t) { t = Neg (x) }, else_branch = h () => (float[n] f) { f = Exp (x) }>
+}"""
+
+
+def functions(*texts: str) -> list[gs.Function]:
+    return list(open_model(parse(MAIN + "".join(HEAD + text for text in texts))).functions)
+
+
+def test_the_second_body_reads_the_result_of_the_first() -> None:
+    first, second, both = functions(FIRST, SECOND, BOTH)
+    before = outline(second)
+    assert append_body(first, second)
+    assert outline(first) == outline(both)
+    assert outline(second) == before
+    assert dict(first.attrs) == {"axes": [-1], "eps": 1.0}
+    names = [t.name for t in first.tensors().values()] + [t.name for t in first.inputs]
+    assert len({*names}) == len({*map(id, first.tensors().values())})
+
+
+def test_a_body_with_branches_is_not_appended() -> None:
+    first, branch = functions(FIRST, BRANCH)
+    before = outline(first)
+    assert not append_body(first, branch)
+    assert outline(first) == before

@@ -1,4 +1,4 @@
-"""Tests of turns products with weights of few bits into MatMulNBits."""
+"""Codes and zero points in the form of onnxruntime's ops, and products that become MatMulNBits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,41 @@ import pytest
 import torch
 
 import coreai_onnx
+from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes import optimize_for, run_passes
-from coreai_onnx.passes.contrib.few_bits import Sizes, become_matmul_nbits, contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import (
+    become_matmul_nbits,
+    contrib_linear_nbits,
+    packed_zeros,
+)
 from coreai_onnx.passes.engine.edit import Edit
-from tests.passes.rewriting import run
+from coreai_onnx.passes.engine.why import Why
+from tests.passes.rewriting import parse, run
 from tests.support.tolerances import assert_close
 from tools.bench.composite_model import composite_model
+
+
+@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("groups", [1, 3, 4, 8])
+def test_zero_points_of_a_function_are_packed_by_ops(bits: int, groups: int) -> None:
+    model = parse(f"main (uint8[5, {groups}] z) => (uint8[5, n] y) {{ y = Identity (z) }}")
+
+    def pack(graph: gs.Graph, _why: Why) -> int:
+        (node,) = graph.nodes
+        edit = Edit(graph)
+        if node.op != "Identity" or node.inputs[0] is not graph.inputs[0]:
+            return 0
+        edit.become(node, "Identity", [packed_zeros(edit, node, node.inputs[0], bits, "z")])
+        edit.finish()
+        return 1
+
+    def once(graph: gs.Graph, why: Why) -> int:
+        return pack(graph, why) if len(graph.nodes) == 1 else 0
+
+    run_passes(model, [once])
+    zeros = np.random.default_rng(0).integers(0, 1 << bits, (5, groups)).astype(np.uint8)
+    assert np.array_equal(run(model, {"z": zeros})[0], pack_rows(zeros, bits))
+
 
 NAME = "linear_nbits"
 
@@ -153,13 +182,14 @@ def test_the_bias_is_the_sixth_input(tensors: int, absent: int) -> None:
     bias, y = gs.Variable("b", np.float32), gs.Variable("y", np.float32)
     node = gs.Node("MatMul", inputs=given[:2], outputs=[y])
     edit = Edit(gs.Graph([node], inputs=[*given, bias], outputs=[y]))
-    become_matmul_nbits(edit, node, given, bias, Sizes(64, 8, 4, 32), accuracy_level=4)
+    sizes = {"K": 64, "N": 8, "bits": 4, "block_size": 32}
+    become_matmul_nbits(edit, node, given, bias, sizes | {"accuracy_level": 4})
     assert [tensor.name for tensor in node.inputs] == [
         *(t.name for t in given),
         *[""] * absent,
         "b",
     ]
     assert (node.domain, node.op) == ("com.microsoft", "MatMulNBits")
-    assert node.attrs == {"K": 64, "N": 8, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    become_matmul_nbits(edit, node, given, None, Sizes(64, 8, 4, 32))
+    assert node.attrs == sizes | {"accuracy_level": 4}
+    become_matmul_nbits(edit, node, given, None, sizes)
     assert len(node.inputs) == tensors
