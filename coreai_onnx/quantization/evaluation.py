@@ -79,13 +79,13 @@ class _Sums:
             return
         first, second = _flat(before), _flat(after)
         # Masked scores are infinite in both models; a sum with them would be infinite or NaN.
-        known = np.isfinite(first) & np.isfinite(second)
-        if not np.array_equal(first[~known], second[~known], equal_nan=True):
+        finite = np.isfinite(first) & np.isfinite(second)
+        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
             self.noise = self.largest = float("inf")
         choices = [_choices(array) for array in (before, after)]
         self.rows += len(choices[0])
         self.same += int((choices[0] == choices[1]).sum())
-        first, second = first[known], second[known]
+        first, second = first[finite], second[finite]
         self.signal += float(first @ first)
         self.after += float(second @ second)
         self.product += float(first @ second)
@@ -138,8 +138,8 @@ def output_changes(
     names = [info.name for info in sessions[0].outputs]
     # Both copies of `tee` advance in step, so that it holds one call only.
     calls = (
-        run_calls(session, own, what=what)
-        for session, own in zip(sessions, tee(feeds), strict=True)
+        run_calls(session, copy, what=what)
+        for session, copy in zip(sessions, tee(feeds), strict=True)
     )
     for (_, first), (_, second) in zip(*calls, strict=True):
         changes.add(names, first, second)

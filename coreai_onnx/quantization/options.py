@@ -89,8 +89,8 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         QuantizationError: An option is unknown or out of range.
     """
     if unknown := set(options) - QuantizeOptions.__optional_keys__:
-        known = ", ".join(sorted(QuantizeOptions.__optional_keys__))
-        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+        names = ", ".join(sorted(QuantizeOptions.__optional_keys__))
+        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {names}")
     for name, value in options.items():
         if name in _FLAGS and not isinstance(value, bool):
             raise QuantizationError(f"{name}={value!r}; give True or False")

@@ -126,7 +126,7 @@ def _moments(
     calibration: Mapping[str, Iterable[Feed]] | None,
 ) -> dict[int, Array]:
     """Return the second moments of inputs, by the ids of the weights' tensors."""
-    found: dict[int, Array] = {}
+    by_tensor: dict[int, Array] = {}
     for name, feeds in (calibration or {}).items():
         chosen = {w.name: w for w in plans[name].schemes if not w.is_lookup}
         if chosen:
@@ -134,12 +134,12 @@ def _moments(
             for key, moments in second_moments(models[name], shapes, feeds).items():
                 # Entrypoints share the tensor of a weight, and both of their inputs count.
                 tensor = id(chosen[key].tensor)
-                found[tensor] = found[tensor] + moments if tensor in found else moments
+                by_tensor[tensor] = by_tensor[tensor] + moments if tensor in by_tensor else moments
     missing = [
         w
         for plan in plans.values()
         for w, scheme in plan.schemes.items()
-        if scheme.method in CALIBRATED and id(w.tensor) not in found
+        if scheme.method in CALIBRATED and id(w.tensor) not in by_tensor
     ]
     if missing:
         (method,) = (
@@ -150,7 +150,7 @@ def _moments(
             + ("" if calibration is None else ", and its product is inside of a loop or branch")
             + '\n  give calibration=[inputs of a few calls], or choose method="hqq" for it'
         )
-    return found
+    return by_tensor
 
 
 def _packed(

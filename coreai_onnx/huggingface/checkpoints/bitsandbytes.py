@@ -60,10 +60,10 @@ def read(
         if state is not None:
             with failures_as(ModelSourceError, f"the quant_state of {path} is not valid"):
                 described = json.loads(bytes(state.tolist()))
-                block, given = int(described["blocksize"]), tuple(described["shape"])
+                block, stored = int(described["blocksize"]), tuple(described["shape"])
             # A transposed or merged weight has other shapes, with codes in another order.
-            if given != shape:
-                raise ModelSourceError(f"{path} is {list(given)} in the checkpoint, not {shape}")
+            if stored != shape:
+                raise ModelSourceError(f"{path} is {list(stored)} in the checkpoint, not {shape}")
             return LayerWeight(_of_palette(tensors, path, described, block, shape))
     return None
 

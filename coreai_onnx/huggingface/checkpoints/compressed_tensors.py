@@ -228,8 +228,8 @@ def _names(target: str, path: str) -> bool:
     return target == path
 
 
-def _check_format(given: object) -> None:
-    if given not in FORMATS:
+def _check_format(name: object) -> None:
+    if name not in FORMATS:
         raise ModelSourceError(
-            f"compressed-tensors in the format {given!r}, not {', '.join(map(repr, FORMATS))}"
+            f"compressed-tensors in the format {name!r}, not {', '.join(map(repr, FORMATS))}"
         )

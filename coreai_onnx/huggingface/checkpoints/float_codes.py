@@ -71,11 +71,13 @@ def scale_values(scales: torch.Tensor) -> torch.Tensor:
     return scales if wide else scales.float()
 
 
-def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None) -> tuple[int, int]:
+def _block(
+    scales: torch.Tensor, shape: torch.Size, blocks: Sequence[int] | None
+) -> tuple[int, int]:
     """Return the numbers of rows and columns of a block."""
     counts = tuple(scales.shape)
-    if given is not None:
-        size = (int(given[0]), int(given[1]))
+    if blocks is not None:
+        size = (int(blocks[0]), int(blocks[1]))
     else:
         size = (shape[0] // max(1, counts[0]), shape[1] // max(1, counts[1]))
     if min(size) < 1 or counts != tuple(-(-n // k) for n, k in zip(shape, size, strict=True)):

@@ -56,14 +56,14 @@ def read(
     if words is None:
         return None
     bits, axis = (int(tensors[f"{path}.{name}"]) for name in ("nbits", "axis"))
-    given = tuple(tensors[f"{path}.shape"].tolist())
+    stored = tuple(tensors[f"{path}.shape"].tolist())
     # Scales and zero points that are quantized themselves are further tensors of another layout.
     nested = [name for name in _NESTED if bool(tensors.get(f"{path}.{name}"))]
     whole = words.dtype in (torch.uint8, torch.int32)
     # Along axis 0 a group is a part of a column, and linear_nbits has groups in rows.
-    if bits not in _SHIFTS or axis != 1 or nested or not whole or given != shape:
+    if bits not in _SHIFTS or axis != 1 or nested or not whole or stored != shape:
         raise ModelSourceError(
-            f"HQQ with {bits} bits, axis={axis}, {words.dtype}, shape {list(given)}, {nested} is "
+            f"HQQ with {bits} bits, axis={axis}, {words.dtype}, shape {list(stored)}, {nested} is "
             f"not supported, only {sorted(_SHIFTS)} bits, axis=1, integers, shape {list(shape)}"
         )
     parts = [(words >> shift) & ((1 << bits) - 1) for shift in _SHIFTS[bits]]

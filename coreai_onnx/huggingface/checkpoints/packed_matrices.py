@@ -231,15 +231,15 @@ def _unpacked(stream: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     return torch.from_numpy(places.reshape(len(rows), columns, bits) @ shifts)
 
 
-def _group_size(scales: torch.Tensor, columns: int, given: int | None) -> int:
+def _group_size(scales: torch.Tensor, columns: int, size: int | None) -> int:
     """Return the given group size, or the length of a row divided by the number of scales."""
     if scales.dim() != 2 or not scales.dtype.is_floating_point:
         raise ModelSourceError(
             f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"
         )
-    if given is not None:
+    if size is not None:
         # Files write -1 for one group per row, and may have rows that are shorter than a group.
-        return given if 0 < given < columns else columns
+        return size if 0 < size < columns else columns
     return max(1, columns // max(1, scales.shape[1]))
 
 

@@ -49,23 +49,23 @@ class ActivationScheme:
     bits: int = 8
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> ActivationScheme | None:
+    def of(cls, settings: Mapping[str, Any] | None) -> ActivationScheme | None:
         """Return the scheme of ``input_activations``; None if inputs are not rounded.
 
         Raises:
             ModelSourceError: If the scheme is unsupported.
         """
-        if not given:
+        if not settings:
             return None
-        bits, kind = given.get("num_bits", 8), str(given.get("type", "int"))
-        dynamic = given.get("dynamic", False)
-        strategy = str(given.get("strategy") or "tensor")
-        symmetric = bool(given.get("symmetric", True))
-        known = dynamic in (True, False, "local") and strategy in _STRATEGIES[dynamic]
+        bits, kind = settings.get("num_bits", 8), str(settings.get("type", "int"))
+        dynamic = settings.get("dynamic", False)
+        strategy = str(settings.get("strategy") or "tensor")
+        symmetric = bool(settings.get("symmetric", True))
+        supported = dynamic in (True, False, "local") and strategy in _STRATEGIES[dynamic]
         # Parts of a static scale are those of NVFP4.
         formats = [("float", 4)] if dynamic == "local" else [("int", 8), ("int", 4), ("float", 8)]
         if (
-            not known
+            not supported
             or (kind, bits) not in formats
             or (kind == "float" and not symmetric)
             or ((kind, bits) == ("int", 4) and not dynamic)
@@ -77,8 +77,8 @@ class ActivationScheme:
                 "8 bits with a static scale per tensor"
             )
         exact = _KNOWN | ({"scale_dtype"} if dynamic == "local" else set())
-        check_settings("input_activations", given, exact)
-        size = int(given.get("group_size") or 0)
+        check_settings("input_activations", settings, exact)
+        size = int(settings.get("group_size") or 0)
         return cls(bool(dynamic), strategy, size, symmetric, kind == "float", bits)
 
 

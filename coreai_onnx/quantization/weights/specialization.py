@@ -56,14 +56,14 @@ def _first_mixed(
 def _parameters(products: Products) -> set[ir.Value]:
     """Return the inputs of functions that reach products as weights."""
     waiting = [product.weight for product in products.products]
-    found: set[ir.Value] = set()
+    parameters: set[ir.Value] = set()
     while waiting:
         value = waiting.pop()
-        if value in found or products.owner(value) is None:
+        if value in parameters or products.owner(value) is None:
             continue
-        found.add(value)
+        parameters.add(value)
         waiting += [origin(passed) for passed in products.arguments(value) if passed is not None]
-    return found
+    return parameters
 
 
 def _kind(
@@ -80,6 +80,6 @@ def _kind(
 
 
 def _unused(function: ir.Function, model: ir.Model) -> str:
-    known = {(one.domain, one.name) for one in model.functions.values()}
-    names = (f"{function.name}.{i}" for i in range(2, len(known) + 3))
-    return next(name for name in names if (function.domain, name) not in known)
+    taken = {(one.domain, one.name) for one in model.functions.values()}
+    names = (f"{function.name}.{i}" for i in range(2, len(taken) + 3))
+    return next(name for name in names if (function.domain, name) not in taken)
