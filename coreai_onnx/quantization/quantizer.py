@@ -97,17 +97,12 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
     # A digest reads all of a weight: where no table has its shape, it is not computed.
     shapes = {weight.shape for weight in plan.schemes if weight.is_lookup}
     for weight, scheme in plan.schemes.items():
-        if weight.shape in shapes and _digest(weight) in tables:
-            plan.schemes[weight] = _without_data(scheme)
+        # A method that minimizes the error of the product would distort the rows that are looked
+        # up in a table, also if a product shares it.
+        calibrated = scheme.method in CALIBRATED and weight.shape in shapes
+        if calibrated and _digest(weight) in tables:
+            plan.schemes[weight] = replace(scheme, method="hqq")
     return plan
-
-
-def _without_data(scheme: Scheme) -> Scheme:
-    """Return the scheme of a table, also if a product shares it.
-
-    A method that minimizes the error of the product would distort the rows that are looked up.
-    """
-    return replace(scheme, method="hqq") if scheme.method in CALIBRATED else scheme
 
 
 def _nothing(kept: list[tuple[MatrixWeight, str]]) -> str:

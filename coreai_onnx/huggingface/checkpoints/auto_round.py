@@ -32,11 +32,7 @@ _FLOAT_BITS = 16
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("AutoRound", settings, _KNOWN)
     layout = settings.get("packing_format")
     if layout not in _LAYOUTS:
@@ -55,11 +51,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     layer = _of_layer(settings, path)
     layout = _LAYOUTS[settings["packing_format"]]
     described = {"bits": layer.get("bits", 4), "group_size": layer.get("group_size", 128)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _PALETTES = ("nf4", "fp4")
-_KNOWN = COMMON | frozenset(
+_SETTINGS = COMMON | frozenset(
     # Each weight describes itself.
     "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_use_double_quant "
     "bnb_4bit_quant_storage _load_in_4bit _load_in_8bit "
@@ -32,25 +33,13 @@ _KNOWN = COMMON | frozenset(
     "bnb_4bit_compute_dtype llm_int8_threshold llm_int8_skip_modules llm_int8_has_fp16_weight "
     "llm_int8_enable_fp32_cpu_offload".split()
 )
-
-
-def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
-    check_settings("bitsandbytes", settings, _KNOWN)
+check = partial(check_settings, "bitsandbytes", allowed=_SETTINGS)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a part of the weight is missing or has another shape.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     del settings  # each weight describes itself
     largest = tensors.get(f"{path}.SCB")
     if largest is not None:

@@ -60,11 +60,7 @@ _LAYER = "Linear"
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("compressed-tensors", settings, _KNOWN)
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
     if sparsity != "dense":
@@ -89,11 +85,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     if any(_names(name, path) for name in settings.get("ignore") or ()):
         return None
     group = _group(path, settings)

@@ -127,11 +127,7 @@ def _order(matrix: PackedMatrix) -> torch.Tensor:
 
 
 def _shared(roundings: Sequence[Rounding], count: int) -> Rounding | None:
-    """Return what rounds the inputs of all experts.
-
-    Raises:
-        ModelSourceError: If a scale depends on the expert or on the tokens that select it.
-    """
+    """Return what rounds the inputs of all experts."""
     if not roundings:
         return None
     first = roundings[0].scheme

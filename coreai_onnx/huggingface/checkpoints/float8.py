@@ -34,11 +34,7 @@ _VALUES = {"fmt": ("e4m3",), "scale_fmt": ("float", "ue8m0"), "expert_dtype": ("
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("float8", settings, _KNOWN)
     for name, values in _VALUES.items():
         if settings.get(name, values[0]) not in values:
@@ -50,13 +46,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer, or of all experts of a layer.
-
-    None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer or of experts; None if it is in floating point."""
     del shape  # that of the weight
     blocks = settings.get("weight_block_size")
     fused = tensors.get(f"{path}_scale_inv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,25 +89,13 @@ def _block(
 
 
 _MXFP4 = FORMATS["mxfp4"]
-
-
-def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
-    check_settings("MXFP4", settings, COMMON)
+check = partial(check_settings, "MXFP4", allowed=COMMON)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of all experts of a layer; None if it is in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or has another shape.
-    """
+    """Return the weight of all experts of a layer; None if it is in floating point."""
     del settings
     codes = tensors.get(f"{path}_blocks")
     if codes is None:

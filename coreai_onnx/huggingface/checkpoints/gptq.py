@@ -46,11 +46,7 @@ _WRITER = "gptqmodel"
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("GPTQ", settings, _KNOWN)
     form = _format(settings)
     if form not in _FORMATS:
@@ -65,11 +61,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     packed = tensors.get(f"{path}.qweight")
     if packed is None:
         return None

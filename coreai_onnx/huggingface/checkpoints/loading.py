@@ -42,9 +42,10 @@ class Method(NamedTuple):
     """A format of checkpoints.
 
     Attributes:
-        check: Raises an error for settings that are not supported.
+        check: Raises a `ModelSourceError` for settings that are not supported.
         read: Returns the weight of a linear layer, given the checkpoint, the path of the layer in
-            it, the settings, and outputs and inputs; None if it is in floating point.
+            it, the settings, and outputs and inputs; None if it is in floating point. Raises a
+            `ModelSourceError` if a tensor is missing, or does not fit the settings or the shape.
     """
 
     check: Callable[[Settings], None]
@@ -250,11 +251,7 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection[str]) -> None:
-    """Copy all weights that are not packed.
-
-    Raises:
-        ModelSourceError: If some are missing, have another shape, or are codes.
-    """
+    """Copy all weights that are not packed."""
     missing = []
     for name, target in weights.items():
         value = loader.floats(name)
@@ -280,11 +277,7 @@ def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection
 
 
 def _check_unread(model: Any, names: WeightNames, tensors: Checkpoint) -> None:
-    """Check that no tensor with a part of a quantized value was ignored.
-
-    Raises:
-        ModelSourceError: If one of a module of this model was.
-    """
+    """Check that no tensor of this model with a part of a quantized value was ignored."""
     paths = {path for path, _ in model.named_modules()}
     for renamed, name in names.tensors.items():
         path, _, attribute = renamed.rpartition(".")

@@ -40,12 +40,7 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If the weights of a layer have an unsupported type, or its inputs are
-            rounded.
-    """
+    """Check the settings of a checkpoint."""
     for name, layer in (settings.get("layers") or {}).items():
         weights, inputs = layer.get("weights"), layer.get("activations", "none")
         if weights not in _BITS or inputs != "none":
@@ -58,11 +53,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or has another shape.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     if path not in settings["layers"]:
         return None
     for name in ("input_scale", "output_scale"):

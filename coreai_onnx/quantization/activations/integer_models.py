@@ -31,11 +31,12 @@ from coreai_onnx.quantization.report import (
 )
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.weights.packed_weights import decibels
-from coreai_onnx.quantization.weights.products import Product, Products, origin
+from coreai_onnx.quantization.weights.products import Products, origin
 from coreai_onnx.quantization.weights.rewriting import (
     refuse_few_bits,
     refuse_integers,
     remove_makers,
+    unused,
 )
 from coreai_onnx.quantization.weights.scheme import Scheme
 
@@ -180,13 +181,12 @@ def _nothing(kept: list[KeptWeight]) -> str:
 
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
     """Return the layers in node order, without those in functions and subgraphs."""
-    layers = {
-        p.node: _IntegerLayer(p.node, p.weight, 1 - p.by_rows, None, _is_turned(p), p.dtype)
-        for p in Products(model).products
-        if p.root is model.graph
-        and p.node.graph is model.graph
-        and not (p.is_lookup or p.is_gathered)
-    }
+    layers = {}
+    for p in Products(model).products:
+        node = p.node
+        if node.graph is model.graph and not (p.is_lookup or p.is_gathered):
+            turned = p.by_rows != bool(node.attributes.get_int("transB", 0))
+            layers[node] = _IntegerLayer(node, p.weight, 1 - p.by_rows, None, turned, p.dtype)
     for node in model.graph:
         if node.op_type == "Conv" and node.domain in ONNX_DOMAINS:
             read = node.inputs[1]
@@ -199,10 +199,6 @@ def _layers(model: ir.Model) -> list[_IntegerLayer]:
                 dtype = ir.DataType(cast.attributes["to"].as_int()) if cast else tensor.dtype
                 layers[node] = _IntegerLayer(node, weight, 0, _conv_result(node), dtype=dtype)
     return [layers[node] for node in model.graph if node in layers]
-
-
-def _is_turned(product: Product) -> bool:
-    return product.by_rows != bool(product.node.attributes.get_int("transB", 0))
 
 
 def _constant_bias(node: ir.Node) -> bool:
@@ -395,7 +391,4 @@ class _IntegerWriter:
         return value
 
     def _unused(self, name: str) -> str:
-        taken = {*self.graph.initializers, *(node.name for node in self.graph)}
-        return next(
-            n for i in range(len(taken) + 2) if (n := f"{name}.{i}" if i else name) not in taken
-        )
+        return unused(name, {*self.graph.initializers, *(node.name for node in self.graph)}, 1)

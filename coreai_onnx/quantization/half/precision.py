@@ -107,11 +107,7 @@ def convert_models(
 
 
 def _refuse_other(model: ir.Model, dtype: str) -> None:
-    """Check that a model is not in the other dtype of 16 bits, which has rounded it already.
-
-    Raises:
-        QuantizationError: A value of the model has the other dtype.
-    """
+    """Refuse a model in the other dtype of 16 bits, which has rounded it already."""
     (other,) = DTYPES.keys() - {dtype}
     ends = [*model.graph.inputs, *model.graph.outputs]
     # Weights may be stored in 16 bits for a computation in float32, by a Cast to float32.

@@ -165,17 +165,13 @@ def _replace(
     dense = node.outputs[0]
     dense.name, dense.type, dense.shape = node.name, ir.TensorType(dtype), ir.Shape(shape)
     # The first place of the graph precedes every reader, those in loops and branches as well.
-    graph.insert_before(graph[0], [*_makers(inputs), node])
+    casts = [cast for value in inputs if value and (cast := value.producer())]
+    graph.insert_before(graph[0], [*casts, node])
     # Calls pass on the dense weight, so that functions with convolutions stay as they are.
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, dense)
     graph.initializers.pop(value.name or "", None)
     graph.opset_imports.setdefault(DOMAIN, 1)
-
-
-def _makers(inputs: list[ir.Value | None]) -> list[ir.Node]:
-    nodes = (value.producer() for value in inputs if value is not None)
-    return [node for node in nodes if node is not None]
 
 
 def _composite(

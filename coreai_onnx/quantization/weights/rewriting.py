@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -164,7 +165,7 @@ class Rewriting:
             arrays[DIVISORS] = (1 / packed.divisors).astype(self._dtypes[weight].numpy())
         parts: Parts = {}
         for part, array in arrays.items():
-            name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
+            name = unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph.initializers)
             parts[part] = ir.val(name, const_value=ir.tensor(array, name=name))
             graph.register_initializer(parts[part])
         return parts
@@ -229,11 +230,10 @@ def remove_makers(value: ir.Value) -> None:
         value, node = above, above.producer()
 
 
-def _unused(name: str, graph: ir.Graph) -> str:
-    taken = graph.initializers
-    if name not in taken:
-        return name
-    return next(n for i in range(2, len(taken) + 3) if (n := f"{name}.{i}") not in taken)
+def unused(name: str, taken: Collection[str | None], first: int = 2) -> str:
+    """Return a name that is not taken: with a number from ``first`` on, if it is."""
+    numbered = (f"{name}.{i}" for i in itertools.count(first))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
 
 
 _FEW_BITS = {

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 import onnx_ir as ir
 
 from coreai_onnx.quantization.weights.products import Call, Products, origin
+from coreai_onnx.quantization.weights.rewriting import unused
 
 
 def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Products:
@@ -28,7 +29,9 @@ def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Produc
         # The first kind keeps the original.
         for calls in groups[1:]:
             copy = function.clone()
-            copy.name = _unused(function, products.model)
+            functions = products.model.functions.values()
+            names = {one.name for one in functions if one.domain == function.domain}
+            copy.name = unused(function.name, names)
             products.model.functions[copy.identifier()] = copy
             for node, _ in calls:
                 node.op_type = copy.name
@@ -77,9 +80,3 @@ def _kind(
         constants = (products.constants(value) if value is not None else None) or []
         kind.append(frozenset(kinds.get(constant) for constant in constants))
     return tuple(kind)
-
-
-def _unused(function: ir.Function, model: ir.Model) -> str:
-    taken = {(one.domain, one.name) for one in model.functions.values()}
-    names = (f"{function.name}.{i}" for i in range(2, len(taken) + 3))
-    return next(name for name in names if (function.domain, name) not in taken)
