@@ -159,7 +159,8 @@ def _sweep(
     for count, arrays in run_calls(session, feeds, label=label, instead=instead):
         for key, names in readers.items():
             for inputs in probes.inputs[names[0]]:
-                rows = _rows(arrays[inputs[0]], names[0], count)
+                what = f"the input of the product with {names[0]!r}"
+                rows = finite_floats(arrays[inputs[0]], what, count)
                 if len(inputs) == 1:
                     # The moments have one size for any number of calls; the rows themselves would
                     # not fit in memory.
@@ -236,12 +237,16 @@ def _run_call(session: Session, feed: Feed, what: str) -> dict[str, Array]:
         raise QuantizationError(f"{what}: {error.args[0]}") from error
 
 
-def _rows(value: Array, weight: str, number: int) -> Array:
-    """Return the input of a product as float32."""
-    rows = np.asarray(value).astype(np.float32)
-    if not np.isfinite(rows).all():
+def finite_floats(value: Array, what: str, number: int) -> Array:
+    """Return a value of a calibration call as float32.
+
+    Raises:
+        QuantizationError: An element is not finite.
+    """
+    floats = np.asarray(value).astype(np.float32)
+    if not np.isfinite(floats).all():
         raise QuantizationError(
-            f"calibration call {number}: the input of the product with {weight!r} is not finite\n"
+            f"calibration call {number}: {what} is not finite\n"
             "  leave out data on which the model overflows"
         )
-    return rows
+    return floats

@@ -131,17 +131,15 @@ def _moments(
                 tensor = id(chosen[key].tensor)
                 by_tensor[tensor] = by_tensor[tensor] + moments if tensor in by_tensor else moments
     missing = [
-        w
+        (w.path, scheme.method)
         for plan in plans.values()
         for w, scheme in plan.schemes.items()
         if scheme.method in CALIBRATED and id(w.tensor) not in by_tensor
     ]
     if missing:
-        (method,) = (
-            p.schemes[missing[0]].method for p in plans.values() if missing[0] in p.schemes
-        )
+        path, method = missing[0]
         raise QuantizationError(
-            f"{missing[0].path}: method={method!r} needs calibration data"
+            f"{path}: method={method!r} needs calibration data"
             + ("" if calibration is None else ", and its product is inside of a loop or branch")
             + '\n  give calibration=[inputs of a few calls], or choose method="hqq" for it'
         )

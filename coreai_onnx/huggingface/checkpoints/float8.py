@@ -13,16 +13,11 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT8, float8_matrix, scale_values
-from coreai_onnx.huggingface.checkpoints.packed_matrices import (
-    LayerWeight,
-    PackedMatrix,
-    of_codes,
-)
+from coreai_onnx.huggingface.checkpoints.experts import stacked
+from coreai_onnx.huggingface.checkpoints.float_codes import float8_matrix, scale_values
+from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
-from coreai_onnx.model.weight_formats import E4M3
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale", "qscale_weight")
 _OF_INPUTS = ("activation_scale", "input_scale", "input_scale_ub", "qscale_act")
@@ -51,7 +46,7 @@ def read(
     blocks = settings.get("weight_block_size")
     fused = tensors.get(f"{path}_scale_inv")
     if fused is not None:
-        return LayerWeight(_of_experts(tensors[path], scale_values(fused), blocks))
+        return _of_experts(tensors[path], scale_values(fused), blocks)
     scales = next((f"{path}.{name}" for name in _SCALES if f"{path}.{name}" in tensors), None)
     if scales is None:
         return None
@@ -64,23 +59,11 @@ def read(
     return LayerWeight(float8_matrix(weight, factors, None if whole else blocks))
 
 
-def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> PackedMatrix:
+def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> LayerWeight:
     """Return a weight ``[experts, outputs, inputs]``, with the experts as an axis in front."""
-    if weight.dtype != FLOAT8 or weight.dim() != 3 or len(scales) != len(weight):
+    if weight.dim() != 3 or len(scales) != len(weight):
         raise ModelSourceError(
             f"scales {list(scales.shape)} for a weight of {weight.dtype} {list(weight.shape)}"
         )
-    wide = scales.reshape(len(weight), *(scales.shape[1:] if scales.dim() == 3 else (1, 1)))
-    rows, columns = blocks or (weight.shape[1] // wide.shape[1], weight.shape[2] // wide.shape[2])
-    # Groups run along rows only: a block of rows becomes rows with equal scales.
-    places = torch.arange(weight.shape[1]) // int(rows)
-    spread = wide[:, places].flatten(0, 1)
-    # float8 as 8-bit codes with a palette of all its 256 values: exact, and without an op for
-    # float8.
-    palette = numbers_of(E4M3)
-    flat = of_codes(
-        weight.flatten(0, 1).view(torch.uint8), spread, 8, int(columns), palette=palette
-    )
-    parts = (flat.codes, flat.scales)
-    codes, factors = (part.unflatten(0, weight.shape[:2]) for part in parts)
-    return PackedMatrix(codes, factors, 8, palette=palette)
+    experts = zip(weight, scales, strict=True)
+    return stacked([[LayerWeight(float8_matrix(*expert, blocks))] for expert in experts])

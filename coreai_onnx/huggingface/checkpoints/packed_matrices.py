@@ -251,10 +251,8 @@ def _check_scales(scales: torch.Tensor, rows: int, columns: int, size: int) -> N
         )
 
 
-class CheckpointLayer(torch.nn.Module):
-    """A linear layer with a quantized weight, whose parts are buffers."""
-
-    bias: torch.Tensor | None
+class CheckpointModule(torch.nn.Module):
+    """A module with quantized weights, whose parts are buffers."""
 
     def hold(self, name: str, value: torch.Tensor | None) -> None:
         """Register a buffer; torch 2.13 does not export a module with a buffer that is None."""
@@ -263,6 +261,12 @@ class CheckpointLayer(torch.nn.Module):
             setattr(self, name, None)
         else:
             self.register_buffer(name, value)
+
+
+class CheckpointLayer(CheckpointModule):
+    """A linear layer with a quantized weight."""
+
+    bias: torch.Tensor | None
 
 
 class PackedLinear(CheckpointLayer):

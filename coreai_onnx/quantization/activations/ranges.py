@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.calibration import Array, Feed, run_calls
+from coreai_onnx.quantization.calibration import Array, Feed, finite_floats, run_calls
 from coreai_onnx.runtime.sessions.session import Session
 
 Range = tuple[float, float]
@@ -217,13 +217,7 @@ def value_ranges(
     histograms = {name: ValueHistogram() for name in selected}
     for count, arrays in run_calls(session, feeds):
         for name, histogram in histograms.items():
-            values = np.asarray(arrays[name]).astype(np.float32)
-            if not np.isfinite(values).all():
-                raise QuantizationError(
-                    f"calibration call {count}: the value {name!r} is not finite\n"
-                    "  leave out data on which the model overflows"
-                )
-            histogram.add(values)
+            histogram.add(finite_floats(arrays[name], f"the value {name!r}", count))
     for name, histogram in histograms.items():
         if histogram.low > histogram.high:
             raise QuantizationError(

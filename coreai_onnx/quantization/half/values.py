@@ -45,15 +45,7 @@ class Values:
         magnitudes: Mapping[Label, float],
         isolated: set[ir.OperatorIdentifier],
     ) -> None:
-        """Find the types and flag values.
-
-        Args:
-            model: The model.
-            dtype: ``FLOAT16`` or ``BFLOAT16``.
-            keep: Patterns of module paths, names of nodes and op types.
-            magnitudes: The largest magnitudes of values.
-            isolated: The functions that keep float32.
-        """
+        """Find the types and flag values; the arguments are those of `Choices`."""
         self.model, self.dtype, self._isolated = model, dtype, isolated
         self.functions = [f for f in callers_first(model) if f.identifier() not in isolated]
         self.holders: dict[ir.Graph, ir.Node] = {}
