@@ -182,13 +182,13 @@ def _by_entrypoint(
     if not isinstance(data, Mapping):
         if isinstance(data, str):
             raise QuantizationError(
-                f"{what} is a text, which only the export of a language model takes\n"
-                "  give a list of the inputs of calls, or what "
-                "coreai_onnx.huggingface.quantizing.calls_of_file returns for an exported file"
+                f"{what} must be a list of the inputs of calls, got a text\n"
+                "  only the export of a language model takes a text: for an exported file, give "
+                "coreai_onnx.huggingface.quantizing.calls_of_file(path, text)"
             )
         if not isinstance(data, Iterable):
             raise QuantizationError(
-                f"{what} is a {type(data).__name__}\n  give a list of the inputs of calls"
+                f"{what} must be a list of the inputs of calls, got {type(data).__name__}"
             )
         return {calibrated: data}
     if unknown := [name for name in data if name not in models]:

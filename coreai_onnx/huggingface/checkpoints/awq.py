@@ -40,7 +40,9 @@ def check(settings: Mapping[str, Any]) -> None:
     version = str(settings.get("version") or settings.get("format") or "gemm").lower()
     bits = settings.get("bits", settings.get("w_bit", _BITS))
     if version != "gemm" or bits != _BITS:
-        raise ModelSourceError(f"AWQ {version!r} with {bits} bits, not 'gemm' with {_BITS}")
+        raise ModelSourceError(
+            f"AWQ: the version must be 'gemm' with {_BITS} bits, got {version!r} with {bits}"
+        )
 
 
 def read(

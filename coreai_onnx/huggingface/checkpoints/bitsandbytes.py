@@ -60,7 +60,8 @@ def read(
 def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedMatrix:
     if values.dtype != torch.int8 or largest.shape != values.shape[:1]:
         raise ModelSourceError(
-            f"SCB is {list(largest.shape)} for a weight of {values.dtype} {list(values.shape)}"
+            "SCB must have an element for each row of an int8 weight, got "
+            f"{list(largest.shape)} for {values.dtype} {list(values.shape)}"
         )
     # linear_nbits subtracts 128 from unsigned codes; int8 would overflow in this sum.
     codes = (values.to(torch.int16) + 128).to(torch.uint8).unsqueeze(1)

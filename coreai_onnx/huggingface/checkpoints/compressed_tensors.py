@@ -64,7 +64,7 @@ def check(settings: Mapping[str, Any]) -> None:
     check_settings("compressed-tensors", settings, _KNOWN)
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
     if sparsity != "dense":
-        raise ModelSourceError(f"compressed-tensors with sparsity {sparsity!r} are not supported")
+        raise ModelSourceError(f"compressed-tensors: sparsity {sparsity!r} is not supported")
     _check_format(settings.get("format"))
     for name, group in (settings.get("config_groups") or {}).items():
         if not isinstance(group, Mapping):
@@ -151,7 +151,7 @@ def _of_bytes(
         blocks = weights.get("block_structure") if scales.shape[0] != len(weight) else None
         return float8_matrix(weight, scales, blocks)
     if weight.dtype != torch.int8:
-        raise ModelSourceError(f"the weight is {weight.dtype}, not int8 or {FLOAT8}")
+        raise ModelSourceError(f"the weight must be int8 or {FLOAT8}, got {weight.dtype}")
     bits = check_bits(weights.get("num_bits", 8))
     middle = 1 << (bits - 1)
     codes = weight.to(torch.int16) + middle
@@ -223,5 +223,5 @@ def _names(target: str, path: str) -> bool:
 def _check_format(name: object) -> None:
     if name not in FORMATS:
         raise ModelSourceError(
-            f"compressed-tensors in the format {name!r}, not {', '.join(map(repr, FORMATS))}"
+            f"compressed-tensors: the format must be one of {', '.join(FORMATS)}, got {name!r}"
         )

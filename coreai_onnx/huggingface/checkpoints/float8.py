@@ -63,7 +63,8 @@ def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> Laye
     """Return a weight ``[experts, outputs, inputs]``, with the experts as an axis in front."""
     if weight.dim() != 3 or len(scales) != len(weight):
         raise ModelSourceError(
-            f"scales {list(scales.shape)} for a weight of {weight.dtype} {list(weight.shape)}"
+            "a weight of experts must have three axes, and scales for each expert, got "
+            f"{list(weight.shape)} and {list(scales.shape)}"
         )
     experts = zip(weight, scales, strict=True)
     return stacked([[LayerWeight(float8_matrix(*expert, blocks))] for expert in experts])

@@ -38,7 +38,7 @@ def float8_matrix(
         ModelSourceError: If the weight has another dtype, or the blocks do not divide it.
     """
     if weight.dtype != FLOAT8:
-        raise ModelSourceError(f"the weight is {weight.dtype}, not {FLOAT8}")
+        raise ModelSourceError(f"the weight must be {FLOAT8}, got {weight.dtype}")
     scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
     rows, size = _block(scales, weight.shape, blocks)
     # Groups run along rows only: a block of rows becomes rows with equal scales.
@@ -83,7 +83,8 @@ def _block(
         size = (shape[0] // max(1, counts[0]), shape[1] // max(1, counts[1]))
     if min(size) < 1 or counts != tuple(-(-n // k) for n, k in zip(shape, size, strict=True)):
         raise ModelSourceError(
-            f"scales {list(counts)} do not divide the weight {list(shape)} into blocks"
+            f"scales must have an element for each block of a weight {list(shape)}, got "
+            f"{list(counts)}"
         )
     return size
 
@@ -106,8 +107,8 @@ def read(
     size = _MXFP4.group_size * _MXFP4.bits // 8
     if tuple(codes.shape[1:]) != (*groups, size) or codes.shape[:-1] != exponents.shape:
         raise ModelSourceError(
-            f"blocks {list(codes.shape)} and scales {list(exponents.shape)} are not those of "
-            f"weights {[outputs, columns]}"
+            f"the tensors must be those of weights {[outputs, columns]}, got blocks "
+            f"{list(codes.shape)} and scales {list(exponents.shape)}"
         )
     palette = numbers_of(_MXFP4.numbers)
     return LayerWeight(PackedMatrix(codes, scale_values(exponents), _MXFP4.bits, palette=palette))

@@ -50,7 +50,9 @@ def check(settings: Mapping[str, Any]) -> None:
     check_settings("GPTQ", settings, _KNOWN)
     form = _format(settings)
     if form not in _FORMATS:
-        raise ModelSourceError(f"GPTQ in the format {form!r}, not one of {', '.join(_FORMATS)}")
+        raise ModelSourceError(
+            f"GPTQ: the format must be one of {', '.join(_FORMATS)}, got {form!r}"
+        )
     check_bits(settings.get("bits"))
     for pattern, overrides in _overrides(settings):
         check_settings(f"GPTQ, dynamic[{pattern!r}]", overrides, _LAYER_SETTINGS | _SEARCH)

@@ -137,7 +137,7 @@ def of_codes(
     of = torch.arange(columns) // size if groups is None else groups.long()
     if len(of) != columns or not 0 <= int(of.min()) <= int(of.max()) < scales.shape[1]:
         raise ModelSourceError(
-            f"the groups of columns (g_idx) are not {columns} numbers below {scales.shape[1]}"
+            f"the groups of columns (g_idx) must be {columns} numbers below {scales.shape[1]}"
         )
     # A sort that is not stable would also move neighbors that share a scale.
     order = None if bool((of.diff() >= 0).all()) else of.argsort(stable=True)
@@ -179,7 +179,8 @@ def by_rows(values: torch.Tensor, shape: tuple[int, int], group_size: int) -> to
     rows, columns = shape
     if len(values) != -(-rows * columns // group_size):
         raise ModelSourceError(
-            f"{len(values)} scales for a weight {list(shape)} in groups of {group_size}"
+            f"a weight {list(shape)} in groups of {group_size} must have "
+            f"{-(-rows * columns // group_size)} scales, got {len(values)}"
         )
     # A part lies within one row and within one group.
     part = math.gcd(columns, group_size)
@@ -212,7 +213,7 @@ def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     """Return the bytes of the words that hold the codes of each row, including padding."""
     if words.dtype.is_floating_point or words.dtype.is_complex or words.dim() != 2:
         raise ModelSourceError(
-            f"packed codes are {words.dtype} {list(words.shape)}, not a matrix of integers"
+            f"packed codes must be a matrix of integers, got {words.dtype} {list(words.shape)}"
         )
     if words.shape[1] != -(-columns * bits // (words.element_size() * _BYTE)):
         raise ModelSourceError(f"{words.shape[1]} words do not hold {columns} codes of {bits} bits")
@@ -235,7 +236,7 @@ def _group_size(scales: torch.Tensor, columns: int, size: int | None) -> int:
     """Return the given group size, or the length of a row divided by the number of scales."""
     if scales.dim() != 2 or not scales.dtype.is_floating_point:
         raise ModelSourceError(
-            f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"
+            f"scales must be a floating-point matrix, got {scales.dtype} {list(scales.shape)}"
         )
     if size is not None:
         # Files write -1 for one group per row, and may have rows that are shorter than a group.
@@ -244,9 +245,10 @@ def _group_size(scales: torch.Tensor, columns: int, size: int | None) -> int:
 
 
 def _check_scales(scales: torch.Tensor, rows: int, columns: int, size: int) -> None:
-    if tuple(scales.shape) != (rows, -(-columns // size)):
+    groups = -(-columns // size)
+    if tuple(scales.shape) != (rows, groups):
         raise ModelSourceError(
-            f"{columns} inputs of {rows} outputs do not divide into groups of {size} with scales "
+            f"scales must be {[rows, groups]} for {columns} inputs in groups of {size}, got "
             f"{list(scales.shape)}"
         )
 

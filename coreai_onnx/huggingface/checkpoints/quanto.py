@@ -72,7 +72,8 @@ def read(
     codes = torch.cat(parts).flatten()
     if packed.dtype != torch.uint8 or codes.numel() < rows * columns:
         raise ModelSourceError(
-            f"{path} has {codes.numel()} codes in {packed.dtype}, not {rows * columns} in uint8"
+            f"{path} must have {rows * columns} codes in uint8, got {codes.numel()} in "
+            f"{packed.dtype}"
         )
     size = packed[0].numel()
     factors = by_rows(scales.flatten(), shape, size)

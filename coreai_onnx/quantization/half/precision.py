@@ -72,7 +72,7 @@ def convert_models(
     if dtype not in DTYPES:
         raise QuantizationError(f"dtype={dtype!r}; choose from {', '.join(DTYPES)}")
     if isinstance(keep, str):
-        raise QuantizationError(f"keep={keep!r} is a text\n  give a list of patterns")
+        raise QuantizationError(f"keep must be a list of patterns, got {keep!r}")
     for model in models.values():
         _refuse_other(model, dtype)
     # No model changes before all copies are converted, so that an error leaves the program as it

@@ -240,7 +240,10 @@ def test_unsupported_settings(tmp_path: Path) -> None:
             "'aqlm' in quantization_config must be one of compressed-tensors",
         ),
         ({"bits": 9}, "weights of 9 bits are not supported"),
-        ({"checkpoint_format": "marlin"}, "GPTQ in the format 'marlin'"),
+        (
+            {"checkpoint_format": "marlin"},
+            "GPTQ: the format must be one of gptq, gptq_v2, got 'marlin'",
+        ),
     ]:
         write_folder(tmp_path, ({**settings, **change}, write))
         with pytest.raises(ModelSourceError, match=message):
