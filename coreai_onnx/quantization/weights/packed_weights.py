@@ -13,8 +13,12 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.model.weight_formats import NAMES
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
-from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
-from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
+from coreai_onnx.quantization.weights.grids import (
+    Grid,
+    extreme_grid,
+    half_quadratic_grid,
+    representable,
+)
 from coreai_onnx.quantization.weights.palettes import (
     Histogram,
     clusters,
