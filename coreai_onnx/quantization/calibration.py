@@ -41,15 +41,15 @@ class Probes:
         self.model = model.clone()
         self._products = Products(self.model)
         self._outputs: dict[tuple[ir.Function, ir.Value], int] = {}
-        wanted, self.inputs = set(names), defaultdict[str, list[tuple[str, ...]]](list)
+        selected, self.inputs = set(names), defaultdict[str, list[tuple[str, ...]]](list)
         for product in self._products.products:
             if product.is_lookup or not product.inputs:
                 continue
             for weight, values in self._traced(product.weight, product.inputs, product.root):
-                known = self.inputs[weight.name or ""]
+                probes = self.inputs[weight.name or ""]
                 names_of = tuple(value.name or "" for value in values)
-                if weight.name in wanted and names_of not in known and self._returned(values):
-                    known.append(names_of)
+                if weight.name in selected and names_of not in probes and self._returned(values):
+                    probes.append(names_of)
 
     def _traced(
         self, weight: ir.Value, inputs: tuple[ir.Value, ...], root: Root
@@ -122,12 +122,12 @@ def second_moments(
     """
     sweeps = list(_sweeps(shapes))
     # An iterator serves one run over the data.
-    given = feeds if len(sweeps) == 1 else list(feeds)
-    found: dict[str, Array] = {}
+    calls = feeds if len(sweeps) == 1 else list(feeds)
+    moments: dict[str, Array] = {}
     for number, names in enumerate(sweeps, 1):
         label = f" (part {number} of {len(sweeps)})" if len(sweeps) > 1 else ""
-        found |= _sweep(Probes(model, list(names)), names, given, label)
-    return found
+        moments |= _sweep(Probes(model, list(names)), names, calls, label)
+    return moments
 
 
 def _sweeps(shapes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -159,7 +159,8 @@ def _sweep(
     for count, arrays in run_calls(session, feeds, label=label, instead=instead):
         for key, names in readers.items():
             for inputs in probes.inputs[names[0]]:
-                rows = _rows(arrays[inputs[0]], names[0], count)
+                what = f"the input of the product with {names[0]!r}"
+                rows = finite_floats(arrays[inputs[0]], what, count)
                 if len(inputs) == 1:
                     # The moments have one size for any number of calls; the rows themselves would
                     # not fit in memory.
@@ -177,8 +178,8 @@ def _add_by_expert(moments: Array, rows: Array, indices: Array) -> None:
     chosen = np.broadcast_to(indices, batch).reshape(-1)
     # A call selects few of the experts; the moments of the others stay as they are.
     for expert in np.unique(chosen):
-        own = spread[chosen == expert].reshape(-1, rows.shape[-1])
-        moments[expert] += own.T @ own
+        group = spread[chosen == expert].reshape(-1, rows.shape[-1])
+        moments[expert] += group.T @ group
 
 
 def run_calls(
@@ -236,12 +237,16 @@ def _run_call(session: Session, feed: Feed, what: str) -> dict[str, Array]:
         raise QuantizationError(f"{what}: {error.args[0]}") from error
 
 
-def _rows(value: Array, weight: str, number: int) -> Array:
-    """Return the input of a product as float32."""
-    rows = np.asarray(value).astype(np.float32)
-    if not np.isfinite(rows).all():
+def finite_floats(value: Array, what: str, number: int) -> Array:
+    """Return a value of a calibration call as float32.
+
+    Raises:
+        QuantizationError: An element is not finite.
+    """
+    floats = np.asarray(value).astype(np.float32)
+    if not np.isfinite(floats).all():
         raise QuantizationError(
-            f"calibration call {number}: the input of the product with {weight!r} is not finite\n"
+            f"calibration call {number}: {what} is not finite\n"
             "  leave out data on which the model overflows"
         )
-    return rows
+    return floats

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain, islice, tee
 
 import numpy as np
@@ -79,13 +79,13 @@ class _Sums:
             return
         first, second = _flat(before), _flat(after)
         # Masked scores are infinite in both models; a sum with them would be infinite or NaN.
-        known = np.isfinite(first) & np.isfinite(second)
-        if not np.array_equal(first[~known], second[~known], equal_nan=True):
+        finite = np.isfinite(first) & np.isfinite(second)
+        if not np.array_equal(first[~finite], second[~finite], equal_nan=True):
             self.noise = self.largest = float("inf")
         choices = [_choices(array) for array in (before, after)]
         self.rows += len(choices[0])
         self.same += int((choices[0] == choices[1]).sum())
-        first, second = first[known], second[known]
+        first, second = first[finite], second[finite]
         self.signal += float(first @ first)
         self.after += float(second @ second)
         self.product += float(first @ second)
@@ -104,20 +104,6 @@ class _Sums:
         )
 
 
-@dataclass
-class _Changes:
-    """The outputs of two models on the same calls."""
-
-    sums: dict[str, _Sums] = field(default_factory=dict)
-
-    def add(self, names: Sequence[str], before: dict[str, Array], after: dict[str, Array]) -> None:
-        """Add the outputs of a call; those that are not numbers are left out."""
-        for name in names:
-            # These are the kinds of texts and other objects in NumPy.
-            if before[name].dtype.kind not in "OSU":
-                self.sums.setdefault(name, _Sums()).add(before[name], after[name])
-
-
 def output_changes(
     before: ir.Model, after: ir.Model, feeds: Iterable[Feed], *, what: str = "evaluation"
 ) -> tuple[OutputChange, ...]:
@@ -134,16 +120,19 @@ def output_changes(
     Raises:
         QuantizationError: There is no data, or it does not fit the model.
     """
-    changes, sessions = _Changes(), [Session(model) for model in (before, after)]
+    totals, sessions = dict[str, _Sums](), [Session(model) for model in (before, after)]
     names = [info.name for info in sessions[0].outputs]
     # Both copies of `tee` advance in step, so that it holds one call only.
     calls = (
-        run_calls(session, own, what=what)
-        for session, own in zip(sessions, tee(feeds), strict=True)
+        run_calls(session, copy, what=what)
+        for session, copy in zip(sessions, tee(feeds), strict=True)
     )
     for (_, first), (_, second) in zip(*calls, strict=True):
-        changes.add(names, first, second)
-    return tuple(sums.result(name) for name, sums in changes.sums.items())
+        for name in names:
+            # Texts and other objects are not compared: these are their kinds in NumPy.
+            if first[name].dtype.kind not in "OSU":
+                totals.setdefault(name, _Sums()).add(first[name], second[name])
+    return tuple(sums.result(name) for name, sums in totals.items())
 
 
 def beginning(feeds: Iterable[Feed]) -> tuple[list[Feed], Iterable[Feed]]:

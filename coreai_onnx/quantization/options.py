@@ -89,8 +89,8 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         QuantizationError: An option is unknown or out of range.
     """
     if unknown := set(options) - QuantizeOptions.__optional_keys__:
-        known = ", ".join(sorted(QuantizeOptions.__optional_keys__))
-        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+        names = ", ".join(sorted(QuantizeOptions.__optional_keys__))
+        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {names}")
     for name, value in options.items():
         if name in _FLAGS and not isinstance(value, bool):
             raise QuantizationError(f"{name}={value!r}; give True or False")
@@ -101,7 +101,9 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         )
     # This raises an error for a wrong option before the calls of calibration, which take long.
     _clipping(options)
-    rounding = _activation_bits(options)
+    rounding = options.get("activation_bits", 0)
+    if options.get("activations"):
+        check_choice("activation_bits", rounding, _ACTIVATION_BITS)
     scheme = Scheme(
         bits,
         group_size,
@@ -153,7 +155,7 @@ def quantize_entrypoints(
             for name, calls in feeds.items():
                 evaluation[name], feeds[name] = beginning(calls)
         if options.get("activations"):
-            bits = _activation_bits(options) or _ACTIVATION_BITS[1]
+            bits = options.get("activation_bits") or _ACTIVATION_BITS[1]
             done = quantize_activations(
                 models, rules, feeds, bits=bits, clipping=_clipping(options)
             )
@@ -165,24 +167,8 @@ def quantize_entrypoints(
     return done
 
 
-def _activation_bits(options: QuantizeOptions) -> int:
-    """Return the size of an activation.
-
-    Raises:
-        QuantizationError: There is no such size.
-    """
-    bits = options.get("activation_bits", 0)
-    if options.get("activations"):
-        check_choice("activation_bits", bits, _ACTIVATION_BITS)
-    return bits
-
-
 def _clipping(options: QuantizeOptions) -> Clipping:
-    """Return which values are outside of the ranges of activations.
-
-    Raises:
-        QuantizationError: There is no such method, or the percentile is out of range.
-    """
+    """Return which values are outside of the ranges of activations."""
     method = options.get("calibration_method", "minmax")
     return Clipping(method, options.get("percentile", PERCENTILE))
 
@@ -190,23 +176,19 @@ def _clipping(options: QuantizeOptions) -> Clipping:
 def _by_entrypoint(
     what: str, data: Calls | None, models: Mapping[str, ir.Model], calibrated: str
 ) -> dict[str, Iterable[Feed]]:
-    """Return the calls of each entrypoint.
-
-    Raises:
-        QuantizationError: There is no such entrypoint, or the data is something else.
-    """
+    """Return the calls of each entrypoint."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):
         if isinstance(data, str):
             raise QuantizationError(
-                f"{what} is a text, which only the export of a language model takes\n"
-                "  give a list of the inputs of calls, or what "
-                "coreai_onnx.huggingface.quantizing.calls_of_file returns for an exported file"
+                f"{what} must be a list of the inputs of calls, got a text\n"
+                "  only the export of a language model takes a text: for an exported file, give "
+                "coreai_onnx.huggingface.quantizing.calls_of_file(path, text)"
             )
         if not isinstance(data, Iterable):
             raise QuantizationError(
-                f"{what} is a {type(data).__name__}\n  give a list of the inputs of calls"
+                f"{what} must be a list of the inputs of calls, got {type(data).__name__}"
             )
         return {calibrated: data}
     if unknown := [name for name in data if name not in models]:

@@ -124,11 +124,7 @@ class Quantizable:
 
 
 def _change(name: str, metric: Metric, before: Quantizable, after: Quantizable) -> MetricChange:
-    """Return the number of a program before and after.
-
-    Raises:
-        QuantizationError: The function fails, or returns something else than a number.
-    """
+    """Return the number of a program before and after."""
     from coreai_onnx.quantization.evaluation import MetricChange
 
     begin_stage(f"metric {name}")

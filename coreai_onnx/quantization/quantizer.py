@@ -97,17 +97,12 @@ def _plan(model: ir.Model, rules: Rules) -> _Plan:
     # A digest reads all of a weight: where no table has its shape, it is not computed.
     shapes = {weight.shape for weight in plan.schemes if weight.is_lookup}
     for weight, scheme in plan.schemes.items():
-        if weight.shape in shapes and _digest(weight) in tables:
-            plan.schemes[weight] = _without_data(scheme)
+        # A method that minimizes the error of the product would distort the rows that are looked
+        # up in a table, also if a product shares it.
+        calibrated = scheme.method in CALIBRATED and weight.shape in shapes
+        if calibrated and _digest(weight) in tables:
+            plan.schemes[weight] = replace(scheme, method="hqq")
     return plan
-
-
-def _without_data(scheme: Scheme) -> Scheme:
-    """Return the scheme of a table, also if a product shares it.
-
-    A method that minimizes the error of the product would distort the rows that are looked up.
-    """
-    return replace(scheme, method="hqq") if scheme.method in CALIBRATED else scheme
 
 
 def _nothing(kept: list[tuple[MatrixWeight, str]]) -> str:
@@ -126,7 +121,7 @@ def _moments(
     calibration: Mapping[str, Iterable[Feed]] | None,
 ) -> dict[int, Array]:
     """Return the second moments of inputs, by the ids of the weights' tensors."""
-    found: dict[int, Array] = {}
+    by_tensor: dict[int, Array] = {}
     for name, feeds in (calibration or {}).items():
         chosen = {w.name: w for w in plans[name].schemes if not w.is_lookup}
         if chosen:
@@ -134,23 +129,21 @@ def _moments(
             for key, moments in second_moments(models[name], shapes, feeds).items():
                 # Entrypoints share the tensor of a weight, and both of their inputs count.
                 tensor = id(chosen[key].tensor)
-                found[tensor] = found[tensor] + moments if tensor in found else moments
+                by_tensor[tensor] = by_tensor[tensor] + moments if tensor in by_tensor else moments
     missing = [
-        w
+        (w.path, scheme.method)
         for plan in plans.values()
         for w, scheme in plan.schemes.items()
-        if scheme.method in CALIBRATED and id(w.tensor) not in found
+        if scheme.method in CALIBRATED and id(w.tensor) not in by_tensor
     ]
     if missing:
-        (method,) = (
-            p.schemes[missing[0]].method for p in plans.values() if missing[0] in p.schemes
-        )
+        path, method = missing[0]
         raise QuantizationError(
-            f"{missing[0].path}: method={method!r} needs calibration data"
+            f"{path}: method={method!r} needs calibration data"
             + ("" if calibration is None else ", and its product is inside of a loop or branch")
             + '\n  give calibration=[inputs of a few calls], or choose method="hqq" for it'
         )
-    return found
+    return by_tensor
 
 
 def _packed(

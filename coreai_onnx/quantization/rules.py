@@ -97,11 +97,11 @@ class Rules:
             QuantizationError: The groups that a pattern selects do not divide the inputs of a
                 product. Those of the default scheme become smaller.
         """
-        found = [rule for pattern, rule in self.patterns.items() if _matches(pattern, weight)]
-        if not found:
+        matching = [rule for pattern, rule in self.patterns.items() if _matches(pattern, weight)]
+        if not matching:
             reason = self._kept(weight)
             return reason or self._nearest(weight)
-        rule = found[0]
+        rule = matching[0]
         return self._fitting(weight, rule) if isinstance(rule, Scheme) else "skipped by a pattern"
 
     def leaves_out(self, path: str, name: str) -> bool:
@@ -128,14 +128,14 @@ class Rules:
 
     def _nearest(self, weight: MatrixWeight) -> Scheme | str:
         """Return the default scheme with groups that divide the inputs, as large as possible."""
-        columns, given = weight.shape[-1], self.default
+        columns, default = weight.shape[-1], self.default
         # Groups of convolutions are whole kernels: they choose a size of their own.
-        if isinstance(weight, ConvolutionWeight) or given.group_of(columns):
-            return self._fitting(weight, given)
-        size = given.group_size or columns
-        smaller = [n for n in fitting_sizes(columns, given.bits) if n <= size]
+        if isinstance(weight, ConvolutionWeight) or default.group_of(columns):
+            return self._fitting(weight, default)
+        size = default.group_size or columns
+        smaller = [n for n in fitting_sizes(columns, default.bits) if n <= size]
         if smaller:
-            return replace(given, group_size=smaller[-1])
+            return replace(default, group_size=smaller[-1])
         return f"groups of {size} or less do not divide its {columns} inputs into whole bytes"
 
     def _fitting(self, weight: MatrixWeight, scheme: Scheme) -> Scheme | str:

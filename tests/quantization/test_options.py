@@ -84,10 +84,10 @@ def test_models_stay_as_they_are() -> None:
         ({"activation_bits": 4, "activations": True}, "activation_bits=4; choose from 0, 8, 16"),
         ({"calibration_method": "kl"}, "calibration_method='kl'; choose from minmax"),
         ({"percentile": 5}, "percentile=5; give a number above 50, at most 100"),
-        ({"calibration": 5}, "calibration is a int\n  give a list of the inputs of calls"),
+        ({"calibration": 5}, "calibration must be a list of the inputs of calls, got int"),
         (
             {"evaluation": "x"},
-            "evaluation is a text, which only the export of a language model takes",
+            "evaluation must be a list of the inputs of calls, got a text",
         ),
         ({"calibration": {"x": []}}, "there is no entrypoint 'x'; there are main"),
     ],

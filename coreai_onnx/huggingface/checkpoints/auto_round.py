@@ -32,37 +32,29 @@ _FLOAT_BITS = 16
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("AutoRound", settings, _KNOWN)
     layout = settings.get("packing_format")
     if layout not in _LAYOUTS:
         raise ModelSourceError(
             f"AutoRound: packing_format {layout!r} must be one of {', '.join(_LAYOUTS)}"
         )
-    for pattern, own in (settings.get("extra_config") or {}).items():
-        check_settings(f"AutoRound, extra_config[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)
+    for pattern, layer in (settings.get("extra_config") or {}).items():
+        check_settings(f"AutoRound, extra_config[{pattern!r}]", layer, _LAYER_SETTINGS | _SEARCH)
         # A pattern that is not valid must fail here, and not in the middle of the weights.
         matches(pattern, "")
         # A layer may override the dtype of all layers.
-        _check_layer({**settings, **own})
+        _check_layer({**settings, **layer})
     _check_layer(settings)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
-    own = _of_layer(settings, path)
+    """Return the weight of a linear layer; None if it is in floating point."""
+    layer = _of_layer(settings, path)
     layout = _LAYOUTS[settings["packing_format"]]
-    described = {"bits": own.get("bits", 4), "group_size": own.get("group_size", 128)}
+    described = {"bits": layer.get("bits", 4), "group_size": layer.get("group_size", 128)}
     # The codes are packed as the two libraries do, so that their readers serve.
     if layout == "awq":
         return awq.read(tensors, path, described, shape)

@@ -35,27 +35,20 @@ _KNOWN = COMMON | frozenset(
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If one is unsupported, the version is another one, or weights do not have
-            4 bits.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("AWQ", settings, _KNOWN)
     version = str(settings.get("version") or settings.get("format") or "gemm").lower()
     bits = settings.get("bits", settings.get("w_bit", _BITS))
     if version != "gemm" or bits != _BITS:
-        raise ModelSourceError(f"AWQ {version!r} with {bits} bits, not 'gemm' with {_BITS}")
+        raise ModelSourceError(
+            f"AWQ: the version must be 'gemm' with {_BITS} bits, got {version!r} with {bits}"
+        )
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or has another shape.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     packed = tensors.get(f"{path}.qweight")
     if packed is None:
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
 
 _PALETTES = ("nf4", "fp4")
-_KNOWN = COMMON | frozenset(
+_SETTINGS = COMMON | frozenset(
     # Each weight describes itself.
     "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_use_double_quant "
     "bnb_4bit_quant_storage _load_in_4bit _load_in_8bit "
@@ -32,25 +33,13 @@ _KNOWN = COMMON | frozenset(
     "bnb_4bit_compute_dtype llm_int8_threshold llm_int8_skip_modules llm_int8_has_fp16_weight "
     "llm_int8_enable_fp32_cpu_offload".split()
 )
-
-
-def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
-    check_settings("bitsandbytes", settings, _KNOWN)
+check = partial(check_settings, "bitsandbytes", allowed=_SETTINGS)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a part of the weight is missing or has another shape.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     del settings  # each weight describes itself
     largest = tensors.get(f"{path}.SCB")
     if largest is not None:
@@ -60,10 +49,10 @@ def read(
         if state is not None:
             with failures_as(ModelSourceError, f"the quant_state of {path} is not valid"):
                 described = json.loads(bytes(state.tolist()))
-                block, given = int(described["blocksize"]), tuple(described["shape"])
+                block, stored = int(described["blocksize"]), tuple(described["shape"])
             # A transposed or merged weight has other shapes, with codes in another order.
-            if given != shape:
-                raise ModelSourceError(f"{path} is {list(given)} in the checkpoint, not {shape}")
+            if stored != shape:
+                raise ModelSourceError(f"{path} is {list(stored)} in the checkpoint, not {shape}")
             return LayerWeight(_of_palette(tensors, path, described, block, shape))
     return None
 
@@ -71,7 +60,8 @@ def read(
 def _of_bytes(values: torch.Tensor, largest: torch.Tensor) -> PackedMatrix:
     if values.dtype != torch.int8 or largest.shape != values.shape[:1]:
         raise ModelSourceError(
-            f"SCB is {list(largest.shape)} for a weight of {values.dtype} {list(values.shape)}"
+            "SCB must have an element for each row of an int8 weight, got "
+            f"{list(largest.shape)} for {values.dtype} {list(values.shape)}"
         )
     # linear_nbits subtracts 128 from unsigned codes; int8 would overflow in this sum.
     codes = (values.to(torch.int16) + 128).to(torch.uint8).unsqueeze(1)

@@ -60,15 +60,11 @@ _LAYER = "Linear"
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("compressed-tensors", settings, _KNOWN)
     sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
     if sparsity != "dense":
-        raise ModelSourceError(f"compressed-tensors with sparsity {sparsity!r} are not supported")
+        raise ModelSourceError(f"compressed-tensors: sparsity {sparsity!r} is not supported")
     _check_format(settings.get("format"))
     for name, group in (settings.get("config_groups") or {}).items():
         if not isinstance(group, Mapping):
@@ -89,11 +85,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     if any(_names(name, path) for name in settings.get("ignore") or ()):
         return None
     group = _group(path, settings)
@@ -159,7 +151,7 @@ def _of_bytes(
         blocks = weights.get("block_structure") if scales.shape[0] != len(weight) else None
         return float8_matrix(weight, scales, blocks)
     if weight.dtype != torch.int8:
-        raise ModelSourceError(f"the weight is {weight.dtype}, not int8 or {FLOAT8}")
+        raise ModelSourceError(f"the weight must be int8 or {FLOAT8}, got {weight.dtype}")
     bits = check_bits(weights.get("num_bits", 8))
     middle = 1 << (bits - 1)
     codes = weight.to(torch.int16) + middle
@@ -228,8 +220,8 @@ def _names(target: str, path: str) -> bool:
     return target == path
 
 
-def _check_format(given: object) -> None:
-    if given not in FORMATS:
+def _check_format(name: object) -> None:
+    if name not in FORMATS:
         raise ModelSourceError(
-            f"compressed-tensors in the format {given!r}, not {', '.join(map(repr, FORMATS))}"
+            f"compressed-tensors: the format must be one of {', '.join(FORMATS)}, got {name!r}"
         )

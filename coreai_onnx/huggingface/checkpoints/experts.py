@@ -11,14 +11,18 @@ import torch
 from coreai_onnx.composites import torch_ops
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.compat.experts import expert_product, weighted_experts
-from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight, PackedMatrix
+from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    CheckpointModule,
+    LayerWeight,
+    PackedMatrix,
+)
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 from coreai_onnx.model.weight_formats import BY_ROW, NAMES
 
 _PARTS = (*NAMES, "order")
 
 
-class PackedExperts(torch.nn.Module):
+class PackedExperts(CheckpointModule):
     """The experts of a layer, with packed weights.
 
     Args:
@@ -39,12 +43,7 @@ class PackedExperts(torch.nn.Module):
             delattr(like, name)
             self.attributes[name] = (matrix.bits, matrix.group_size)
             for part in _PARTS:
-                value = getattr(matrix, part)
-                if value is None:
-                    # torch 2.13 does not export a module with a buffer that is None.
-                    setattr(self, f"{name}_{part}", None)
-                else:
-                    self.register_buffer(f"{name}_{part}", value)
+                self.hold(f"{name}_{part}", getattr(matrix, part))
             if rounding is not None:
                 self.roundings[name] = rounding
 
@@ -127,11 +126,7 @@ def _order(matrix: PackedMatrix) -> torch.Tensor:
 
 
 def _shared(roundings: Sequence[Rounding], count: int) -> Rounding | None:
-    """Return what rounds the inputs of all experts.
-
-    Raises:
-        ModelSourceError: If a scale depends on the expert or on the tokens that select it.
-    """
+    """Return what rounds the inputs of all experts."""
     if not roundings:
         return None
     first = roundings[0].scheme

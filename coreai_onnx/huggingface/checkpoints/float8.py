@@ -13,16 +13,11 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.few_bits import numbers_of
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.checkpoints.float_codes import FLOAT8, float8_matrix, scale_values
-from coreai_onnx.huggingface.checkpoints.packed_matrices import (
-    LayerWeight,
-    PackedMatrix,
-    of_codes,
-)
+from coreai_onnx.huggingface.checkpoints.experts import stacked
+from coreai_onnx.huggingface.checkpoints.float_codes import float8_matrix, scale_values
+from coreai_onnx.huggingface.checkpoints.packed_matrices import LayerWeight
 from coreai_onnx.huggingface.checkpoints.settings import COMMON, Checkpoint, check_settings
-from coreai_onnx.model.weight_formats import E4M3
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale", "qscale_weight")
 _OF_INPUTS = ("activation_scale", "input_scale", "input_scale_ub", "qscale_act")
@@ -34,11 +29,7 @@ _VALUES = {"fmt": ("e4m3",), "scale_fmt": ("float", "ue8m0"), "expert_dtype": ("
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("float8", settings, _KNOWN)
     for name, values in _VALUES.items():
         if settings.get(name, values[0]) not in values:
@@ -50,18 +41,12 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer, or of all experts of a layer.
-
-    None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer or of experts; None if it is in floating point."""
     del shape  # that of the weight
     blocks = settings.get("weight_block_size")
     fused = tensors.get(f"{path}_scale_inv")
     if fused is not None:
-        return LayerWeight(_of_experts(tensors[path], scale_values(fused), blocks))
+        return _of_experts(tensors[path], scale_values(fused), blocks)
     scales = next((f"{path}.{name}" for name in _SCALES if f"{path}.{name}" in tensors), None)
     if scales is None:
         return None
@@ -74,23 +59,12 @@ def read(
     return LayerWeight(float8_matrix(weight, factors, None if whole else blocks))
 
 
-def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> PackedMatrix:
+def _of_experts(weight: torch.Tensor, scales: torch.Tensor, blocks: Any) -> LayerWeight:
     """Return a weight ``[experts, outputs, inputs]``, with the experts as an axis in front."""
-    if weight.dtype != FLOAT8 or weight.dim() != 3 or len(scales) != len(weight):
+    if weight.dim() != 3 or len(scales) != len(weight):
         raise ModelSourceError(
-            f"scales {list(scales.shape)} for a weight of {weight.dtype} {list(weight.shape)}"
+            "a weight of experts must have three axes, and scales for each expert, got "
+            f"{list(weight.shape)} and {list(scales.shape)}"
         )
-    wide = scales.reshape(len(weight), *(scales.shape[1:] if scales.dim() == 3 else (1, 1)))
-    rows, columns = blocks or (weight.shape[1] // wide.shape[1], weight.shape[2] // wide.shape[2])
-    # Groups run along rows only: a block of rows becomes rows with equal scales.
-    places = torch.arange(weight.shape[1]) // int(rows)
-    spread = wide[:, places].flatten(0, 1)
-    # float8 as 8-bit codes with a palette of all its 256 values: exact, and without an op for
-    # float8.
-    palette = numbers_of(E4M3)
-    flat = of_codes(
-        weight.flatten(0, 1).view(torch.uint8), spread, 8, int(columns), palette=palette
-    )
-    parts = (flat.codes, flat.scales)
-    codes, factors = (part.unflatten(0, weight.shape[:2]) for part in parts)
-    return PackedMatrix(codes, factors, 8, palette=palette)
+    experts = zip(weight, scales, strict=True)
+    return stacked([[LayerWeight(float8_matrix(*expert, blocks))] for expert in experts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def float8_matrix(
         ModelSourceError: If the weight has another dtype, or the blocks do not divide it.
     """
     if weight.dtype != FLOAT8:
-        raise ModelSourceError(f"the weight is {weight.dtype}, not {FLOAT8}")
+        raise ModelSourceError(f"the weight must be {FLOAT8}, got {weight.dtype}")
     scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
     rows, size = _block(scales, weight.shape, blocks)
     # Groups run along rows only: a block of rows becomes rows with equal scales.
@@ -71,40 +72,31 @@ def scale_values(scales: torch.Tensor) -> torch.Tensor:
     return scales if wide else scales.float()
 
 
-def _block(scales: torch.Tensor, shape: torch.Size, given: Sequence[int] | None) -> tuple[int, int]:
+def _block(
+    scales: torch.Tensor, shape: torch.Size, blocks: Sequence[int] | None
+) -> tuple[int, int]:
     """Return the numbers of rows and columns of a block."""
     counts = tuple(scales.shape)
-    if given is not None:
-        size = (int(given[0]), int(given[1]))
+    if blocks is not None:
+        size = (int(blocks[0]), int(blocks[1]))
     else:
         size = (shape[0] // max(1, counts[0]), shape[1] // max(1, counts[1]))
     if min(size) < 1 or counts != tuple(-(-n // k) for n, k in zip(shape, size, strict=True)):
         raise ModelSourceError(
-            f"scales {list(counts)} do not divide the weight {list(shape)} into blocks"
+            f"scales must have an element for each block of a weight {list(shape)}, got "
+            f"{list(counts)}"
         )
     return size
 
 
 _MXFP4 = FORMATS["mxfp4"]
-
-
-def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
-    check_settings("MXFP4", settings, COMMON)
+check = partial(check_settings, "MXFP4", allowed=COMMON)
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of all experts of a layer; None if it is in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or has another shape.
-    """
+    """Return the weight of all experts of a layer; None if it is in floating point."""
     del settings
     codes = tensors.get(f"{path}_blocks")
     if codes is None:
@@ -115,8 +107,8 @@ def read(
     size = _MXFP4.group_size * _MXFP4.bits // 8
     if tuple(codes.shape[1:]) != (*groups, size) or codes.shape[:-1] != exponents.shape:
         raise ModelSourceError(
-            f"blocks {list(codes.shape)} and scales {list(exponents.shape)} are not those of "
-            f"weights {[outputs, columns]}"
+            f"the tensors must be those of weights {[outputs, columns]}, got blocks "
+            f"{list(codes.shape)} and scales {list(exponents.shape)}"
         )
     palette = numbers_of(_MXFP4.numbers)
     return LayerWeight(PackedMatrix(codes, scale_values(exponents), _MXFP4.bits, palette=palette))

@@ -46,18 +46,16 @@ _WRITER = "gptqmodel"
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("GPTQ", settings, _KNOWN)
     form = _format(settings)
     if form not in _FORMATS:
-        raise ModelSourceError(f"GPTQ in the format {form!r}, not one of {', '.join(_FORMATS)}")
+        raise ModelSourceError(
+            f"GPTQ: the format must be one of {', '.join(_FORMATS)}, got {form!r}"
+        )
     check_bits(settings.get("bits"))
-    for pattern, own in _overrides(settings):
-        check_settings(f"GPTQ, dynamic[{pattern!r}]", own, _LAYER_SETTINGS | _SEARCH)
+    for pattern, overrides in _overrides(settings):
+        check_settings(f"GPTQ, dynamic[{pattern!r}]", overrides, _LAYER_SETTINGS | _SEARCH)
         # A pattern that is not valid must fail here, and not in the middle of the weights.
         matches(_expression(pattern), "")
 
@@ -65,23 +63,19 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     packed = tensors.get(f"{path}.qweight")
     if packed is None:
         return None
-    own = _of_layer(settings, path)
-    bits, (outputs, columns) = check_bits(own.get("bits")), shape
+    layer = _of_layer(settings, path)
+    bits, (outputs, columns) = check_bits(layer.get("bits")), shape
     groups = tensors.get(f"{path}.g_idx")
     # With desc_act, neighbors belong to different groups: without g_idx, all scales would be wrong.
-    if own.get("desc_act") and groups is None:
+    if layer.get("desc_act") and groups is None:
         raise ModelSourceError(f"desc_act needs the tensor {path}.g_idx, which is missing")
     scales = tensors[f"{path}.scales"].T.contiguous()
     zeros = _zero_points(tensors[f"{path}.qzeros"], bits, outputs, settings)
-    size = own.get("group_size")
+    size = layer.get("group_size")
     matrix = of_stream(
         packed.T, scales, bits, columns, size, zero_points=zeros.T.contiguous(), groups=groups
     )
@@ -90,17 +84,17 @@ def read(
 
 def _of_layer(settings: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return the settings of a layer: those of the first pattern of ``dynamic`` that matches."""
-    for pattern, own in _overrides(settings):
+    for pattern, overrides in _overrides(settings):
         if matches(_expression(pattern), path):
             # In GPTQModel, "-:" excludes layers from the quantization.
             if pattern.startswith("-:"):
                 raise ModelSourceError(f"dynamic[{pattern!r}] excludes the layer, but it has codes")
-            return {**settings, **own}
+            return {**settings, **overrides}
     return settings
 
 
 def _overrides(settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, own or {}) for name, own in (settings.get("dynamic") or {}).items()]
+    return [(name, values or {}) for name, values in (settings.get("dynamic") or {}).items()]
 
 
 def _expression(pattern: str) -> str:
@@ -134,5 +128,5 @@ def _is_of_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def _format(settings: Mapping[str, Any]) -> str:
-    given = settings.get("checkpoint_format") or settings.get("format") or _FORMATS[0]
-    return str(given).lower()
+    name = settings.get("checkpoint_format") or settings.get("format") or _FORMATS[0]
+    return str(name).lower()

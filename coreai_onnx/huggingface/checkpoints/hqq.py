@@ -8,6 +8,7 @@ an element for each group. ``nbits``, ``shape`` and others are settings of the l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,39 +32,27 @@ _SHIFTS = {
 }
 """Where the codes of a word are, by the size of a code."""
 _NESTED = ("quant_scale", "quant_zero")
-_KNOWN = COMMON | frozenset({"quant_config", "skip_modules"})  # each layer describes itself
-
-
-def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
-    check_settings("HQQ", settings, _KNOWN)
+# Each layer describes itself.
+check = partial(check_settings, "HQQ", allowed=COMMON | {"quant_config", "skip_modules"})
 
 
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or the layer has unsupported settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     del settings
     words = tensors.get(f"{path}.W_q")
     if words is None:
         return None
     bits, axis = (int(tensors[f"{path}.{name}"]) for name in ("nbits", "axis"))
-    given = tuple(tensors[f"{path}.shape"].tolist())
+    stored = tuple(tensors[f"{path}.shape"].tolist())
     # Scales and zero points that are quantized themselves are further tensors of another layout.
     nested = [name for name in _NESTED if bool(tensors.get(f"{path}.{name}"))]
     whole = words.dtype in (torch.uint8, torch.int32)
     # Along axis 0 a group is a part of a column, and linear_nbits has groups in rows.
-    if bits not in _SHIFTS or axis != 1 or nested or not whole or given != shape:
+    if bits not in _SHIFTS or axis != 1 or nested or not whole or stored != shape:
         raise ModelSourceError(
-            f"HQQ with {bits} bits, axis={axis}, {words.dtype}, shape {list(given)}, {nested} is "
+            f"HQQ with {bits} bits, axis={axis}, {words.dtype}, shape {list(stored)}, {nested} is "
             f"not supported, only {sorted(_SHIFTS)} bits, axis=1, integers, shape {list(shape)}"
         )
     parts = [(words >> shift) & ((1 << bits) - 1) for shift in _SHIFTS[bits]]

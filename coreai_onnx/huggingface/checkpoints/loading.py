@@ -42,9 +42,10 @@ class Method(NamedTuple):
     """A format of checkpoints.
 
     Attributes:
-        check: Raises an error for settings that are not supported.
+        check: Raises a `ModelSourceError` for settings that are not supported.
         read: Returns the weight of a linear layer, given the checkpoint, the path of the layer in
-            it, the settings, and outputs and inputs; None if it is in floating point.
+            it, the settings, and outputs and inputs; None if it is in floating point. Raises a
+            `ModelSourceError` if a tensor is missing, or does not fit the settings or the shape.
     """
 
     check: Callable[[Settings], None]
@@ -186,7 +187,7 @@ class _Loader(NamedTuple):
 
     def experts(self, model: Any) -> dict[str, dict[str, LayerWeight]]:
         """Return the packed weights of experts, by the path of the module and their names."""
-        found: dict[str, dict[str, LayerWeight]] = {}
+        packed: dict[str, dict[str, LayerWeight]] = {}
         for path, module in model.named_modules():
             # The experts interface of transformers sets this attribute on all of its modules.
             if not hasattr(module, "has_gate"):
@@ -197,8 +198,8 @@ class _Loader(NamedTuple):
                 name = f"{path}.{attribute}"
                 weight = self._expert(module, name, tuple(parameter.shape))
                 if weight is not None:
-                    found.setdefault(path, {})[attribute] = weight
-        return found
+                    packed.setdefault(path, {})[attribute] = weight
+        return packed
 
     def _expert(self, experts: Any, name: str, shape: tuple[int, ...]) -> LayerWeight | None:
         """Return the packed weight of experts; None if it is not packed."""
@@ -215,13 +216,13 @@ class _Loader(NamedTuple):
             [self._read(source, (outputs // len(sources), columns)) for source in sources]
             for sources in parts
         ]
-        found = [[weight for weight in one if weight is not None] for one in read]
-        if not any(found):
+        quantized = [[weight for weight in one if weight is not None] for one in read]
+        if not any(quantized):
             return None
         with _named(name):
-            if any(len(one) != len(parts[0]) for one in found):
+            if any(len(one) != len(parts[0]) for one in quantized):
                 raise ModelSourceError(f"only some of {count} experts have quantized weights")
-            return stacked(found)
+            return stacked(quantized)
 
     def floats(self, name: str) -> torch.Tensor | None:
         """Return a weight in floating point; None if the checkpoint does not have it."""
@@ -250,41 +251,33 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _fill(weights: Mapping[str, torch.Tensor], loader: _Loader, tied: Collection[str]) -> None:
-    """Copy all weights that are not packed.
-
-    Raises:
-        ModelSourceError: If some are missing, have another shape, or are codes.
-    """
+    """Copy all weights that are not packed."""
     missing = []
     for name, target in weights.items():
-        given = loader.floats(name)
-        if given is None:
+        value = loader.floats(name)
+        if value is None:
             # A tied weight is in the file under the name of the other one.
             missing += [] if name in tied else [name]
             continue
-        if given.shape != target.shape:
+        if value.shape != target.shape:
             raise ModelSourceError(
-                f"{name} is {list(given.shape)} in the checkpoint, "
+                f"{name} is {list(value.shape)} in the checkpoint, "
                 f"{list(target.shape)} in the model"
             )
         # ``copy_`` would convert codes to floats without their scales, and no error would show it.
-        if target.dtype.is_floating_point and given.dtype not in _FLOATS:
+        if target.dtype.is_floating_point and value.dtype not in _FLOATS:
             raise ModelSourceError(
-                f"{name} is {given.dtype} in the checkpoint: the codes of a weight that is "
+                f"{name} is {value.dtype} in the checkpoint: the codes of a weight that is "
                 "neither of a linear layer nor of experts"
             )
-        target.data.copy_(given)
+        target.data.copy_(value)
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ModelSourceError(f"the checkpoint has no {', '.join(missing[:_SHOWN])}{more}")
 
 
 def _check_unread(model: Any, names: WeightNames, tensors: Checkpoint) -> None:
-    """Check that no tensor with a part of a quantized value was ignored.
-
-    Raises:
-        ModelSourceError: If one of a module of this model was.
-    """
+    """Check that no tensor of this model with a part of a quantized value was ignored."""
     paths = {path for path, _ in model.named_modules()}
     for renamed, name in names.tensors.items():
         path, _, attribute = renamed.rpartition(".")

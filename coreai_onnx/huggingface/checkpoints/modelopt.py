@@ -41,11 +41,7 @@ _NVFP4 = ActivationScheme(
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If a setting is unsupported.
-    """
+    """Check the settings of a checkpoint."""
     check_settings("ModelOpt", settings, _KNOWN)
     algorithm = settings.get("quant_algo")
     if algorithm not in _ALGORITHMS:
@@ -57,11 +53,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or is not that of these settings.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     stored = tensors.get(f"{path}.weight_scale")
     if stored is None:
         return None

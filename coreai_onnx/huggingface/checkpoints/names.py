@@ -53,10 +53,10 @@ class WeightNames:
             # A pattern means that several tensors become one weight: none of them is that weight.
             if pattern is None:
                 self.tensors[renamed] = name
-            if found := _STORED.match(name):
-                paths[found[1]] = None
-            elif found := _OF_EXPERTS.match(name):
-                self.layers[self._renamed(found[1])[0]] = found[1]
+            if match := _STORED.match(name):
+                paths[match[1]] = None
+            elif match := _OF_EXPERTS.match(name):
+                self.layers[self._renamed(match[1])[0]] = match[1]
         parts: dict[str, dict[int, dict[int, str]]] = {}
         for path in paths:
             # Renamings are written for plain weights: codes have other endings, so that the path is
@@ -86,11 +86,11 @@ class WeightNames:
         """Return the number of an expert and of the part of its weight."""
         # The star of a pattern is the number of the expert.
         number = re.escape(pattern).replace(r"\*", r"(\d+)")
-        found = re.search(number, apply_renamings(name, self._renamings))
+        match = re.search(number, apply_renamings(name, self._renamings))
         for converter in self._converters:
-            if found and pattern in converter.source_patterns:
+            if match and pattern in converter.source_patterns:
                 merges = [type(operation) for operation in converter.operations]
                 # Other operations, such as a transposition, cannot be made on packed codes.
                 if merges in ([MergeModulelist], [MergeModulelist, Concatenate]):
-                    return int(found[1]), converter.source_patterns.index(pattern)
+                    return int(match[1]), converter.source_patterns.index(pattern)
         return None

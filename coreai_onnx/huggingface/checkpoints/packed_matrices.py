@@ -137,7 +137,7 @@ def of_codes(
     of = torch.arange(columns) // size if groups is None else groups.long()
     if len(of) != columns or not 0 <= int(of.min()) <= int(of.max()) < scales.shape[1]:
         raise ModelSourceError(
-            f"the groups of columns (g_idx) are not {columns} numbers below {scales.shape[1]}"
+            f"the groups of columns (g_idx) must be {columns} numbers below {scales.shape[1]}"
         )
     # A sort that is not stable would also move neighbors that share a scale.
     order = None if bool((of.diff() >= 0).all()) else of.argsort(stable=True)
@@ -179,7 +179,8 @@ def by_rows(values: torch.Tensor, shape: tuple[int, int], group_size: int) -> to
     rows, columns = shape
     if len(values) != -(-rows * columns // group_size):
         raise ModelSourceError(
-            f"{len(values)} scales for a weight {list(shape)} in groups of {group_size}"
+            f"a weight {list(shape)} in groups of {group_size} must have "
+            f"{-(-rows * columns // group_size)} scales, got {len(values)}"
         )
     # A part lies within one row and within one group.
     part = math.gcd(columns, group_size)
@@ -212,7 +213,7 @@ def _stream(words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     """Return the bytes of the words that hold the codes of each row, including padding."""
     if words.dtype.is_floating_point or words.dtype.is_complex or words.dim() != 2:
         raise ModelSourceError(
-            f"packed codes are {words.dtype} {list(words.shape)}, not a matrix of integers"
+            f"packed codes must be a matrix of integers, got {words.dtype} {list(words.shape)}"
         )
     if words.shape[1] != -(-columns * bits // (words.element_size() * _BYTE)):
         raise ModelSourceError(f"{words.shape[1]} words do not hold {columns} codes of {bits} bits")
@@ -231,30 +232,29 @@ def _unpacked(stream: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
     return torch.from_numpy(places.reshape(len(rows), columns, bits) @ shifts)
 
 
-def _group_size(scales: torch.Tensor, columns: int, given: int | None) -> int:
+def _group_size(scales: torch.Tensor, columns: int, size: int | None) -> int:
     """Return the given group size, or the length of a row divided by the number of scales."""
     if scales.dim() != 2 or not scales.dtype.is_floating_point:
         raise ModelSourceError(
-            f"scales are {scales.dtype} {list(scales.shape)}, not a matrix of floating-point values"
+            f"scales must be a floating-point matrix, got {scales.dtype} {list(scales.shape)}"
         )
-    if given is not None:
+    if size is not None:
         # Files write -1 for one group per row, and may have rows that are shorter than a group.
-        return given if 0 < given < columns else columns
+        return size if 0 < size < columns else columns
     return max(1, columns // max(1, scales.shape[1]))
 
 
 def _check_scales(scales: torch.Tensor, rows: int, columns: int, size: int) -> None:
-    if tuple(scales.shape) != (rows, -(-columns // size)):
+    groups = -(-columns // size)
+    if tuple(scales.shape) != (rows, groups):
         raise ModelSourceError(
-            f"{columns} inputs of {rows} outputs do not divide into groups of {size} with scales "
+            f"scales must be {[rows, groups]} for {columns} inputs in groups of {size}, got "
             f"{list(scales.shape)}"
         )
 
 
-class CheckpointLayer(torch.nn.Module):
-    """A linear layer with a quantized weight, whose parts are buffers."""
-
-    bias: torch.Tensor | None
+class CheckpointModule(torch.nn.Module):
+    """A module with quantized weights, whose parts are buffers."""
 
     def hold(self, name: str, value: torch.Tensor | None) -> None:
         """Register a buffer; torch 2.13 does not export a module with a buffer that is None."""
@@ -263,6 +263,12 @@ class CheckpointLayer(torch.nn.Module):
             setattr(self, name, None)
         else:
             self.register_buffer(name, value)
+
+
+class CheckpointLayer(CheckpointModule):
+    """A linear layer with a quantized weight."""
+
+    bias: torch.Tensor | None
 
 
 class PackedLinear(CheckpointLayer):

@@ -40,12 +40,7 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Check the settings of a checkpoint.
-
-    Raises:
-        ModelSourceError: If the weights of a layer have an unsupported type, or its inputs are
-            rounded.
-    """
+    """Check the settings of a checkpoint."""
     for name, layer in (settings.get("layers") or {}).items():
         weights, inputs = layer.get("weights"), layer.get("activations", "none")
         if weights not in _BITS or inputs != "none":
@@ -58,11 +53,7 @@ def check(settings: Mapping[str, Any]) -> None:
 def read(
     tensors: Checkpoint, path: str, settings: Mapping[str, Any], shape: tuple[int, int]
 ) -> LayerWeight | None:
-    """Return the weight of a linear layer; None if the checkpoint has it in floating point.
-
-    Raises:
-        ModelSourceError: If a tensor is missing, or has another shape.
-    """
+    """Return the weight of a linear layer; None if it is in floating point."""
     if path not in settings["layers"]:
         return None
     for name in ("input_scale", "output_scale"):
@@ -81,7 +72,8 @@ def read(
     codes = torch.cat(parts).flatten()
     if packed.dtype != torch.uint8 or codes.numel() < rows * columns:
         raise ModelSourceError(
-            f"{path} has {codes.numel()} codes in {packed.dtype}, not {rows * columns} in uint8"
+            f"{path} must have {rows * columns} codes in uint8, got {codes.numel()} in "
+            f"{packed.dtype}"
         )
     size = packed[0].numel()
     factors = by_rows(scales.flatten(), shape, size)

@@ -3,11 +3,12 @@
 A layer computes with ``(step - zero_point) * scale`` for each input. Static scales are in the
 checkpoint; dynamic ones cover the values of a tensor, of each token (a row), or of each group in a
 row, when the model runs. NVFP4 rounds dynamic scales of groups to float8, as multiples of a static
-scale of the tensor.
+scale of the tensor; those of MXFP8 and MXFP4 are powers of 2.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,12 @@ import torch.ao.quantization.fx  # defines torch.ops.quantized_decomposed
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.settings import check_settings
+from coreai_onnx.model.weight_formats import FORMATS
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST = {8: torch.finfo(FLOAT8).max, 4: 6.0}
 """The largest number of each floating-point format."""
+_MX_GROUP = FORMATS["mxfp4"].group_size
 _STRATEGIES = {True: ("token", "tensor", "group"), False: ("tensor",), "local": ("tensor_group",)}
 """What shares a scale, of dynamic and static ones, and of dynamic ones in parts of a static one."""
 _KNOWN = frozenset(
@@ -39,6 +42,7 @@ class ActivationScheme:
         symmetric: Whether zero points are 0.
         is_float: Whether values are rounded to floating-point numbers instead of integers.
         bits: Their size.
+        powers: Whether scales are powers of 2, as in MXFP8 and MXFP4.
     """
 
     dynamic: bool
@@ -47,25 +51,31 @@ class ActivationScheme:
     symmetric: bool
     is_float: bool
     bits: int = 8
+    powers: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> ActivationScheme | None:
+    def of(cls, settings: Mapping[str, Any] | None) -> ActivationScheme | None:
         """Return the scheme of ``input_activations``; None if inputs are not rounded.
 
         Raises:
             ModelSourceError: If the scheme is unsupported.
         """
-        if not given:
+        if not settings:
             return None
-        bits, kind = given.get("num_bits", 8), str(given.get("type", "int"))
-        dynamic = given.get("dynamic", False)
-        strategy = str(given.get("strategy") or "tensor")
-        symmetric = bool(given.get("symmetric", True))
-        known = dynamic in (True, False, "local") and strategy in _STRATEGIES[dynamic]
+        bits, kind = settings.get("num_bits", 8), str(settings.get("type", "int"))
+        dynamic = settings.get("dynamic", False)
+        strategy = str(settings.get("strategy") or "tensor")
+        symmetric = bool(settings.get("symmetric", True))
+        supported = dynamic in (True, False, "local") and strategy in _STRATEGIES[dynamic]
+        size = int(settings.get("group_size") or 0)
+        # Exponents in uint8 for groups of 32 are what compressed-tensors takes for MX formats.
+        exponents = settings.get("scale_dtype") == "torch.uint8" and size == _MX_GROUP
+        powers = exponents and kind == "float" and strategy == "group"
+        formats = [("int", 8), ("int", 4), ("float", 8)]
         # Parts of a static scale are those of NVFP4.
-        formats = [("float", 4)] if dynamic == "local" else [("int", 8), ("int", 4), ("float", 8)]
+        formats = [("float", 4)] if dynamic == "local" else [*formats, *[("float", 4)] * powers]
         if (
-            not known
+            not supported
             or (kind, bits) not in formats
             or (kind == "float" and not symmetric)
             or ((kind, bits) == ("int", 4) and not dynamic)
@@ -73,13 +83,12 @@ class ActivationScheme:
             raise ModelSourceError(
                 f"inputs rounded to {kind} of {bits} bits, strategy {strategy!r}, "
                 f"dynamic={dynamic!r}, symmetric={symmetric} are not supported, only 8 bits, "
-                "integers of 4 bits and NVFP4 with dynamic scales per tensor, token or group, or "
-                "8 bits with a static scale per tensor"
+                "integers of 4 bits, MXFP4 and NVFP4 with dynamic scales per tensor, token or "
+                "group, or 8 bits with a static scale per tensor"
             )
-        exact = _KNOWN | ({"scale_dtype"} if dynamic == "local" else set())
-        check_settings("input_activations", given, exact)
-        size = int(given.get("group_size") or 0)
-        return cls(bool(dynamic), strategy, size, symmetric, kind == "float", bits)
+        exact = _KNOWN | ({"scale_dtype"} if dynamic == "local" or powers else set())
+        check_settings("input_activations", settings, exact)
+        return cls(bool(dynamic), strategy, size, symmetric, kind == "float", bits, powers)
 
 
 class Rounding(torch.nn.Module):
@@ -142,7 +151,7 @@ class Rounding(torch.nn.Module):
         """Return steps, scales and zero points, all float32; dynamic ones.
 
         Scales are ``largest / 127.5`` of int8, ``largest / 448`` of float8, or, with zero points,
-        ``(high - low) / 255``.
+        ``(high - low) / 255``; those of MX formats are in `_power_of_two`.
         """
         low, high = self._limits(x)
         if not self.scheme.symmetric:
@@ -155,6 +164,8 @@ class Rounding(torch.nn.Module):
             scale = _positive(largest / ((self.high - self.low) / 2))
             return torch.round(torch.clamp(x / scale, self.low, self.high)), scale, None
         scale = largest / _LARGEST[self.scheme.bits]
+        if self.scheme.powers:
+            scale = _power_of_two(largest, _LARGEST[self.scheme.bits])
         if self.scheme.strategy == "tensor_group":
             part = (self.total * scale).clamp(max=_LARGEST[8]).to(FLOAT8).float()
             # float8 rounds small scales to 0, by which the values cannot be divided.
@@ -188,3 +199,18 @@ class Rounding(torch.nn.Module):
 def _positive(scale: torch.Tensor) -> torch.Tensor:
     """Return scales with a small number in place of 0."""
     return torch.where(scale == 0, torch.finfo(torch.float32).eps, scale)
+
+
+def _power_of_two(largest: torch.Tensor, limit: float) -> torch.Tensor:
+    """Return the scales of an MX format, which are powers of 2, as compressed-tensors does.
+
+    Args:
+        largest: The largest magnitude of each group.
+        limit: The largest number of the format.
+    """
+    # largest = fraction * 2**exponent with a fraction from 0.5 on. One of 0.875 or more would be
+    # rounded beyond the limit, whose own fraction is 0.875 (448) or less (6).
+    fraction, exponent = torch.frexp(largest)
+    exponent = exponent + (fraction >= 0.875).to(exponent.dtype) - math.frexp(limit)[1]
+    # Exponents are stored in a byte, less 127.
+    return torch.ldexp(torch.ones_like(largest), exponent.clamp(-127, 127))

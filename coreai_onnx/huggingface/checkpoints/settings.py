@@ -19,19 +19,19 @@ COMMON = frozenset({"quant_method", "modules_to_not_convert", "dequantize"})
 _OFF: tuple[object, ...] = (None, False, "", [], {}, ())
 
 
-def check_settings(what: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+def check_settings(what: str, settings: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Refuse settings that are not read but may change what a layer computes.
 
     Args:
         what: The part of the configuration, for the message.
         settings: The settings; those that are None, False or empty are off.
-        known: The names of those that are read, or change nothing.
+        allowed: The names of those that are read, or change nothing.
 
     Raises:
         ModelSourceError: If another one is set.
     """
     for name, value in settings.items():
-        if name not in known and value not in _OFF:
+        if name not in allowed and value not in _OFF:
             raise ModelSourceError(
                 f"{what}: the setting {name} = {reprlib.repr(value)} is not supported\n"
                 "  if it does not change what layers compute, remove it from config.json"

@@ -31,11 +31,12 @@ from coreai_onnx.quantization.report import (
 )
 from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.weights.packed_weights import decibels
-from coreai_onnx.quantization.weights.products import Product, Products, origin
+from coreai_onnx.quantization.weights.products import Products, origin
 from coreai_onnx.quantization.weights.rewriting import (
     refuse_few_bits,
     refuse_integers,
     remove_makers,
+    unused,
 )
 from coreai_onnx.quantization.weights.scheme import Scheme
 
@@ -180,13 +181,12 @@ def _nothing(kept: list[KeptWeight]) -> str:
 
 def _layers(model: ir.Model) -> list[_IntegerLayer]:
     """Return the layers in node order, without those in functions and subgraphs."""
-    found = {
-        p.node: _IntegerLayer(p.node, p.weight, 1 - p.by_rows, None, _is_turned(p), p.dtype)
-        for p in Products(model).products
-        if p.root is model.graph
-        and p.node.graph is model.graph
-        and not (p.is_lookup or p.is_gathered)
-    }
+    layers = {}
+    for p in Products(model).products:
+        node = p.node
+        if node.graph is model.graph and not (p.is_lookup or p.is_gathered):
+            turned = p.by_rows != bool(node.attributes.get_int("transB", 0))
+            layers[node] = _IntegerLayer(node, p.weight, 1 - p.by_rows, None, turned, p.dtype)
     for node in model.graph:
         if node.op_type == "Conv" and node.domain in ONNX_DOMAINS:
             read = node.inputs[1]
@@ -197,12 +197,8 @@ def _layers(model: ir.Model) -> list[_IntegerLayer]:
             if _constant_bias(node):
                 cast = read.producer()  # the weight may be stored in 16 bits
                 dtype = ir.DataType(cast.attributes["to"].as_int()) if cast else tensor.dtype
-                found[node] = _IntegerLayer(node, weight, 0, _conv_result(node), dtype=dtype)
-    return [found[node] for node in model.graph if node in found]
-
-
-def _is_turned(product: Product) -> bool:
-    return product.by_rows != bool(product.node.attributes.get_int("transB", 0))
+                layers[node] = _IntegerLayer(node, weight, 0, _conv_result(node), dtype=dtype)
+    return [layers[node] for node in model.graph if node in layers]
 
 
 def _constant_bias(node: ir.Node) -> bool:
@@ -220,8 +216,8 @@ def _bias_of(node: ir.Node, outputs: int) -> tuple[ir.Node, int, ir.Value] | Non
             return None
         reader = readers[0]
         index = 1 if reader.inputs[0] is node.outputs[0] else 0
-    given = reader.inputs[index] if len(reader.inputs) > index else None
-    bias = None if given is None else origin(given)
+    addend = reader.inputs[index] if len(reader.inputs) > index else None
+    bias = None if addend is None else origin(addend)
     if bias is None or bias.const_value is None or bias.is_graph_input():
         return None
     row = tuple(bias.const_value.shape.numpy()) == (outputs,)
@@ -307,12 +303,14 @@ class _IntegerWriter:
             self._initializer(f"{name}.scales", scales),
             self._initializer(f"{name}.zero_points", np.zeros_like(scales, np.int8)),
         ]
-        made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", node, layer.axis)
+        dequantized = self._node(
+            "DequantizeLinear", inputs, f"{name}.dequantized", node, layer.axis
+        )
         if layer.turned:
-            copy = self._node("Transpose", [made], f"{name}.turned", node)
+            copy = self._node("Transpose", [dequantized], f"{name}.turned", node)
             copy.producer().attributes["perm"] = ir.AttrInt64s("perm", [1, 0])  # type: ignore[union-attr]
-            made = copy
-        self._replace(node, 1, made)
+            dequantized = copy
+        self._replace(node, 1, dequantized)
 
     def _bias(
         self, reader: ir.Node, index: int, bias: ir.Value, node: ir.Node, scales: np.ndarray
@@ -332,8 +330,8 @@ class _IntegerWriter:
             self._initializer(f"{name}.int32", codes),
             self._initializer(f"{name}.scales", scales.astype(np.float32)),
         ]
-        made = self._node("DequantizeLinear", inputs, f"{name}.dequantized", reader, 0)
-        self._replace(reader, index, made)
+        dequantized = self._node("DequantizeLinear", inputs, f"{name}.dequantized", reader, 0)
+        self._replace(reader, index, dequantized)
 
     def _replace(self, node: ir.Node, index: int, value: ir.Value) -> None:
         """Let a node read a value instead of a constant, and remove what is no longer used."""
@@ -380,11 +378,11 @@ class _IntegerWriter:
         self, op: str, inputs: list[ir.Value], name: str, before: ir.Node, axis: int | None = None
     ) -> ir.Value:
         attributes = {} if axis is None else {"axis": axis}
-        made = ir.node(op, inputs, attributes, name=self._unused(name))
-        made.metadata_props.update(before.metadata_props)
-        made.outputs[0].name = made.name
-        before.prepend(made)
-        return made.outputs[0]
+        node = ir.node(op, inputs, attributes, name=self._unused(name))
+        node.metadata_props.update(before.metadata_props)
+        node.outputs[0].name = node.name
+        before.prepend(node)
+        return node.outputs[0]
 
     def _initializer(self, name: str, array: np.ndarray) -> ir.Value:
         name = self._unused(name)
@@ -393,7 +391,4 @@ class _IntegerWriter:
         return value
 
     def _unused(self, name: str) -> str:
-        taken = {*self.graph.initializers, *(node.name for node in self.graph)}
-        return next(
-            n for i in range(len(taken) + 2) if (n := f"{name}.{i}" if i else name) not in taken
-        )
+        return unused(name, {*self.graph.initializers, *(node.name for node in self.graph)}, 1)

@@ -176,8 +176,8 @@ class OrtQuantizer(Quantizer):
         return any(path in self.skip for path in _paths(node))
 
     def _check_skipped(self, nodes: list[Node]) -> None:
-        known = {path for node in nodes for path in _paths(node)}
-        unknown = sorted(self.skip - known)
+        paths = {path for node in nodes for path in _paths(node)}
+        unknown = sorted(self.skip - paths)
         if unknown:
             raise StagingError(
                 f"skip names no module of the program: {', '.join(unknown)}\n"
@@ -203,8 +203,8 @@ def _paths(node: Node) -> set[str]:
 def _operands(node: Node) -> list[Node]:
     """Return the tensors among the arguments, including those of a list."""
     first = node.args[0]
-    given = first if isinstance(first, list | tuple) else node.args
-    return [x for x in given if isinstance(x, Node)]
+    arguments = first if isinstance(first, list | tuple) else node.args
+    return [x for x in arguments if isinstance(x, Node)]
 
 
 def _is_quantized(node: Node) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.calibration import Array, Feed, run_calls
+from coreai_onnx.quantization.calibration import Array, Feed, finite_floats, run_calls
 from coreai_onnx.runtime.sessions.session import Session
 
 Range = tuple[float, float]
@@ -52,8 +52,8 @@ class Clipping:
     def __post_init__(self) -> None:
         """Check the values."""
         if self.method not in CALIBRATION_METHODS:
-            known = ", ".join(CALIBRATION_METHODS)
-            raise QuantizationError(f"calibration_method={self.method!r}; choose from {known}")
+            methods = ", ".join(CALIBRATION_METHODS)
+            raise QuantizationError(f"calibration_method={self.method!r}; choose from {methods}")
         share = self.percentile
         if isinstance(share, bool) or not isinstance(share, int | float) or not 50 < share <= 100:
             raise QuantizationError(f"percentile={share!r}; give a number above 50, at most 100")
@@ -128,10 +128,10 @@ class ValueHistogram:
         with the range.
         """
         lower, upper, counts = self._sorted()
-        known = (lower > 0) | (upper < 0)  # padding and Relu say nothing about the range
-        if not known.any():
+        nonzero = (lower > 0) | (upper < 0)  # padding and Relu say nothing about the range
+        if not nonzero.any():
             return self.low, self.high
-        middle, width, counts = _merged(lower[known], upper[known], counts[known])
+        middle, width, counts = _merged(lower[nonzero], upper[nonzero], counts[nonzero])
         largest = max(-self.low, self.high)
         best, least = (self.low, self.high), np.inf
         for limit in largest * 0.9 ** np.arange(_LIMITS):
@@ -167,15 +167,15 @@ def _divergence(
     # QuantizeLinear gets a grid with an exact 0, so the divergence is measured on the same grid.
     low, high = min(ends[0], 0.0), max(ends[1], 0.0)
     steps = np.rint((middle[inside] - low) * ((levels - 1) / (high - low))).astype(np.int64)
-    own, sizes = counts[inside].astype(np.float64), width[inside].astype(np.float64)
-    per_level = np.bincount(steps, own, minlength=levels)
+    kept, sizes = counts[inside].astype(np.float64), width[inside].astype(np.float64)
+    per_level = np.bincount(steps, kept, minlength=levels)
     # The values of a level are spread by width, because buckets of bfloat16 grow with magnitude;
     # NVIDIA's have one width, and are spread by count.
     size = np.bincount(steps, sizes, minlength=levels)
     spread = per_level[steps] * sizes / size[steps]
     # Clipped values count for the original distribution only, as in NVIDIA's method: this is what
     # makes a small limit costly.
-    clipped = own.copy()
+    clipped = kept.copy()
     clipped[0] += counts[middle < ends[0]].sum()
     clipped[-1] += counts[middle > ends[1]].sum()
     share, other = clipped / clipped.sum(), spread / spread.sum()
@@ -206,28 +206,22 @@ def value_ranges(
         QuantizationError: There is no data, it does not fit the model, or a value is not finite, or
             empty in all calls.
     """
-    probed, wanted = model.clone(), dict.fromkeys(names)
+    probed, selected = model.clone(), dict.fromkeys(names)
     graph = probed.graph
     # Inputs of the graph need no probe: `run_calls` yields them as well.
     for node in graph:
         for value in node.outputs:
-            if value.name in wanted and value not in graph.outputs:
+            if value.name in selected and value not in graph.outputs:
                 graph.outputs.append(value)
     session = Session(probed)
-    found = {name: ValueHistogram() for name in wanted}
+    histograms = {name: ValueHistogram() for name in selected}
     for count, arrays in run_calls(session, feeds):
-        for name, histogram in found.items():
-            values = np.asarray(arrays[name]).astype(np.float32)
-            if not np.isfinite(values).all():
-                raise QuantizationError(
-                    f"calibration call {count}: the value {name!r} is not finite\n"
-                    "  leave out data on which the model overflows"
-                )
-            histogram.add(values)
-    for name, histogram in found.items():
+        for name, histogram in histograms.items():
+            histogram.add(finite_floats(arrays[name], f"the value {name!r}", count))
+    for name, histogram in histograms.items():
         if histogram.low > histogram.high:
             raise QuantizationError(
                 f"the value {name!r} is empty in all calls of the calibration data\n"
                 "  give data with rows, or leave out the layer that reads it with skip=[…]"
             )
-    return {name: histogram.range(clipping, levels) for name, histogram in found.items()}
+    return {name: histogram.range(clipping, levels) for name, histogram in histograms.items()}

@@ -37,16 +37,16 @@ def bodies(root: ir.Graph | ir.Function, keep: Sequence[str]) -> dict[ir.Graph, 
         root: The graph.
         keep: The patterns.
     """
-    found: dict[ir.Graph, ir.Node] = {}
+    holders: dict[ir.Graph, ir.Node] = {}
     waiting: list[ir.Graph | ir.Function] = [root]
     # The list grows while the loop reads it: bodies hold further bodies.
     for graph in waiting:
         for node in graph:
             if is_control_flow(node) and not matching(node, keep):
                 inner = list(subgraphs(node))
-                found |= dict.fromkeys(inner, node)
+                holders |= dict.fromkeys(inner, node)
                 waiting += inner
-    return found
+    return holders
 
 
 def receivers(node: ir.Node) -> list[ir.Value | None]:
@@ -57,8 +57,8 @@ def receivers(node: ir.Node) -> list[ir.Value | None]:
     (body,) = subgraphs(node)
     first = _FIRST_INPUT[node.op_type]
     # A trip count and a condition are not floats, and have no dtype to decide.
-    given: list[ir.Value | None] = [None] * min(first, len(node.inputs))
-    return given + list(body.inputs[first : len(node.inputs)])
+    before: list[ir.Value | None] = [None] * min(first, len(node.inputs))
+    return before + list(body.inputs[first : len(node.inputs)])
 
 
 def results(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:

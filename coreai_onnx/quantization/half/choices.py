@@ -109,7 +109,7 @@ class Choices:
             return [self.values.may_be_half(value) for value in receivers(node)]
         floats = [self.values.is_float(value) for value in node.inputs]
         if node in self.kept or node.domain not in ONNX_DOMAINS:
-            return [node not in self.kept and given for given in floats]
+            return [node not in self.kept and is_float for is_float in floats]
         # A fixed type, ``tensor(float)``, stays; only a type variable can stand for 16 bits.
         return [f and "(" not in v for f, v in zip(floats, self._variables(node), strict=True)]
 
@@ -132,27 +132,27 @@ class Choices:
         types = [o.type_str for o in schema.outputs]
         # The last output may be variadic.
         types += types[-1:] * len(floats)
-        return [given and types[index] in bound for index, given in enumerate(floats)]
+        return [is_float and types[index] in bound for index, is_float in enumerate(floats)]
 
     # ------------------------------------------------------------------ nodes
     def _decide(self, node: ir.Node) -> None:
         if node.op_type == "Constant" and node.domain in ONNX_DOMAINS:
             return
-        given = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
         # An unknown type may be float32: such a node needs a reason as well.
         inner = [one for graph in subgraphs(node) for one in graph.all_nodes()]
         if not inner and not any(
-            self.values.is_float(value) or value not in self.values.known for value in given
+            self.values.is_float(value) or value not in self.values.known for value in values
         ):
             return
-        if (reason := self._reason(node, given)) is not None:
+        if (reason := self._reason(node, values)) is not None:
             self.kept[node] = reason
             # A pattern that matches in a body that is kept is used: it must not be reported as a
             # mistake.
             for one in inner:
                 self._pattern(one)
 
-    def _reason(self, node: ir.Node, given: list[ir.Value]) -> Reason | None:
+    def _reason(self, node: ir.Node, values: list[ir.Value]) -> Reason | None:
         """Return why a node keeps float32, or None."""
         if module_function(self.model, node) is not None:
             return None  # what keeps float32 is decided for the nodes of the function
@@ -164,13 +164,13 @@ class Choices:
         if any(subgraphs(node)):
             return Reason(f"{node.op_type} keeps float32 with its body")
         # Optional outputs that nothing reads may have no type.
-        read = [v for v in given if v.uses() or v.is_graph_output()]
+        read = [v for v in values if v.uses() or v.is_graph_output()]
         if any(element(self.values.known.get(v)) is None for v in read):
             return Reason("the type of a value is unknown, or is not that of a tensor")
         if self._is_position(node):
             return Reason("computes from integers, such as positions")
-        if found := [self.values.flagged[v] for v in given if v in self.values.flagged]:
-            return Reason(found[0])
+        if reasons := [self.values.flagged[v] for v in values if v in self.values.flagged]:
+            return Reason(reasons[0])
         if node.domain == STANDARD_DOMAIN:
             valid = self._body_outputs(node) is not None
             return None if valid else Reason("its function body is for float32")
@@ -207,9 +207,9 @@ class Choices:
         return None
 
     def _pattern(self, node: ir.Node) -> str:
-        found = matching(node, self.keep)
-        self.used.update(found)
-        return found[0] if found else ""
+        patterns = matching(node, self.keep)
+        self.used.update(patterns)
+        return patterns[0] if patterns else ""
 
     def _is_position(self, node: ir.Node) -> bool:
         """Return whether a node computes floats from integers and small constants only."""
@@ -220,9 +220,9 @@ class Choices:
             node.op_type == "Cast"
             and any(_is_integer(self.values.known.get(v)) for v in node.inputs if v is not None)
         )
-        made = any(v in self._positions for v in floats)
+        derived = any(v in self._positions for v in floats)
         others = [v for v in floats if v not in self._positions]
-        if not self.values.is_float(node.outputs[0]) or not (source or made):
+        if not self.values.is_float(node.outputs[0]) or not (source or derived):
             return False
         if not all(
             v in self.values.constants and _size(self.values.known[v]) < _SMALL_TABLE
@@ -241,28 +241,28 @@ class Choices:
         function = self.model.functions.get(node.op_identifier())
         if function is None:
             return None
-        given = [None if v is None else self.values.known.get(v) for v in node.inputs]
-        arguments = [self._half_type(one) for one in given]
+        inputs = [None if v is None else self.values.known.get(v) for v in node.inputs]
+        arguments = [self._half_type(one) for one in inputs]
         # Layers share bodies, whose types are inferred once for each kind of arguments.
         key = (id(function), *(a.SerializeToString() if a else b"" for a in arguments))
         if key not in self._bodies:
             types = ModelTypes(
                 lambda n: self.model.functions.get(n.op_identifier()), self.model.ir_version
             )
-            found = types.of_function(function, arguments)
-            elements = [element(found.get(value)) for value in function.outputs]
-            valid = not types.faults and None not in elements and self._runs(function, found)
+            inferred = types.of_function(function, arguments)
+            elements = [element(inferred.get(value)) for value in function.outputs]
+            valid = not types.faults and None not in elements and self._runs(function, inferred)
             self._bodies[key] = tuple(e == self.dtype for e in elements) if valid else None
         return self._bodies[key]
 
-    def _runs(self, function: ir.Function, known: Mapping[ir.Value, Type]) -> bool:
+    def _runs(self, function: ir.Function, types: Mapping[ir.Value, Type]) -> bool:
         """Return whether onnxruntime has the ops of a body; it computes float16 in any case."""
         # onnxruntime inserts Casts around float16 ops without a kernel, but none for bfloat16.
         if self.dtype == ir.DataType.FLOAT16:
             return True
         for node in function:
             halves = [
-                i for i, v in enumerate(node.inputs) if v and element(known.get(v)) == self.dtype
+                i for i, v in enumerate(node.inputs) if v and element(types.get(v)) == self.dtype
             ]
             if halves and node.domain not in ONNX_DOMAINS:
                 return False
@@ -274,11 +274,11 @@ class Choices:
                 return False
         return True
 
-    def _half_type(self, given: Type | None) -> Type | None:
-        if element(given) != _FLOAT:
-            return given
+    def _half_type(self, value_type: Type | None) -> Type | None:
+        if element(value_type) != _FLOAT:
+            return value_type
         half = Type()
-        half.CopyFrom(given)
+        half.CopyFrom(value_type)
         half.tensor_type.elem_type = int(self.dtype)
         return half
 
@@ -296,13 +296,13 @@ class Choices:
         return declared[: len(node.inputs)]
 
 
-def _is_integer(given: Type | None) -> bool:
-    found = element(given)
-    return found is not None and ir.DataType(found).is_integer()
+def _is_integer(value_type: Type | None) -> bool:
+    dtype = element(value_type)
+    return dtype is not None and ir.DataType(dtype).is_integer()
 
 
-def _size(given: Type) -> int:
-    dims = given.tensor_type.shape.dim
+def _size(value_type: Type) -> int:
+    dims = value_type.tensor_type.shape.dim
     # An unknown dimension counts as too large, to be safe.
     return math.prod(d.dim_value if d.HasField("dim_value") else _SMALL_TABLE for d in dims)
 

@@ -55,7 +55,7 @@ def known_types(model: ir.Model, functions: Sequence[ir.Function]) -> dict[ir.Va
     types = ModelTypes(
         lambda node: model.functions.get(node.op_identifier()), model.ir_version, bodies=True
     )
-    known = types.of_graph(model.graph)
+    inferred = types.of_graph(model.graph)
     calls: dict[ir.OperatorIdentifier, ir.Node] = {}
     roots: list[ir.Graph | ir.Function] = [model.graph, *functions]
     for node in (node for root in roots for node in root.all_nodes()):
@@ -63,10 +63,10 @@ def known_types(model: ir.Model, functions: Sequence[ir.Function]) -> dict[ir.Va
         calls.setdefault(node.op_identifier(), node)
     for function in functions:
         inputs = calls[function.identifier()].inputs
-        known |= types.of_function(
-            function, [None if value is None else known.get(value) for value in inputs]
+        inferred |= types.of_function(
+            function, [None if value is None else inferred.get(value) for value in inputs]
         )
-    return known
+    return inferred
 
 
 def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, float]:
@@ -84,7 +84,7 @@ def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, fl
     probed = model.clone()
     labels = _Probes(probed).labels
     session = Session(probed)
-    found: dict[Label, float] = {}
+    magnitudes: dict[Label, float] = {}
     for _, arrays in run_calls(session, feeds):
         for name, array in arrays.items():
             values = np.asarray(array)
@@ -93,8 +93,8 @@ def largest_magnitudes(model: ir.Model, feeds: Iterable[Feed]) -> dict[Label, fl
             finite = np.abs(values[np.isfinite(values)])
             # Inputs and outputs of the model are measured without a probe.
             label = labels.get(name, (None, name))
-            found[label] = max(found.get(label, 0.0), float(finite.max(initial=0)))
-    return found
+            magnitudes[label] = max(magnitudes.get(label, 0.0), float(finite.max(initial=0)))
+    return magnitudes
 
 
 class _Probes:
@@ -111,9 +111,9 @@ class _Probes:
         self._count = 0
         # Callees come first: their callers pass on what they return.
         for function in functions[::-1]:
-            found = self._probe(function, function.identifier())
-            function.outputs.extend(found)
-            self._inner[function.identifier()] = list(found.values())
+            magnitudes = self._probe(function, function.identifier())
+            function.outputs.extend(magnitudes)
+            self._inner[function.identifier()] = list(magnitudes.values())
         added = self._probe(model.graph, None)
         model.graph.outputs.extend(added)
         self.labels = {value.name or "": label for value, label in added.items()}
@@ -134,15 +134,15 @@ class _Probes:
         # Outputs reach the caller, which measures them; those of a body only after the last step.
         seen = set() if body else set(root.outputs)
         added: dict[ir.Value, Label] = {}
-        wanted: dict[ir.Value, Label] = {}
+        measured: dict[ir.Value, Label] = {}
         # The list is made before magnitudes are added, which must not be measured in turn.
         for node in [node for node in root if node.op_type != "Constant"]:
             floats = [v for v in node.outputs if v not in seen and self._is_float(v)]
-            wanted |= {value: (key, value.name or "") for value in floats}
+            measured |= {value: (key, value.name or "") for value in floats}
             added |= self._passed_on(node)
-            wanted |= self._from_bodies(node, key)
-        ends = self._constants(root) if wanted else {}
-        for value, label in wanted.items():
+            measured |= self._from_bodies(node, key)
+        ends = self._constants(root) if measured else {}
+        for value, label in measured.items():
             added[_magnitude(root, value, ends)] = label
         return added
 
@@ -153,16 +153,16 @@ class _Probes:
         if not is_control_flow(node):
             return {}
         first, labels = len(node.outputs), list[Label]()
-        made = {body: self._probe(body, key, body=True) for body in subgraphs(node)}
-        for owner, found in made.items():
-            labels += found.values()
-            for body in made:  # the branch that is not taken has magnitudes of 0
-                body.outputs.extend(found if body is owner else self._zeros(body, len(found)))
+        magnitudes = {body: self._probe(body, key, body=True) for body in subgraphs(node)}
+        for owner, inner in magnitudes.items():
+            labels += inner.values()
+            for body in magnitudes:  # the branch that is not taken has magnitudes of 0
+                body.outputs.extend(inner if body is owner else self._zeros(body, len(inner)))
         node.resize_outputs(first + len(labels))
         for name in ("scan_output_axes", "scan_output_directions"):
             # ONNX requires an entry for each of the scan outputs, if there are any entries.
-            if given := node.attributes.get(name):
-                each = [*given.as_ints(), *(0 for _ in labels)]
+            if attribute := node.attributes.get(name):
+                each = [*attribute.as_ints(), *(0 for _ in labels)]
                 node.attributes[name] = ir.AttrInt64s(name, each)
         for value in node.outputs[first:]:
             value.name = self._unused("probe")
@@ -196,8 +196,8 @@ class _Probes:
         return {name: _constant(root, array, self._unused(name)) for name, array in arrays.items()}
 
     def _is_float(self, value: ir.Value) -> bool:
-        found = self._known.get(value)
-        element = None if found is None else found.tensor_type.elem_type
+        value_type = self._known.get(value)
+        element = None if value_type is None else value_type.tensor_type.elem_type
         return bool(value.name) and element == onnx.TensorProto.FLOAT
 
 

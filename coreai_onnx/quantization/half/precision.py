@@ -66,13 +66,13 @@ def convert_models(
             nothing in the models is float32.
     """
     if unknown := set(options) - DtypeOptions.__optional_keys__:
-        known = ", ".join(sorted(DtypeOptions.__optional_keys__))
-        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {known}")
+        names = ", ".join(sorted(DtypeOptions.__optional_keys__))
+        raise QuantizationError(f"there is no option {min(unknown)!r}; there are {names}")
     keep, feeds = options.get("keep", ()), options.get("calibration")
     if dtype not in DTYPES:
         raise QuantizationError(f"dtype={dtype!r}; choose from {', '.join(DTYPES)}")
     if isinstance(keep, str):
-        raise QuantizationError(f"keep={keep!r} is a text\n  give a list of patterns")
+        raise QuantizationError(f"keep must be a list of patterns, got {keep!r}")
     for model in models.values():
         _refuse_other(model, dtype)
     # No model changes before all copies are converted, so that an error leaves the program as it
@@ -82,10 +82,10 @@ def convert_models(
     used: set[str] = set()
     with failures_as(QuantizationError, "the model cannot be converted"):
         for name, model in models.items():
-            given = feeds if name == calibrated else None
-            found = {} if given is None else largest_magnitudes(model, given)
+            calls = feeds if name == calibrated else None
+            magnitudes = {} if calls is None else largest_magnitudes(model, calls)
             begin_stage(f"convert {name} to {dtype}")
-            copies[name], reports[name], matched = _converted(model, dtype, options, found)
+            copies[name], reports[name], matched = _converted(model, dtype, options, magnitudes)
             used |= matched
     if unused := [pattern for pattern in keep if pattern not in used]:
         raise QuantizationError(
@@ -107,11 +107,7 @@ def convert_models(
 
 
 def _refuse_other(model: ir.Model, dtype: str) -> None:
-    """Check that a model is not in the other dtype of 16 bits, which has rounded it already.
-
-    Raises:
-        QuantizationError: A value of the model has the other dtype.
-    """
+    """Refuse a model in the other dtype of 16 bits, which has rounded it already."""
     (other,) = DTYPES.keys() - {dtype}
     ends = [*model.graph.inputs, *model.graph.outputs]
     # Weights may be stored in 16 bits for a computation in float32, by a Cast to float32.
@@ -174,11 +170,11 @@ def _isolate(model: ir.Model, keep: Sequence[str]) -> Isolated:
         for node in root.all_nodes():
             if module_function(model, node) is None:
                 continue
-            found = matching(node, keep)
-            if found:
-                isolated.calls[node] = found[0]
+            patterns = matching(node, keep)
+            if patterns:
+                isolated.calls[node] = patterns[0]
             # What a body that keeps float32 calls keeps float32 too.
-            if found or node not in converted:
+            if patterns or node not in converted:
                 _copy_function(model, node, isolated.functions)
     # If all calls have the copy, nothing is left that calls the original.
     called = {node.op_identifier() for graph in graphs(model) for node in graph}

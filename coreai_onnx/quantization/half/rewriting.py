@@ -74,10 +74,10 @@ class HalfRewriting:
                 continue
             function = self.values.callee(node)
             if function is not None:
-                made = [self.values.may_be_half(v) for v in node.outputs]
+                halves = [self.values.may_be_half(v) for v in node.outputs]
             else:
-                made = self.choices.half_outputs(node)
-            self._half |= {v for v, half in zip(node.outputs, made, strict=False) if half}
+                halves = self.choices.half_outputs(node)
+            self._half |= {v for v, half in zip(node.outputs, halves, strict=False) if half}
 
     def _is_wanted(self, value: ir.Value) -> bool:
         """Return whether a constant, or an input of a function, is stored in 16 bits."""
@@ -106,16 +106,16 @@ class HalfRewriting:
         if node.op_type == "Constant":
             self._narrow_constant(node)
             return False
-        wanted = [self._wants(node, index) for index in range(len(node.inputs))]
+        narrow = [self._wants(node, index) for index in range(len(node.inputs))]
         for index, value in enumerate(list(node.inputs)):
             if value is not None and self.values.is_float(value):
-                node.replace_input_with(index, self._read(value, node, half=wanted[index]))
+                node.replace_input_with(index, self._read(value, node, half=narrow[index]))
         for inner, index, value in self._captured(node):
             if self.values.is_float(value):
                 inner.replace_input_with(index, self._read(value, node, half=False))
         if node.outputs and node.outputs[0] in self._half:
             self._change_attributes(node)
-        computes = any(wanted) or any(value in self._half for value in node.outputs)
+        computes = any(narrow) or any(value in self._half for value in node.outputs)
         # The report counts computations; a Cast does none.
         return computes and node.op_type != "Cast"
 
@@ -123,9 +123,9 @@ class HalfRewriting:
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", int(self.dtype))
         elif node.op_type == "ConstantOfShape":
-            given = node.attributes.get("value")
+            fill = node.attributes.get("value")
             # Without a value, ONNX fills with 0 in float32.
-            tensor = ir.tensor(np.zeros(1, np.float32)) if given is None else given.as_tensor()
+            tensor = ir.tensor(np.zeros(1, np.float32)) if fill is None else fill.as_tensor()
             node.attributes["value"] = ir.AttrTensor("value", narrowed(tensor, self.dtype, ""))
 
     def _narrow_constant(self, node: ir.Node) -> None:
@@ -167,11 +167,11 @@ class HalfRewriting:
 
     def _unused(self, name: str) -> str:
         """Return a name that no value and no node has: a Cast has the name of its result."""
-        found = name
-        while found in self._names:
-            found = f"{found}.2"
-        self._names.add(found)
-        return found
+        unused = name
+        while unused in self._names:
+            unused = f"{unused}.2"
+        self._names.add(unused)
+        return unused
 
     def _limited(self, value: ir.Value, node: ir.Node) -> ir.Value:
         """Clip a mask to the finite range, so that a fully masked row does not become NaN."""
@@ -182,10 +182,10 @@ class HalfRewriting:
         for name, end in (("least", -limit), ("largest", limit)):
             tensor = ir.tensor(np.asarray(end, np.float32))
             name = self._unused(f"{value.name}.{name}")
-            made = ir.node("Constant", [], {"value": tensor}, name=name)
-            made.outputs[0].name = made.name
-            node.prepend(made)
-            ends.append(made.outputs[0])
+            constant = ir.node("Constant", [], {"value": tensor}, name=name)
+            constant.outputs[0].name = constant.name
+            node.prepend(constant)
+            ends.append(constant.outputs[0])
         clip = ir.node("Clip", [value, *ends], name=self._unused(f"{value.name}.finite"))
         result = clip.outputs[0]
         result.name, result.type, result.shape = clip.name, value.type, value.shape
@@ -196,10 +196,10 @@ class HalfRewriting:
         """Yield the reads of outer values in the bodies of a node that keep float32."""
         bodies = [graph for graph in subgraphs(node) if graph not in self.values.holders]
         nodes = [inner for graph in bodies for inner in graph.all_nodes()]
-        own = {value for inner in nodes for value in inner.outputs}
+        inside = {value for inner in nodes for value in inner.outputs}
         for inner in nodes:
             for index, value in enumerate(inner.inputs):
-                if value is not None and value not in own:
+                if value is not None and value not in inside:
                     yield inner, index, value
 
     # ------------------------------------------------------------------ ends

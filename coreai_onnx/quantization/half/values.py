@@ -45,15 +45,7 @@ class Values:
         magnitudes: Mapping[Label, float],
         isolated: set[ir.OperatorIdentifier],
     ) -> None:
-        """Find the types and flag values.
-
-        Args:
-            model: The model.
-            dtype: ``FLOAT16`` or ``BFLOAT16``.
-            keep: Patterns of module paths, names of nodes and op types.
-            magnitudes: The largest magnitudes of values.
-            isolated: The functions that keep float32.
-        """
+        """Find the types and flag values; the arguments are those of `Choices`."""
         self.model, self.dtype, self._isolated = model, dtype, isolated
         self.functions = [f for f in callers_first(model) if f.identifier() not in isolated]
         self.holders: dict[ir.Graph, ir.Node] = {}
@@ -171,9 +163,9 @@ class Values:
             # function.
             if passed and all(v in self.constants for v in passed):
                 self.constants.add(value)
-            for given in passed:
-                if given in self.flagged:
-                    self.flagged[value] = self.flagged[given]
+            for argument in passed:
+                if argument in self.flagged:
+                    self.flagged[value] = self.flagged[argument]
 
     def _equal(self, group: Sequence[ir.Value]) -> None:
         """Flag all of the values that have one dtype if one is flagged, or is of unknown type."""
@@ -205,11 +197,11 @@ def constants(root: ir.Graph | ir.Function) -> Iterator[tuple[ir.Value, ir.Tenso
                 yield node.outputs[0], tensor
 
 
-def element(given: Type | None) -> int | None:
+def element(value_type: Type | None) -> int | None:
     """Return the dtype of a tensor; None if it is unknown, or another type."""
-    if given is None or not given.HasField("tensor_type"):
+    if value_type is None or not value_type.HasField("tensor_type"):
         return None
-    return int(given.tensor_type.elem_type) or None
+    return int(value_type.tensor_type.elem_type) or None
 
 
 DTYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}

@@ -54,7 +54,7 @@ class FewBitBodies:
             present: Names of the inputs of the call.
             attributes: All attributes of the call.
         """
-        composite, own = COMPOSITES[name], _TORCH_DTYPES[dtype]
+        composite, torch_dtype = COMPOSITES[name], _TORCH_DTYPES[dtype]
         # Scales and palettes are cast: a body holds for each of their dtypes.
         dtypes = {
             "codes": torch.uint8,
@@ -66,11 +66,13 @@ class FewBitBodies:
         }
         # These bodies read their dimensions at run time, so that one serves layers of all sizes.
         examples = [
-            Example(dtypes.get(declared.name, own), ()) if declared.name in present else None
+            Example(dtypes.get(declared.name, torch_dtype), ())
+            if declared.name in present
+            else None
             for declared in composite.inputs
         ]
         words = variant_words(composite, examples, attributes)
-        words += ["float64"] if own == torch.float64 else []  # others have the same body
+        words += ["float64"] if torch_dtype == torch.float64 else []  # others have the same body
         op_type = ".".join(filter(None, (name, "_".join(words))))
         if (DOMAIN, op_type, "") not in self.model.functions:
             function = write_body(composite, examples, attributes, self.opset)

@@ -51,9 +51,9 @@ class ConvolutionWeight(MatrixWeight):
         whole = [size for size in sizes if size * scheme.bits % 8 == 0]
         if not whole:
             return f"no number of its kernels fills whole bytes with codes of {scheme.bits} bits"
-        wanted = scheme.group_size or self.shape[1]
+        preferred = scheme.group_size or self.shape[1]
         # By the ratio of sizes: 32 is as far from 64 as 128 is.
-        size = min(whole, key=lambda n: abs(math.log(n / wanted)))
+        size = min(whole, key=lambda n: abs(math.log(n / preferred)))
         method = "hqq" if scheme.method in CALIBRATED else scheme.method
         return replace(scheme, group_size=size, method=method, activation_bits=0)
 
@@ -70,8 +70,8 @@ def convolution_weights(products: Products) -> list[ConvolutionWeight]:
                     )
                     readers.setdefault(value, []).append(product)
     return [
-        _weight(value, found)
-        for value, found in readers.items()
+        _weight(value, users)
+        for value, users in readers.items()
         if _only_convolutions_read(products, value)
     ]
 
@@ -82,7 +82,7 @@ def _constants(
     """Yield the initializers of the main graph that a weight may be, and the dtype after Casts."""
     if value is None:
         return
-    source, made = origin(value), value.producer()
+    source, maker = origin(value), value.producer()
     if products.owner(source) is not None:
         for argument in products.arguments(source):
             yield from _constants(products, argument)
@@ -91,7 +91,7 @@ def _constants(
     tensor = source.const_value
     is_plain = source.graph is products.model.graph and not source.is_graph_input()
     if is_plain and tensor is not None and tensor.dtype in FLOATS and len(tensor.shape) > _MATRIX:
-        to = tensor.dtype if made is None else ir.DataType(made.attributes["to"].as_int())
+        to = tensor.dtype if maker is None else ir.DataType(maker.attributes["to"].as_int())
         yield source, to
 
 
@@ -153,29 +153,25 @@ def _replace(
     graph, value, dtype = model.graph, weight.value, weight.products[0].dtype
     assert value.const_value is not None
     shape = [int(dim) for dim in value.const_value.shape.numpy()]
-    name, given, more = _composite(done, shape)
+    name, parts, more = _composite(done, shape)
     attributes: dict[str, int | list[int]] = {"bits": done.scheme.bits, "shape": shape, **more}
-    op_type = bodies.op_type(name, dtype, list(given), attributes)
+    op_type = bodies.op_type(name, dtype, list(parts), attributes)
     function = model.functions[DOMAIN, op_type, ""]
     inputs = [
-        _stored(graph, value, declared.name or "", given, dtype) for declared in function.inputs
+        _stored(graph, value, declared.name or "", parts, dtype) for declared in function.inputs
     ]
     node = ir.node(op_type, inputs, attributes, domain=DOMAIN, name=f"{value.name}.dequantized")
     node.metadata_props.update(weight.products[0].node.metadata_props)
     dense = node.outputs[0]
     dense.name, dense.type, dense.shape = node.name, ir.TensorType(dtype), ir.Shape(shape)
     # The first place of the graph precedes every reader, those in loops and branches as well.
-    graph.insert_before(graph[0], [*_makers(inputs), node])
+    casts = [cast for value in inputs if value and (cast := value.producer())]
+    graph.insert_before(graph[0], [*casts, node])
     # Calls pass on the dense weight, so that functions with convolutions stay as they are.
     for use in list(value.uses()):
         use.node.replace_input_with(use.idx, dense)
     graph.initializers.pop(value.name or "", None)
     graph.opset_imports.setdefault(DOMAIN, 1)
-
-
-def _makers(inputs: list[ir.Value | None]) -> list[ir.Node]:
-    nodes = (value.producer() for value in inputs if value is not None)
-    return [node for node in nodes if node is not None]
 
 
 def _composite(
@@ -188,22 +184,22 @@ def _composite(
     if done.palette is not None:
         lut = done.palette.reshape(*(1 for _ in shape), -1, 1)
         return "lut_to_dense", {"lut": lut, "indices": codes, "scale": scales}, {"axis": 0}
-    given = {"scale": scales, "codes": codes}
+    parts = {"scale": scales, "codes": codes}
     if done.zero_points is None:
-        return "blockwise_shift_scale", given, {"minimum": -(1 << (done.scheme.bits - 1))}
+        return "blockwise_shift_scale", parts, {"minimum": -(1 << (done.scheme.bits - 1))}
     zeros = {"zero_point": done.zero_points.reshape(grid)}
-    return "blockwise_shift_scale", {**given, **zeros}, {"minimum": 0}
+    return "blockwise_shift_scale", {**parts, **zeros}, {"minimum": 0}
 
 
 def _stored(
     graph: ir.Graph,
     weight: ir.Value,
     part: str,
-    given: Mapping[str, np.ndarray],
+    parts: Mapping[str, np.ndarray],
     dtype: ir.DataType,
 ) -> ir.Value | None:
     """Add a part of a weight as an initializer; floating ones are cast to the weight's dtype."""
-    array = given.get(part)
+    array = parts.get(part)
     if array is None:
         return None
     name = f"{weight.name}.{part}"
@@ -213,6 +209,6 @@ def _stored(
         return value
     # The result of the composite has the dtype of its scales, and must have that of the weight.
     cast = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{name}.Cast")
-    made = cast.outputs[0]
-    made.name, made.type, made.shape = cast.name, ir.TensorType(dtype), value.shape
-    return made
+    result = cast.outputs[0]
+    result.name, result.type, result.shape = cast.name, ir.TensorType(dtype), value.shape
+    return result

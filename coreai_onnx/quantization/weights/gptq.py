@@ -116,11 +116,11 @@ def _block(
     for column in range(block.start, block.stop):
         group = slice(owner[column], owner[column] + 1)
         # Columns that are ordered by their inputs come from all groups in turn.
-        own = Grid(grid.scales[:, group], grid.zeros[:, group])
+        column_grid = Grid(grid.scales[:, group], grid.zeros[:, group])
         before = left[:, column]
-        code = own.codes(before[:, None, None], levels)
+        code = column_grid.codes(before[:, None, None], levels)
         codes[:, column] = code[:, 0, 0]
-        error = (before - own.values(code)[:, 0, 0]) / factors[column, column]
+        error = (before - column_grid.values(code)[:, 0, 0]) / factors[column, column]
         errors[:, column - block.start] = error
         rest = slice(column + 1, block.stop)
         left[:, rest] -= error[:, None] * factors[column, rest]

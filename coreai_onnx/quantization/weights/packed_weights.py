@@ -13,8 +13,12 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.model.weight_formats import NAMES
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
-from coreai_onnx.quantization.weights.grids import Grid, extreme_grid, representable
-from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
+from coreai_onnx.quantization.weights.grids import (
+    Grid,
+    extreme_grid,
+    half_quadratic_grid,
+    representable,
+)
 from coreai_onnx.quantization.weights.palettes import (
     Histogram,
     clusters,
@@ -112,10 +116,10 @@ class _WeightPacking:
             # The inputs are divided by the factors when the model runs, so the weight is multiplied
             # by them.
             original = part if self.divisors is None else part * self._grouped(self.divisors)
-            found, grid = quantize(original)
-            codes[here] = pack_codes(found.astype(np.uint8), self.scheme.bits)
+            integers, grid = quantize(original)
+            codes[here] = pack_codes(integers.astype(np.uint8), self.scheme.bits)
             scales[here], zeros[here] = grid.scales, grid.zeros
-            values = self._values(found, grid)
+            values = self._values(integers, grid)
             if self.divisors is not None:
                 # The report compares weights as the product sees them.
                 values /= self._grouped(self.divisors)
@@ -205,11 +209,13 @@ class _WeightPacking:
     def _power(self, values: Array, matrix: int) -> Array:
         """Return the sum of squares, and that of the product with the inputs of a matrix."""
         rows = values.reshape(len(values), -1)
-        own = float(np.square(rows, dtype=np.float64).sum())
+        power = float(np.square(rows, dtype=np.float64).sum())
         if self.moments is None:
-            return np.array([own, 0.0])
+            return np.array([power, 0.0])
         # For inputs X, |X w|² is w (X^T X) w^T: the inputs themselves are not needed.
-        return np.array([own, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))])
+        return np.array(
+            [power, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))]
+        )
 
 
 def decibels(signal: float, noise: float) -> float:

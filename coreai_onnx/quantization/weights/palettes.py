@@ -56,20 +56,20 @@ def clusters(histogram: Histogram, count: int) -> np.ndarray:
     if mass[-1] == 0:
         return np.linspace(-1, 1, count).astype(np.float32)
     shares = (np.arange(count) + 0.5) / count * mass[-1]
-    found = centers[np.minimum(np.searchsorted(mass[1:], shares), BINS - 1)]
+    means = centers[np.minimum(np.searchsorted(mass[1:], shares), BINS - 1)]
     for _ in range(ITERATIONS):
-        borders = np.searchsorted(centers, (found[1:] + found[:-1]) / 2)
+        borders = np.searchsorted(centers, (means[1:] + means[:-1]) / 2)
         edges = np.concatenate([[0], borders, [BINS]])
         weights = np.diff(mass[edges])
         sums = np.diff(moment[edges])
         # A cluster without weights keeps its center.
-        new = np.sort(np.divide(sums, weights, out=found.copy(), where=weights > 0))
+        new = np.sort(np.divide(sums, weights, out=means.copy(), where=weights > 0))
         # Half a bin: the histogram does not resolve more.
-        if np.abs(new - found).max() < 1 / BINS:
+        if np.abs(new - means).max() < 1 / BINS:
             break
-        found = new
-    found[np.abs(found).argmin()] = 0
-    palette: np.ndarray = found.astype(np.float32)
+        means = new
+    means[np.abs(means).argmin()] = 0
+    palette: np.ndarray = means.astype(np.float32)
     return palette
 
 

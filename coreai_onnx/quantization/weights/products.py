@@ -139,9 +139,9 @@ class Products:
         self._owners = {
             value: function for function in model.functions.values() for value in function.inputs
         }
-        found = [self._product(node, root) for node, root in nodes]
-        indices = {p.inputs[1] for p in found if p is not None and p.is_gathered}
-        self.products = [p for p in found if p is not None and not _is_bias(p, indices)]
+        candidates = [self._product(node, root) for node, root in nodes]
+        indices = {p.inputs[1] for p in candidates if p is not None and p.is_gathered}
+        self.products = [p for p in candidates if p is not None and not _is_bias(p, indices)]
 
     def weights(self) -> list[MatrixWeight]:
         """Return the constant matrices of the products, in order."""
@@ -189,13 +189,13 @@ class Products:
         value = origin(value)
         if value in self._owners:
             # A function is rewritten for all of its calls, so that each call must pass a constant.
-            found: list[ir.Value] = []
+            initializers: list[ir.Value] = []
             for argument in self.arguments(value):
                 inner = None if argument is None else self.constants(argument, ranks)
                 if inner is None:
                     return None
-                found += inner
-            return list(dict.fromkeys(found))
+                initializers += inner
+            return list(dict.fromkeys(initializers))
         tensor = value.const_value
         # A caller may replace an initializer that is an input: its value is not known.
         if not value.is_initializer() or tensor is None or value.is_graph_input():
@@ -206,13 +206,13 @@ class Products:
         gathered = _is_gather_mm(node)
         if (node.domain not in ONNX_DOMAINS and not gathered) or len(node.inputs) < _MATRIX:
             return None
-        found, rank = (_stack_of(node), _STACK) if gathered else (_matrix_of(node), _MATRIX)
-        if found is None or not self.constants(found[0], (rank,)):
+        operand, rank = (_stack_of(node), _STACK) if gathered else (_matrix_of(node), _MATRIX)
+        if operand is None or not self.constants(operand[0], (rank,)):
             return None
         # linear_nbits adds a row of constants; Gemm also takes matrices, columns and scalars.
         if not self._has_plain_bias(node):
             return None
-        factor, by_rows = found
+        factor, by_rows = operand
         return Product(node, origin(factor), by_rows, self._dtype(factor), root)
 
     def _has_plain_bias(self, node: ir.Node) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -93,30 +94,30 @@ class Rewriting:
             # A product by reciprocals, which costs less than a division.
             x = self._before(node, "Mul", x, parts[DIVISORS])
         if product.is_gathered:
-            given: dict[str, ir.Value | None] = {"lhs": x, **parts, "indices": inputs[1]}
-            self._call(node, "gather_mm_nbits", given, product.dtype, attributes)
+            arguments: dict[str, ir.Value | None] = {"lhs": x, **parts, "indices": inputs[1]}
+            self._call(node, "gather_mm_nbits", arguments, product.dtype, attributes)
             return
         bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
-        given = {"input": x, **parts, "bias": bias}
-        self._call(node, "linear_nbits", given, product.dtype, attributes)
+        arguments = {"input": x, **parts, "bias": bias}
+        self._call(node, "linear_nbits", arguments, product.dtype, attributes)
 
     def _lookup(
         self, node: ir.Node, parts: Parts, dtype: ir.DataType, attributes: dict[str, int]
     ) -> None:
         scales = self._before(node, "Cast", parts["scales"], to=int(dtype))
-        given = {**parts, "scales": scales, "indices": node.inputs[1]}
-        self._call(node, "embedding_nbits", given, dtype, attributes)
+        arguments = {**parts, "scales": scales, "indices": node.inputs[1]}
+        self._call(node, "embedding_nbits", arguments, dtype, attributes)
 
     def _call(
         self,
         node: ir.Node,
         name: str,
-        given: Mapping[str, ir.Value | None],
+        arguments: Mapping[str, ir.Value | None],
         dtype: ir.DataType,
         attributes: dict[str, int],
     ) -> None:
         """Turn a node into a call; it keeps its name, outputs and source."""
-        present = [key for key, value in given.items() if value is not None]
+        present = [key for key, value in arguments.items() if value is not None]
         op_type = self.bodies.op_type(name, dtype, present, attributes)
         function = self.products.model.functions[DOMAIN, op_type, ""]
         self._replaced.add(node.op_identifier())
@@ -124,7 +125,7 @@ class Rewriting:
         node.domain, node.op_type, node.version = DOMAIN, op_type, None
         node.resize_inputs(len(function.inputs))
         for index, declared in enumerate(function.inputs):
-            node.replace_input_with(index, given.get(declared.name or ""))
+            node.replace_input_with(index, arguments.get(declared.name or ""))
         node.attributes.clear()
         node.attributes.update({k: ir.AttrInt64(k, v) for k, v in attributes.items()})
 
@@ -132,16 +133,16 @@ class Rewriting:
         self, node: ir.Node, op: str, *inputs: ir.Value | None, **attributes: int
     ) -> ir.Value:
         """Insert a node before another one, and return its result."""
-        made = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
-        made.metadata_props.update(node.metadata_props)
-        made.outputs[0].name = f"{node.outputs[0].name}.{op}"
+        inserted = ir.node(op, inputs, attributes, name=f"{node.name}.{op}")
+        inserted.metadata_props.update(node.metadata_props)
+        inserted.outputs[0].name = f"{node.outputs[0].name}.{op}"
         source = inputs[0]
         if source is not None and source.type is not None:  # bodies of functions have no types
             to = attributes.get("to")
-            own = source.type if to is None else ir.TensorType(ir.DataType(to))
-            made.outputs[0].type, made.outputs[0].shape = own, source.shape
-        node.prepend(made)
-        return made.outputs[0]
+            value_type = source.type if to is None else ir.TensorType(ir.DataType(to))
+            inserted.outputs[0].type, inserted.outputs[0].shape = value_type, source.shape
+        node.prepend(inserted)
+        return inserted.outputs[0]
 
     # ------------------------------------------------------------------ values
     def _parts_of(self, weight: ir.Value) -> Parts:
@@ -164,7 +165,7 @@ class Rewriting:
             arrays[DIVISORS] = (1 / packed.divisors).astype(self._dtypes[weight].numpy())
         parts: Parts = {}
         for part, array in arrays.items():
-            name = _unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph)
+            name = unused(f"{(weight.name or '').removesuffix('.T')}.{part}", graph.initializers)
             parts[part] = ir.val(name, const_value=ir.tensor(array, name=name))
             graph.register_initializer(parts[part])
         return parts
@@ -229,11 +230,10 @@ def remove_makers(value: ir.Value) -> None:
         value, node = above, above.producer()
 
 
-def _unused(name: str, graph: ir.Graph) -> str:
-    taken = graph.initializers
-    if name not in taken:
-        return name
-    return next(n for i in range(2, len(taken) + 3) if (n := f"{name}.{i}") not in taken)
+def unused(name: str, taken: Collection[str | None], first: int = 2) -> str:
+    """Return a name that is not taken: with a number from ``first`` on, if it is."""
+    numbered = (f"{name}.{i}" for i in itertools.count(first))
+    return name if name not in taken else next(n for n in numbered if n not in taken)
 
 
 _FEW_BITS = {
@@ -268,8 +268,8 @@ def refuse_integers(model: ir.Model) -> None:
 
 def _refuse(model: ir.Model, ops: set[tuple[str, str]], what: str) -> None:
     # The op type of a composite has the words of its variant after a dot.
-    found = [(n.domain, n.op_type.partition(".")[0]) for graph in graphs(model) for n in graph]
-    if count := sum(op in ops for op in found):
+    op_types = [(n.domain, n.op_type.partition(".")[0]) for graph in graphs(model) for n in graph]
+    if count := sum(op in ops for op in op_types):
         raise QuantizationError(
             f"the model is quantized already: {count} of its nodes {what}\n"
             "  quantize the original model, with rules for layers that need other bits"

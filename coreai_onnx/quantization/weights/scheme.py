@@ -112,6 +112,6 @@ def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
         QuantizationError: The value is not allowed.
     """
     # Without it, True would pass as 1, and 4.0 as 4.
-    known = isinstance(value, str | Integral) and not isinstance(value, bool)
-    if not known or value not in allowed:
+    valid = isinstance(value, str | Integral) and not isinstance(value, bool)
+    if not valid or value not in allowed:
         raise QuantizationError(f"{name}={value!r}; choose from {', '.join(map(str, allowed))}")

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 import onnx_ir as ir
 
 from coreai_onnx.quantization.weights.products import Call, Products, origin
+from coreai_onnx.quantization.weights.rewriting import unused
 
 
 def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Products:
@@ -28,7 +29,9 @@ def specialize(products: Products, kinds: Mapping[ir.Value, Hashable]) -> Produc
         # The first kind keeps the original.
         for calls in groups[1:]:
             copy = function.clone()
-            copy.name = _unused(function, products.model)
+            functions = products.model.functions.values()
+            names = {one.name for one in functions if one.domain == function.domain}
+            copy.name = unused(function.name, names)
             products.model.functions[copy.identifier()] = copy
             for node, _ in calls:
                 node.op_type = copy.name
@@ -56,14 +59,14 @@ def _first_mixed(
 def _parameters(products: Products) -> set[ir.Value]:
     """Return the inputs of functions that reach products as weights."""
     waiting = [product.weight for product in products.products]
-    found: set[ir.Value] = set()
+    parameters: set[ir.Value] = set()
     while waiting:
         value = waiting.pop()
-        if value in found or products.owner(value) is None:
+        if value in parameters or products.owner(value) is None:
             continue
-        found.add(value)
+        parameters.add(value)
         waiting += [origin(passed) for passed in products.arguments(value) if passed is not None]
-    return found
+    return parameters
 
 
 def _kind(
@@ -77,9 +80,3 @@ def _kind(
         constants = (products.constants(value) if value is not None else None) or []
         kind.append(frozenset(kinds.get(constant) for constant in constants))
     return tuple(kind)
-
-
-def _unused(function: ir.Function, model: ir.Model) -> str:
-    known = {(one.domain, one.name) for one in model.functions.values()}
-    names = (f"{function.name}.{i}" for i in range(2, len(known) + 3))
-    return next(name for name in names if (function.domain, name) not in known)

@@ -21,5 +21,5 @@ def test_every_code_has_its_value(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{"version": "gemv"}, {"bits": 8}])
 def test_other_versions(change: dict[str, object], tmp_path: Path) -> None:
     settings, write = awq()
-    with pytest.raises(ModelSourceError, match="not 'gemm' with 4"):
+    with pytest.raises(ModelSourceError, match="must be 'gemm' with 4 bits, got"):
         read_back(tmp_path, reader, ({**settings, **change}, write))

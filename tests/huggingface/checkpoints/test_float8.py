@@ -45,7 +45,7 @@ def test_all_experts_of_a_layer(blocks: Any, tmp_path: Path) -> None:
         ({"fmt": "e5m2"}, "fmt = 'e5m2' must be one of e4m3"),
         ({"expert_dtype": "fp4"}, "expert_dtype = 'fp4' must be one of fp8"),
         ({"modules_to_convert": ["embed"]}, "the setting modules_to_convert"),
-        ({"weight_block_size": [40, 48]}, "do not divide the weight"),
+        ({"weight_block_size": [40, 48]}, "each block of a weight"),
     ],
 )
 def test_unsupported_settings(change: dict[str, Any], message: str, tmp_path: Path) -> None:

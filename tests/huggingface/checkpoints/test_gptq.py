@@ -85,11 +85,11 @@ def test_the_format_under_its_later_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"checkpoint_format": "marlin"}, "GPTQ in the format 'marlin', not one of gptq,"),
+        ({"checkpoint_format": "marlin"}, "the format must be one of gptq, gptq_v2, got 'marlin'"),
         ({"bits": 9}, "weights of 9 bits"),
         ({"bits": 8}, "words do not hold 64 codes of 8 bits"),
         ({"bits": 2}, "words do not hold 64 codes of 2 bits"),
-        ({"group_size": 48}, "96 inputs of 64 outputs do not divide into groups of 48"),
+        ({"group_size": 48}, r"\[64, 2\] for 96 inputs in groups of 48, got \[64, 3\]"),
         ({"dynamic": {"-:fc": {}}}, "excludes the layer, but it has codes"),
         ({"dynamic": {"fc": {"bits": 8}}}, "words do not hold 64 codes of 8 bits"),
         ({"dynamic": {"fc": {"rotation": "hadamard"}}}, "setting rotation = 'hadamard' is not"),
@@ -107,10 +107,10 @@ def test_unsupported_settings(change: dict[str, object], message: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("qweight", torch.Tensor.float, r"packed codes are torch.float32 \[64, 12\], not a matrix"),
-        ("qzeros", torch.Tensor.half, "packed codes are torch.float16"),
-        ("scales", torch.Tensor.int, "scales are torch.int32"),
-        ("g_idx", lambda x: x + 1, r"groups of columns \(g_idx\) are not 96 numbers below 3"),
+        ("qweight", torch.Tensor.float, r"be a matrix of integers, got torch.float32 \[64, 12\]"),
+        ("qzeros", torch.Tensor.half, "matrix of integers, got torch.float16"),
+        ("scales", torch.Tensor.int, "floating-point matrix, got torch.int32"),
+        ("g_idx", lambda x: x + 1, r"groups of columns \(g_idx\) must be 96 numbers below 3"),
     ],
 )
 def test_tensors_of_another_dtype(name: str, change: Any, message: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_groups_that_continue_in_the_next_row(group: int, tmp_path: Path) -> Non
         ("axis", torch.tensor(0), "axis=0"),
         ("quant_scale", torch.tensor(1), "'quant_scale'"),
         ("shape", torch.tensor([96, 64]), r"shape \[96, 64\]"),
-        ("scale", torch.ones(5, 1), r"5 scales for a weight \[64, 96\] in groups of 32"),
+        ("scale", torch.ones(5, 1), r"\[64, 96\] in groups of 32 must have 192 scales, got 5"),
     ],
 )
 def test_unsupported_layers(name: str, value: torch.Tensor, message: str, tmp_path: Path) -> None:

@@ -240,13 +240,17 @@ def test_unsupported_settings(tmp_path: Path) -> None:
             "'aqlm' in quantization_config must be one of compressed-tensors",
         ),
         ({"bits": 9}, "weights of 9 bits are not supported"),
-        ({"checkpoint_format": "marlin"}, "GPTQ in the format 'marlin'"),
+        (
+            {"checkpoint_format": "marlin"},
+            "GPTQ: the format must be one of gptq, gptq_v2, got 'marlin'",
+        ),
     ]:
         write_folder(tmp_path, ({**settings, **change}, write))
         with pytest.raises(ModelSourceError, match=message):
             load_source(tmp_path)
     methods = {form[0]["quant_method"] for form in FORMATS.values()}
-    assert set(METHODS) == methods | {"mxfp4"}
+    # These two have folders of their own kinds: `mxfp4_folder`, and test_quanto.py.
+    assert set(METHODS) == methods | {"mxfp4", "quanto"}
 
 
 def test_layers_with_settings_of_their_own(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def test_groups_of_any_size(bits: int, columns: int, group: int) -> None:
 def test_shapes_that_contradict() -> None:
     codes, scales, _ = random_codes((6, 64), 4, 2)
     for wrong in (scales[:5], scales[:, :1].expand(6, 3)):
-        with pytest.raises(ModelSourceError, match=r"do not divide into groups of .* with scales"):
+        with pytest.raises(
+            ModelSourceError, match=r"scales must be \[6, .\] for 64 inputs in groups"
+        ):
             of_stream(stream(codes, 4), wrong, 4, 64)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import ActivationScheme, Rounding
 from tests.support.tolerances import assert_close
@@ -100,6 +101,31 @@ def test_halves_of_float4_are_rounded_to_even() -> None:
     layer = rounding(total=torch.tensor(448.0), **{**NVFP4, "group_size": 8})
     assert torch.equal(layer(halves), wanted)
     assert torch.equal(layer(-halves), -wanted)
+
+
+MX = {"type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_mx_formats(bits: int) -> None:
+    largest = torch.tensor([0.0, 1.0, 1.7499, 1.75, 448.0, 6.0, 2.0**-20, 3e38])
+    # 1.75 becomes 2 before its exponent is taken; 2**8 and 2**2 are in the largest numbers.
+    exponents = torch.tensor([0, 0, 0, 1, 9, 2, -20, 128]) - {8: 8, 4: 2}[bits]
+    x = torch.zeros(8, 32)
+    x[:, 5], x[:, 9], x[:, 11] = largest, -largest / 3, largest / 50
+    layer = rounding(num_bits=bits, **MX)
+    _, scales, _ = layer.steps(x[1:])
+    units = torch.ldexp(torch.ones(8), exponents).unsqueeze(1)
+    assert torch.equal(scales, units[1:])
+    scaled = x / units
+    numbers = torch.tensor([6, 4, 3, 2, 1.5, 1, 0.5, 0])  # 3.5 becomes 4, which is even
+    if bits == 8:
+        expected = scaled.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    else:
+        expected = numbers[(scaled.abs().unsqueeze(-1) - numbers).abs().argmin(-1)] * scaled.sign()
+    assert torch.equal(layer(x.unsqueeze(1)).squeeze(1), expected * units)
+    program = coreai_onnx.convert(layer.eval(), (x,))
+    assert torch.equal(torch.tensor(program.run(x)[0]), layer(x))
 
 
 def test_unknown_settings() -> None:

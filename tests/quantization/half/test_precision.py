@@ -231,7 +231,7 @@ def test_errors_leave_the_program_unchanged() -> None:
     for dtype, options, message in (
         ("int8", {}, "dtype='int8'; choose from float16, bfloat16"),
         ("float16", {"keep": ["nothing"]}, "the pattern 'nothing' matches no"),
-        ("float16", {"keep": "head"}, "give a list of patterns"),
+        ("float16", {"keep": "head"}, "keep must be a list of patterns, got 'head'"),
         ("float16", {"keep": ["*"], "keep_io": True}, "there is nothing to convert"),
         ("float16", {"calibration": []}, "there is no calibration data"),
         ("float16", {"calibration": [(np.ones((1, 1), np.float32),)]}, "calibration call 1"),

@@ -13,7 +13,7 @@ import torch
 from coreai_onnx.composites.few_bits import dequantized
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.weights import packed_weights
-from coreai_onnx.quantization.weights.half_quadratic import half_quadratic_grid
+from coreai_onnx.quantization.weights.grids import half_quadratic_grid
 from coreai_onnx.quantization.weights.packed_weights import (
     PackedWeight,
     decibels,
