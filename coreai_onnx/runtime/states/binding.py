@@ -28,7 +28,7 @@ class Binding:
         fixed: Values | None = None,
         results: Values | None = None,
     ) -> None:
-        """Bind the values that stay.
+        """Keep the values that stay, which the first run binds.
 
         Args:
             session: The model.
@@ -36,12 +36,10 @@ class Binding:
             fixed: Inputs of every run, by name.
             results: Values that every run writes outputs to, by the name of the output.
         """
-        self._session, self._fixed, self._count = session, fixed or {}, len(results or ())
-        self.names = tuple(name for name in outputs if name not in (results or ()))
-        self._binding = session.io_binding()
-        self._bound: dict[str, None] | None = None
-        for name, value in (results or {}).items():
-            self._binding.bind_ortvalue_output(name, value)
+        self._session, self._fixed, self._results = session, fixed or {}, results or {}
+        self.names = tuple(name for name in outputs if name not in self._results)
+        self._binding: ort.IOBinding | None = None
+        self._bound: frozenset[str] = frozenset()
 
     def run(
         self, feeds: Values, targets: Values, options: ort.RunOptions | None
@@ -56,14 +54,15 @@ class Binding:
         Raises:
             SessionError: If onnxruntime fails.
         """
+        # An optional input of the last run would stay bound.
+        if self._binding is None or feeds.keys() != self._bound:
+            self._binding, self._bound = self._session.io_binding(), frozenset(feeds)
+            for name, value in self._fixed.items():
+                self._binding.bind_ortvalue_input(name, value)
+            for name, value in self._results.items():
+                self._binding.bind_ortvalue_output(name, value)
         binding = self._binding
         try:
-            if self._bound is None or feeds.keys() != self._bound.keys():
-                # An optional input of the last run would stay bound.
-                binding.clear_binding_inputs()
-                for name, value in self._fixed.items():
-                    binding.bind_ortvalue_input(name, value)
-                self._bound = dict.fromkeys(feeds)
             for name, value in feeds.items():
                 binding.bind_ortvalue_input(name, value)
             for name in self.names:
@@ -75,8 +74,14 @@ class Binding:
             # that set nothing take 0.1 ms: onnxruntime looks for an entry and catches the failure.
             self._session.run_with_iobinding(binding, options)
             # get_outputs() would make a second value for each output, which costs 2 µs each.
-            results = binding.get_outputs_as_ortvaluevector()
-            values = {n: ort.OrtValue(results[self._count + i]) for i, n in enumerate(self.names)}
+            results, start = binding.get_outputs_as_ortvaluevector(), len(self._results)
+            # By index: a value that an iteration yields does not keep the vector alive.
+            values = {n: ort.OrtValue(results[start + i]) for i, n in enumerate(self.names)}
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            self.release()
             raise SessionError(f"onnxruntime failed while running\n  {error}") from error
         return values | dict(targets)
+
+    def release(self) -> None:
+        """Release the inputs and outputs of the last run; the next one binds all values anew."""
+        self._binding = None

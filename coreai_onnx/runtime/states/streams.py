@@ -25,7 +25,7 @@ from coreai_onnx.runtime.states.undo import Saved, UndoLog
 from coreai_onnx.runtime.tensors.expressions import evaluated
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.signature import Signature
-from coreai_onnx.runtime.tensors.values import described, from_ort, to_ort
+from coreai_onnx.runtime.tensors.values import described, from_ort, has_memory, to_ort
 
 BOUND_BYTES = 1 << 16
 """The memory of states of at least 64 KiB is kept from call to call. onnxruntime allocates smaller
@@ -308,6 +308,6 @@ def _copied(value: ort.OrtValue, info: TensorInfo) -> Array:
 
 def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """Return the shape of an output in a call; None if a size is unknown or the dtype is packed."""
-    if info.is_complex or info.dtype.endswith("int4"):
+    if info.is_complex or not has_memory(info):
         return None
     return evaluated(info.dims, sizes)

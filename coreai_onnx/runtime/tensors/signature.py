@@ -22,7 +22,7 @@ from coreai_onnx.model.metadata import (
 )
 from coreai_onnx.runtime.tensors.arguments import ModuleArguments
 from coreai_onnx.runtime.tensors.expressions import evaluate, holds, names_in, solve
-from coreai_onnx.runtime.tensors.values import dtype_of
+from coreai_onnx.runtime.tensors.values import ONLY_NUMBERS, dtype_of
 
 
 @dataclass(frozen=True)
@@ -325,6 +325,8 @@ def _advice(given: str, info: TensorInfo) -> str:
     """Return advice on the expected dtype; a cast that drops the imaginary part is not advised."""
     if given.startswith("complex") and not info.is_complex:
         return "the input is real: give tensor.real, tensor.abs() or torch.view_as_real(tensor)"
+    if info.dtype == "string":
+        return ONLY_NUMBERS
     cast = f"cast it: tensor.to(torch.{info.dtype}) or array.astype({info.numpy_dtype!r})"
     if info.is_complex and not given.startswith("complex"):
         return f"{cast}; pairs of numbers: torch.view_as_complex(tensor)"

@@ -99,6 +99,17 @@ def test_arrays_that_cannot_hold_an_output(into: dict[str, Any], message: str) -
         session(linear_model()).run_into(into, X)
 
 
+@pytest.mark.parametrize(("name", "number"), [("int4", 22), ("string", 8)])
+def test_dtypes_whose_memory_is_not_that_of_numpy(name: str, number: int) -> None:
+    model = parse(f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x) => ({name}[n] y) {{ y = Cast<to = {number}>(x) }}""")
+    s, x = session(model), np.array([1, 2, -3], np.float32)
+    assert s.output_arrays({"x": x}) == {}
+    assert s.run(x)["y"].astype(np.float32).tolist() == [1, 2, -3]
+    with pytest.raises(InputError, match=f"output 'y': {name} has no memory"):
+        s.run_into({"y": x}, x)
+
+
 def test_memory_of_an_input() -> None:
     whole = np.ones((2, 6), np.float32)
     with pytest.raises(InputError, match="'sum': its array shares memory with 'mask'"):

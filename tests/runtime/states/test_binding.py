@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 
 from coreai_onnx.errors import SessionError
+from coreai_onnx.model.metadata import STATES
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.states.binding import Binding
 from tests.support.small_models import linear_model, parse
@@ -70,3 +73,25 @@ def test_a_failure_is_typed_and_the_next_run_works(session: ort.InferenceSession
     with pytest.raises(SessionError, match="onnxruntime failed while running"):
         binding.run(x(size=9), {}, None)
     assert binding.run(x(), {}, None)["y"].shape() == [2, 64]
+
+
+IN_PLACE = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x, int64[1, 1] i, float[1, 4096] row, float[4, 4096] cache)
+      => (float[n] y, float[4, 4096] out) { y = Neg(x)  out = ScatterND(cache, i, row) }"""
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(3, True), (1 << 16, False)])
+def test_large_inputs_are_released_after_a_call(size: int, is_kept: bool) -> None:
+    """The binding of a session whose state stays in place outlives the call."""
+    session = Session(parse(IN_PLACE, {STATES: [{"input": "cache", "output": "out"}]}))
+    row = np.ones((1, 4096), np.float32)
+    cache = {"cache": np.zeros((4, 4096), np.float32)}
+    for index in range(3):
+        array = np.full(size, index, np.float32)
+        outputs = session.run(array, np.array([[index]]), row, **cache)
+        np.testing.assert_array_equal(outputs["y"], -array)
+        cache = {}
+    assert session.state["cache"].sum(axis=1).tolist() == [4096, 4096, 4096, 0]
+    reference = weakref.ref(array)
+    del array, outputs
+    assert (reference() is not None) is is_kept
