@@ -21,11 +21,6 @@ from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
-from coreai_onnx.runtime.libraries.compiled_parts import (
-    IDENTITIES,
-    provider_settings,
-    with_compiled_parts,
-)
 from coreai_onnx.runtime.libraries.custom_ops import (
     HasLibrary,
     advice_for_unknown_op,
@@ -34,7 +29,15 @@ from coreai_onnx.runtime.libraries.custom_ops import (
     register_libraries,
 )
 from coreai_onnx.runtime.libraries.library import kernels_built, ops_library_path
-from coreai_onnx.runtime.libraries.parts import Parts, add_entries, opened_with, usable_parts
+from coreai_onnx.runtime.libraries.parts import (
+    IDENTITIES,
+    Parts,
+    add_entries,
+    opened_with,
+    provider_settings,
+    usable_parts,
+    with_compiled_parts,
+)
 from coreai_onnx.runtime.libraries.providers import CPU, add_providers
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling

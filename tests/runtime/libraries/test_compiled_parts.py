@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.model.delegated_parts import BACKEND, PROCESSED, delegated_parts, digest_of
-from coreai_onnx.runtime.libraries.compiled_parts import (
+from coreai_onnx.runtime.libraries.parts import (
     another_version,
     provider_of,
     provider_settings,

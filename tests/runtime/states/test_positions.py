@@ -8,8 +8,11 @@ import onnxruntime as ort
 import pytest
 
 from coreai_onnx.model.metadata import STATES
-from coreai_onnx.runtime.states.in_place import updated_in_place
-from coreai_onnx.runtime.states.positions import PositionsModel, UnknownPositionsError
+from coreai_onnx.runtime.states.in_place import (
+    PositionsModel,
+    UnknownPositionsError,
+    updated_in_place,
+)
 from tests.support.small_models import parse
 
 HEAD = 'opset_import: ["": 24, "own": 1, "ai.coreai": 1]'
