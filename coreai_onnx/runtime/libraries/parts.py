@@ -38,20 +38,20 @@ def usable_parts(model: ir.Model, providers: Sequence[str] = ()) -> Parts:
         model: The model.
         providers: The execution providers that are used; parts of others are left out.
     """
-    found: Parts = {}
+    usable: Parts = {}
     stale = {}
     for part in delegated_parts(model):
         provider = provider_of(part)
         if provider and provider not in providers:
             continue
-        names = found.setdefault(part.function.domain, [])
+        names = usable.setdefault(part.function.domain, [])
         if fault := part.stale or another_version(part):
             stale[part.name] = fault
         else:
             names.append(part.function.name)
     if stale:
         _warn("\n".join(f"  {name}: {fault}" for name, fault in stale.items()))
-    return {domain: _fitting(domain, names) for domain, names in found.items()}
+    return {domain: _fitting(domain, names) for domain, names in usable.items()}
 
 
 def _fitting(domain: str, names: list[str]) -> list[str]:
@@ -193,7 +193,6 @@ def another_version(part: DelegatedPart) -> str:
 
 
 def _replace(model: ir.Model, part: DelegatedPart) -> None:
-    """Replace the calls of a part that an execution provider compiled."""
     content = part.processed()
     if content is None or not provider_of(part):
         return

@@ -15,7 +15,7 @@ from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.runtime.memory.lifetimes import Buffer, Origins, buffers, live_bytes
 from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, PlannedBuffer, greedy, place
-from coreai_onnx.runtime.memory.recorded_session import RecordedSession, Recording
+from coreai_onnx.runtime.memory.recorded_session import Recording, recorded_session
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source
@@ -200,7 +200,7 @@ def memory_plan(
         InputError: If an input is wrong, or there is no such dim.
         PassError: If the algorithm raises or overlaps buffers.
     """
-    with RecordedSession(
+    with recorded_session(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
     ) as recorded:
         session = recorded.session

@@ -105,8 +105,8 @@ class _Schedule:
         self._run({node: self._makers(node) for node in graph})
 
     def _makers(self, node: ir.Node) -> set[ir.Node]:
-        made = (value.producer() for value in _values_read(node))
-        return {maker for maker in made if maker in self._position}
+        producers = (value.producer() for value in _values_read(node))
+        return {maker for maker in producers if maker in self._position}
 
     def _run(self, waits: dict[ir.Node, set[ir.Node]]) -> None:
         users: dict[ir.Node, list[ir.Node]] = {node: [] for node in waits}
@@ -127,8 +127,8 @@ class _Schedule:
                     ready.append(user)
 
     def _added(self, node: ir.Node) -> int:
-        made = sum(self._sizes.get(value.name or "", 0) for value in node.outputs)
-        return made - sum(
+        added = sum(self._sizes.get(value.name or "", 0) for value in node.outputs)
+        return added - sum(
             self._sizes.get(self._names[value], 0)
             for value, count in self._reads[node].items()
             if value in self._made and value not in self._kept and self._readers[value] == count

@@ -43,13 +43,13 @@ def output_targets(
     Raises:
         InputError: If there is no such output, or an array cannot hold it.
     """
-    known = {info.name: info for info in infos}
+    outputs = {info.name: info for info in infos}
     for name, array in into.items():
-        if name not in known:
-            raise InputError(f"there is no output {name!r}; there are {', '.join(known)}")
-        _check(known[name], array)
+        if name not in outputs:
+            raise InputError(f"there is no output {name!r}; there are {', '.join(outputs)}")
+        _check(outputs[name], array)
         _check_overlap(name, array, {**inputs, **{k: a for k, a in into.items() if k != name}})
-    return {name: to_ort(array, known[name]) for name, array in into.items()}
+    return {name: to_ort(array, outputs[name]) for name, array in into.items()}
 
 
 def _check(info: TensorInfo, array: object) -> None:

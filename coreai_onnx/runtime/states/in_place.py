@@ -9,10 +9,11 @@ that the positions are known before the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs
 from coreai_onnx.model.metadata import read_states
@@ -66,15 +67,15 @@ def updated_in_place(model: ir.Model) -> dict[str, Update]:
     """
     inputs = {value.name: value for value in model.graph.inputs}
     outputs = {value.name: value for value in model.graph.outputs}
-    found: dict[str, Update] = {}
+    updates: dict[str, Update] = {}
     for state in read_states(model.metadata_props):
         old, new = inputs.get(state.input), outputs.get(state.output)
         if old is None or new is None:
             continue
         update = _update_of(old, new, model.functions)
         if update is not None:
-            found[state.input] = update
-    return found
+            updates[state.input] = update
+    return updates
 
 
 def _update_of(
@@ -102,7 +103,6 @@ def _update_of(
 
 
 def _original(value: ir.Value) -> ir.Value:
-    """Return the value that an Identity copies."""
     node = value.producer()
     while node is not None and (node.domain, node.op_type) == ("", "Identity"):
         source = node.inputs[0]
@@ -178,17 +178,21 @@ class PositionsModel:
             node.outputs[0].name = name
             nodes.append(node)
             results.append(node.outputs[0])
-        # `_copied` leaves copies of nodes behind when a later input raises UnknownPositionsError.
-        used = _needed(nodes, results)
         graph = ir.Graph(
-            [value for value in self._inputs.values() if value.uses()],
+            list(self._inputs.values()),
             results,
-            nodes=used,
-            initializers=[value for value in self._constants.values() if value.uses()],
+            nodes=nodes,
+            initializers=list(self._constants.values()),
             opset_imports={"": self._model.opset_imports.get("", 1)},
             name="positions",
         )
-        return ir.Model(graph, ir_version=self._model.ir_version)
+        model = ir.Model(graph, ir_version=self._model.ir_version)
+        # `_copied` leaves copies of nodes behind when a later input raises UnknownPositionsError,
+        # and each call would have to feed their inputs.
+        RemoveUnusedNodesPass()(model)
+        for value in [value for value in graph.inputs if not value.uses()]:
+            graph.inputs.remove(value)
+        return model
 
     def _copied(self, value: ir.Value, calls: Calls) -> ir.Value:
         value, calls = self._argument(value, calls)
@@ -196,8 +200,8 @@ class PositionsModel:
             node = value.producer()
             if node is None:
                 self._copies[value, calls] = self._leaf(value)
-            elif node.op_type == "Shape" and (made := self._shape_of(node, calls)) is not None:
-                self._copies[value, calls] = made
+            elif node.op_type == "Shape" and (shape := self._shape_of(node, calls)) is not None:
+                self._copies[value, calls] = shape
             else:
                 self._copy_node(node, calls)
         return self._copies[value, calls]
@@ -207,15 +211,14 @@ class PositionsModel:
         while calls and value.producer() is None:
             function = self._model.functions[calls[-1].op_identifier()]
             pairs = zip(function.inputs, calls[-1].inputs, strict=False)
-            given = next((argument for own, argument in pairs if own is value), None)
+            outer = next((argument for parameter, argument in pairs if parameter is value), None)
             # All copies get the opset of the model; in that of the function an operator may differ.
-            if given is None or function.opset_imports.get("") != self._model.opset_imports.get(""):
+            if outer is None or function.opset_imports.get("") != self._model.opset_imports.get(""):
                 raise UnknownPositionsError
-            value, calls = given, calls[:-1]
+            value, calls = outer, calls[:-1]
         return value, calls
 
     def _leaf(self, value: ir.Value) -> ir.Value:
-        """Return an input or a constant."""
         name = value.name or ""
         if value.is_graph_input():
             # In a call without it, an input with a default may have other sizes than its dims.
@@ -225,8 +228,8 @@ class PositionsModel:
         constant = value.const_value
         if constant is None or constant.nbytes > _MOST_BYTES:
             raise UnknownPositionsError
-        made = ir.Value(name=name, type=value.type, shape=value.shape, const_value=constant)
-        return self._constants.setdefault(name, made)
+        copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=constant)
+        return self._constants.setdefault(name, copy)
 
     def _shape_of(self, node: ir.Node, calls: Calls) -> ir.Value | None:
         """Return an input for the shape of a value that the network computes."""
@@ -272,17 +275,3 @@ def _dims(value: ir.Value, calls: Calls) -> tuple[int | str | None, ...]:
     if calls or value.shape is None:
         raise UnknownPositionsError
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-
-
-def _needed(nodes: Iterable[ir.Node], results: Iterable[ir.Value]) -> list[ir.Node]:
-    """Return the nodes that results depend on, and disconnect the others."""
-    wanted, kept = set(results), []
-    for node in reversed(list(nodes)):
-        if wanted.isdisjoint(node.outputs):
-            # `build` keeps the inputs that have uses, and each call would have to feed them.
-            for i in range(len(node.inputs)):
-                node.replace_input_with(i, None)
-            continue
-        wanted.update(x for x in node.inputs if x is not None)
-        kept.append(node)
-    return kept[::-1]

@@ -96,23 +96,22 @@ class Stream:
         self._outputs = [node.name for node in self.session.get_outputs()]
         self._output_of = {state.input: state.output for state in self.signature.states}
 
-    def start(self, given: Mapping[str, object]) -> Start:
+    def start(self, arguments: Mapping[str, object]) -> Start:
         """Return the values that the next call starts from, without those that it is given.
 
         An input with the name of a state of another entrypoint takes the value of that state.
         """
         held, kept = self.held.by_name, self.held.kept.get(self.entrypoint)
-        if kept is None or not kept.values.keys().isdisjoint(given):
+        if kept is None or not kept.values.keys().isdisjoint(arguments):
             kept = self._keep({})
         moved = {
             name: value
             for name in kept.others
-            if name not in given and (value := held[name].value) is not None
+            if name not in arguments and (value := held[name].value) is not None
         }
         return Start(kept, moved, {**kept.types, **self._types(moved)})
 
     def _keep(self, values: Mapping[str, ort.OrtValue]) -> Kept:
-        """Return what calls need of states that are updated in place."""
         arrays = {}
         for name, value in values.items():
             memory, info = self.states[name].memory, self.signature.new_states[name]
@@ -142,13 +141,13 @@ class Stream:
         return dict(kinds.values())
 
     def targets(
-        self, start: Start, given: Mapping[str, object], sizes: Mapping[str, int]
+        self, start: Start, arguments: Mapping[str, object], sizes: Mapping[str, int]
     ) -> Targets:
         """Return the memory for the new values of the states, where the stream provides it.
 
         Args:
             start: What the call starts from; what it keeps is bound already.
-            given: The states that the call is given.
+            arguments: The inputs and states that the call is given.
             sizes: The sizes of the symbolic dims of the call.
         """
         targets = Targets()
@@ -163,7 +162,7 @@ class Stream:
             # A value that the call is given is memory of the caller, and without `state.memory` the
             # value is the one in the file: neither may be overwritten.
             in_place = self.undo is not None and name in self.undo.states
-            if in_place and name not in given and state.memory is not None:
+            if in_place and name not in arguments and state.memory is not None:
                 array = array_in(state.memory, info, shape)
                 targets.memories[name], targets.overwritten[name] = state.memory, array
                 # The same OrtValue, not an equal one: `advance` tells by identity what has not

@@ -313,5 +313,5 @@ def _run(
     sizes: Mapping[str, int],
 ) -> dict[str, Array]:
     del sizes
-    values = Binding(session, outputs).run({name: feeds[name] for name in inputs}, {}, None)
+    values = Binding(session, outputs).run({name: feeds[name] for name in inputs}, {})
     return {name: value.numpy() for name, value in values.items()}

@@ -85,8 +85,8 @@ def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple
         name = _name(value.dtype)
         return info.dtype if name == info.numpy_dtype else name, value.shape
     stored = TensorInfo(info.name, dtype_of(value.data_type()), tuple(value.shape()))
-    found = as_complex(stored) if info.is_complex else stored
-    return found.dtype, tuple(value.shape())[: len(found.dims)]
+    shown = as_complex(stored) if info.is_complex else stored
+    return shown.dtype, tuple(value.shape())[: len(shown.dims)]
 
 
 # Both are computed in Python, which took 15 µs of a decoder's token for each input and output.

@@ -178,9 +178,9 @@ def test_a_value_on_a_numpy_array_is_copied(dtype: str) -> None:
     info = TensorInfo("x", dtype, (4,))
     array = np.arange(4).astype(dtype)
     value = to_ort(array, info)
-    found = from_ort(value, info)
+    back = from_ort(value, info)
     array += 1
-    assert found.tolist() == [0, 1, 2, 3]
+    assert back.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
