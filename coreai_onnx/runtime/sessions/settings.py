@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,13 +51,9 @@ def checked_timeout(seconds: float | None) -> float | None:
     Raises:
         SessionError: It is not a positive number.
     """
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_time(seconds):
+    # threading.Timer raises OverflowError in its thread for a longer time.
+    longest = threading.TIMEOUT_MAX
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= longest):
         raise SessionError(f"timeout={seconds!r}; give a number of seconds greater than 0, or None")
     return seconds
-
-
-def _is_time(seconds: float) -> bool:
-    # threading.Timer raises OverflowError in its thread for a longer time.
-    return math.isfinite(seconds) and 0 < seconds <= threading.TIMEOUT_MAX

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import onnxruntime as ort
 
@@ -188,7 +189,7 @@ class Stream:
 
     def advance(
         self, start: Start, results: Mapping[str, ort.OrtValue], targets: Targets
-    ) -> _Reader:
+    ) -> Callable[[], dict[str, Array]]:
         """Keep the states after a call, and return what reads them.
 
         Args:
@@ -214,7 +215,23 @@ class Stream:
                 kept = self._keep({**start.kept.values, **unmoved})
             if kept.values:
                 self.held.kept[self.entrypoint] = kept
-        return _Reader(self, self.held.calls, now)
+        return partial(self._read_after, self.held.calls, now)
+
+    def _read_after(self, call: int, values: Mapping[str, ort.OrtValue]) -> dict[str, Array]:
+        """Return copies of the states after a call, by its number.
+
+        Raises:
+            SessionError: If a later call has overwritten one of them.
+        """
+        if call != self.held.calls:
+            info = self.signature.new_states
+            gone = [name for name, value in values.items() if _is_bound(value, info[name])]
+            if gone:
+                raise SessionError(
+                    f"a later call has overwritten the states {', '.join(map(repr, gone))}\n"
+                    "  read outputs.states before the next call, or fork() the session before it"
+                )
+        return {name: _copied(x, self.signature.info(name)) for name, x in values.items()}
 
     def _stays(self, name: str, value: ort.OrtValue) -> bool:
         """Return whether later calls may write a state to the memory of its value unchecked."""
@@ -262,38 +279,6 @@ class Stream:
         """Return a copy of a state; None if it has its initial value."""
         value = self.states[name].value
         return None if value is None else _copied(value, self.signature.info(name))
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads the states after one call.
-
-    Attributes:
-        stream: The stream.
-        call: The number of the call.
-        values: The states after it.
-    """
-
-    stream: Stream
-    call: int
-    values: Mapping[str, ort.OrtValue]
-
-    def __call__(self) -> dict[str, Array]:
-        """Return copies of the states.
-
-        Raises:
-            SessionError: If a later call has overwritten one of them.
-        """
-        if self.call != self.stream.held.calls:
-            info = self.stream.signature.new_states
-            gone = [name for name, value in self.values.items() if _is_bound(value, info[name])]
-            if gone:
-                raise SessionError(
-                    f"a later call has overwritten the states {', '.join(map(repr, gone))}\n"
-                    "  read outputs.states before the next call, or fork() the session before it"
-                )
-        info_of = self.stream.signature.info
-        return {name: _copied(value, info_of(name)) for name, value in self.values.items()}
 
 
 def _is_bound(value: ort.OrtValue, info: TensorInfo) -> bool:
