@@ -64,7 +64,7 @@ class Binding:
             for name, value in self._results.items():
                 self._binding.bind_ortvalue_output(name, value)
         binding = self._binding
-        ended = threading.Event()
+        ended: threading.Event | None = None
         try:
             for name, value in feeds.items():
                 binding.bind_ortvalue_input(name, value)
@@ -78,6 +78,7 @@ class Binding:
             if timeout is None:
                 self._session.run_with_iobinding(binding)
             else:
+                ended = threading.Event()
                 with _deadline(timeout, ended) as options:
                     self._session.run_with_iobinding(binding, options)
             # get_outputs() would make a second value for each output, which costs 2 µs each.
@@ -87,7 +88,7 @@ class Binding:
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             self.release()
             # onnxruntime raises the same exception for a terminated run as for a failed one.
-            if ended.is_set():
+            if ended is not None and ended.is_set():
                 raise SessionError(
                     f"the model did not finish within {timeout:g} s\n  raise the timeout if the "
                     "model is slow; a Loop may be endless"
