@@ -22,7 +22,7 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps, library_paths
+from coreai_onnx.runtime.libraries.library import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
 from coreai_onnx.targets.contrib import summary

@@ -21,7 +21,7 @@ from coreai_onnx.export.externalize.onnx_call import ONNX_CALL, tag_of
 from coreai_onnx.lower.nodes.values import has_torch_dtype, torch_dtype
 from coreai_onnx.model.interface import value_type_text
 from coreai_onnx.model.metadata import read_states
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source, model_of
 

@@ -10,8 +10,8 @@ from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.messages import size_text
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.memory.plan import planned_run
-from coreai_onnx.runtime.memory.reordering import reordered
+from coreai_onnx.runtime.memory.plan import memory_plan
+from coreai_onnx.runtime.memory.reordering import reorder
 from coreai_onnx.runtime.sessions.session import Session
 
 NAME = "memory"
@@ -61,12 +61,12 @@ def execute(options: argparse.Namespace) -> int:
         return chosen_inputs(session, options)
 
     if place is None:
-        print(planned_run(options.model, choose, **settings).plan)
+        print(memory_plan(options.model, choose, **settings))
         return 0
     program = OnnxProgram.load(options.model)
-    before, after = reordered(program, choose, **settings)
+    before, after = reorder(program, choose, **settings)
     print(after)
-    # `reordered` returns one plan twice if it has kept the order.
+    # `reorder` returns one plan twice if it has kept the order.
     if after is before:
         print("no other order takes less memory")
         return 0

@@ -45,8 +45,7 @@ from coreai_onnx.errors import ComparisonError, failures_as
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.messages import render
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
-from coreai_onnx.runtime.libraries.library import kernels_built
+from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built
 from coreai_onnx.runtime.sessions.session import Session, Source
 from coreai_onnx.runtime.sessions.sources import model_of
 from coreai_onnx.runtime.tensors.outputs import Outputs

@@ -31,7 +31,7 @@ from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.session import Session, Source
 from coreai_onnx.runtime.sessions.sources import HasModel
 

@@ -26,7 +26,7 @@ from coreai_onnx.debugging.reference.torch_values import (
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
 from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
 

@@ -27,7 +27,7 @@ from coreai_onnx.lower.walk.program import LoweredProgram
 from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.interface import type_text
 from coreai_onnx.runtime.tensors.outputs import Array
-from coreai_onnx.runtime.trial.trial import How, Trial, TrialRun, run_trial
+from coreai_onnx.runtime.trial import How, Trial, TrialRun, run_trial
 
 _OPSET = 23
 _HOW: Mapping[How, str] = {

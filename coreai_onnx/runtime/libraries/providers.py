@@ -89,7 +89,6 @@ def _options(provider: str, settings: Mapping[str, str]) -> ort.SessionOptions:
 
 
 def _device(name: str) -> Any:
-    """Return the first device of an execution provider."""
     if not hasattr(ort, "get_ep_devices"):
         raise SessionError(
             f"onnxruntime {ort.__version__} cannot list execution providers; "

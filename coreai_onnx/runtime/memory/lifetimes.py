@@ -45,10 +45,10 @@ def buffers(recording: Recording, *, shared: bool) -> list[Buffer]:
     return _Allocation(recording, shared=shared).buffers
 
 
-def live_bytes(found: Sequence[Buffer], steps: int) -> list[int]:
+def live_bytes(allocated: Sequence[Buffer], steps: int) -> list[int]:
     """Return the bytes that are in use during each step."""
     changes = [0] * (steps + 1)
-    for buffer in found:
+    for buffer in allocated:
         changes[buffer.first] += buffer.bytes
         changes[buffer.last + 1] -= buffer.bytes
     live, total = [], 0
@@ -199,9 +199,9 @@ class Origins:
             if derived & {*node.inputs}:
                 derived |= {*node.outputs}
             for value in node.outputs:
-                known = self._places.get(value) or self._places.get(_fused_from(node.name))
-                if value in derived and known is not None:
-                    return known
+                place = self._places.get(value) or self._places.get(_fused_from(node.name))
+                if value in derived and place is not None:
+                    return place
         return _UNKNOWN
 
 

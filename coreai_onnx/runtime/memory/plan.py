@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
-import onnx_ir as ir
 
 from coreai_onnx.errors import InputError, Where
 from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.inventory import op_name
-from coreai_onnx.runtime.memory.chart import chart
 from coreai_onnx.runtime.memory.lifetimes import Buffer, Origins, buffers, live_bytes
 from coreai_onnx.runtime.memory.placement import ALIGNMENT, Algorithm, PlannedBuffer, greedy, place
-from coreai_onnx.runtime.memory.recorded_session import RecordedSession, Recording
+from coreai_onnx.runtime.memory.recorded_session import Recording, recorded_session
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source
@@ -24,6 +23,9 @@ from coreai_onnx.runtime.tensors.outputs import Array
 
 _ROWS = 12
 """Values that the text of a plan lists."""
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+Inputs = Sequence[object] | Mapping[str, object] | Callable[[Session], Mapping[str, object]] | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class MemoryPlan:
         buffers: All buffers in the order in which they are written, each with its offset in a block
             of ``total`` bytes. onnxruntime places values itself; the block is what a runtime needs
             that follows the plan.
+        results: Bytes of the results of nodes, by name.
     """
 
     sizes: Mapping[str, int]
@@ -85,6 +88,7 @@ class MemoryPlan:
     weights: int
     at_peak: tuple[LiveValue, ...]
     buffers: tuple[PlannedBuffer, ...] = ()
+    results: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def peak(self) -> int:
@@ -152,7 +156,7 @@ class MemoryPlan:
 
 def memory_plan(
     source: Source | HasModels,
-    inputs: Sequence[object] | Mapping[str, object] | None = None,
+    inputs: Inputs = None,
     *,
     sizes: Mapping[str, int] | None = None,
     entrypoint: str | None = None,
@@ -172,7 +176,8 @@ def memory_plan(
 
     Args:
         source: As for `coreai_onnx.session`.
-        inputs: Inputs by position or by name. None uses zeros.
+        inputs: Inputs by position or by name, or a function that returns them by name for a
+            session. None uses zeros.
         sizes: Sizes of symbolic dims, for inputs that are not given; 1, or the nearest size that a
             dim may have, for the others.
         entrypoint: The entrypoint to run; see `coreai_onnx.session`.
@@ -195,113 +200,41 @@ def memory_plan(
         InputError: If an input is wrong, or there is no such dim.
         PassError: If the algorithm raises or overlaps buffers.
     """
-    run = planned_run(
-        source,
-        lambda session: example_inputs(session, inputs, sizes or {}),
-        entrypoint=entrypoint,
-        kernels=kernels,
-        low_memory=low_memory,
-        with_inputs=with_inputs,
-        with_outputs=with_outputs,
-        with_states=with_states,
-        algorithm=algorithm,
-        overlap=overlap,
-        alignment=alignment,
-    )
-    return run.plan
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run and its plan.
-
-    Attributes:
-        plan: The plan.
-        model: The model that ran, as it was before onnxruntime optimized it.
-        sizes: Bytes of the results by name.
-    """
-
-    plan: MemoryPlan
-    model: ir.Model
-    sizes: Mapping[str, int]
-
-
-def planned_run(
-    source: Source | HasModels,
-    choose: Callable[[Session], Mapping[str, object]],
-    *,
-    entrypoint: str | None = None,
-    kernels: bool | None = None,
-    low_memory: bool = False,
-    with_inputs: bool = False,
-    with_outputs: bool = True,
-    with_states: bool = False,
-    algorithm: Algorithm = greedy,
-    overlap: bool = False,
-    alignment: int = ALIGNMENT,
-) -> PlannedRun:
-    """Run a model once and plan its memory; see `memory_plan`.
-
-    Args:
-        source: As for `memory_plan`.
-        choose: Returns the inputs of a session by name.
-        entrypoint: As for `memory_plan`.
-        kernels: As for `memory_plan`.
-        low_memory: As for `memory_plan`.
-        with_inputs: As for `memory_plan`.
-        with_outputs: As for `memory_plan`.
-        with_states: As for `memory_plan`.
-        algorithm: As for `memory_plan`.
-        overlap: As for `memory_plan`.
-        alignment: As for `memory_plan`.
-    """
-    with RecordedSession(
+    with recorded_session(
         source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
     ) as recorded:
         session = recorded.session
-        given = choose(session)
-        into = {} if with_outputs else session.output_arrays(given)
-        session.run_into(into, **given)
-        recording = recorded.recording()
-        model = session.model
-        plan = _plan(
-            session,
-            recording,
-            given,
-            into,
-            Origins(model),
-            low_memory=low_memory,
-            kept={**(given if with_inputs else {}), **(session.state if with_states else {})},
-        )
-        placed = place(plan.buffers, algorithm, alignment, overlap=overlap)
-        plan = replace(plan, buffers=placed)
-        pairs = (pair for n in recording.nodes for pair in zip(n.outputs, n.bytes, strict=True))
-        return PlannedRun(plan, model, {name: size or 0 for name, size in pairs})
+        feeds = _example_inputs(session, inputs, sizes or {})
+        into = {} if with_outputs else session.output_arrays(feeds)
+        session.run_into(into, **feeds)
+        kept = {**(feeds if with_inputs else {}), **(session.state if with_states else {})}
+        plan = _plan(session, recorded.recording(), feeds, into, kept, low_memory=low_memory)
+    return replace(plan, buffers=place(plan.buffers, algorithm, alignment, overlap=overlap))
 
 
 def _plan(
     session: Session,
     recording: Recording,
-    given: Mapping[str, object],
+    feeds: Mapping[str, object],
     into: Collection[str],
-    origins: Origins,
+    kept: Mapping[str, object],
     *,
     low_memory: bool,
-    kept: Mapping[str, object],
 ) -> MemoryPlan:
     """Return the plan of a run with these inputs and these outputs in memory of the caller.
 
     It includes the inputs and states in ``kept``.
     """
-    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in given.items()}
+    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in feeds.items()}
     added = sum(map(_size, kept.values()))
     # Outputs in memory of the caller are not allocated by the run.
-    found, alone = (
+    planned, alone = (
         [b for b in buffers(recording, shared=shared) if not {*into} & {*b.values}]
         for shared in (not low_memory, False)
     )
     steps = len(recording.nodes)
-    live = [count + added for count in live_bytes(found, steps)]
+    results = (pair for n in recording.nodes for pair in zip(n.outputs, n.bytes, strict=True))
+    live = [count + added for count in live_bytes(planned, steps)]
     used = [n.in_use - recording.before for n in recording.nodes if n.in_use is not None]
     return MemoryPlan(
         sizes=_sizes(session, shapes),
@@ -312,15 +245,16 @@ def _plan(
         lifetimes=tuple(count + added for count in live_bytes(alone, steps)),
         used=tuple(count + added for count in used),
         arena=recording.arena,
-        inputs=sum(map(_size, given.values())),
-        outputs=sum(b.bytes for b in found if recording.outputs & {*b.values}),
+        inputs=sum(map(_size, feeds.values())),
+        outputs=sum(b.bytes for b in planned if recording.outputs & {*b.values}),
         weights=recording.weights,
-        at_peak=_at_peak(found, live, recording, origins),
+        at_peak=_at_peak(planned, live, recording, Origins(session.model)),
         buffers=(
             # The caller may read an input or a state at any time: it takes memory in every step.
             *(_planned([name], _size(value), 0, steps - 1) for name, value in kept.items()),
             *(_planned(b.values, b.bytes, b.first, b.last) for b in alone),
         ),
+        results={name: size or 0 for name, size in results},
     )
 
 
@@ -334,7 +268,7 @@ def _size(value: object) -> int:
 
 
 def _at_peak(
-    found: Sequence[Buffer], live: Sequence[int], recording: Recording, origins: Origins
+    planned: Sequence[Buffer], live: Sequence[int], recording: Recording, origins: Origins
 ) -> tuple[LiveValue, ...]:
     step = live.index(max(live)) if live else -1
     writers = {name: node for node in recording.nodes for name in node.outputs}
@@ -345,26 +279,26 @@ def _at_peak(
             op_name(writers[buffer.values[0]].domain, writers[buffer.values[0]].op),
             origins.of(buffer.values[0], recording),
         )
-        for buffer in sorted(found, key=lambda b: -b.bytes)
+        for buffer in sorted(planned, key=lambda b: -b.bytes)
         if buffer.first <= step <= buffer.last
     )
 
 
-def example_inputs(
-    session: Session,
-    inputs: Sequence[object] | Mapping[str, object] | None,
-    sizes: Mapping[str, int],
+def _example_inputs(
+    session: Session, inputs: Inputs, sizes: Mapping[str, int]
 ) -> dict[str, object]:
     """Return the inputs by name: the given ones, or zeros of the given sizes."""
+    if callable(inputs):
+        return dict(inputs(session))
     if isinstance(inputs, Mapping):
         return dict(inputs)
     if inputs is not None:
         if len(inputs) > len(session.inputs):
             raise InputError(f"{len(inputs)} inputs given, {len(session.inputs)} expected")
         return {i.name: value for i, value in zip(session.inputs, inputs, strict=False)}
-    known = session.example_sizes({}, default=1)
-    if strangers := [name for name in sizes if name not in known]:
-        there = f"there are {', '.join(known)}" if known else "all dims are fixed"
+    dims = session.example_sizes({}, default=1)
+    if strangers := [name for name in sizes if name not in dims]:
+        there = f"there are {', '.join(dims)}" if dims else "all dims are fixed"
         raise InputError(f"the inputs have no dim {strangers[0]!r}; {there}")
     filled = session.example_sizes(sizes, default=1)
     return {info.name: _zeros(info.numpy_dtype, info.dims, filled) for info in session.inputs}
@@ -377,9 +311,39 @@ def _zeros(dtype: str, dims: Sequence[int | str | None], sizes: Mapping[str, int
 
 
 def _sizes(session: Session, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for info in session.inputs:
         for dim, size in zip(info.dims, shapes.get(info.name, ()), strict=False):
             if isinstance(dim, str):
-                found.setdefault(dim, size)
-    return found
+                sizes.setdefault(dim, size)
+    return sizes
+
+
+def chart(values: Sequence[int], *, columns: int = 64, rows: int = 8) -> str:
+    """Draw values as bars, from the first to the last; a bar is the maximum of its steps.
+
+    Args:
+        values: Bytes by step.
+        columns: Maximum number of bars.
+        rows: Lines of the tallest bar.
+    """
+    bars = [max(part) for part in _parts(values, columns)]
+    top = max(bars, default=0)
+    labels = (size_text(top), "0 B")
+    width = max(map(len, labels))
+    lines = []
+    for row in reversed(range(rows)):
+        label = labels[0] if row == rows - 1 else labels[1] if row == 0 else ""
+        cells = "".join(_cell(bar * rows / max(top, 1) - row) for bar in bars)
+        lines.append(f"{label:>{width}} │{cells}".rstrip())
+    return "\n".join(lines)
+
+
+def _parts(values: Sequence[int], columns: int) -> list[Sequence[int]]:
+    count = min(columns, len(values))
+    bounds = [len(values) * i // count for i in range(count + 1)] if count else []
+    return [values[first:last] for first, last in pairwise(bounds)]
+
+
+def _cell(height: float) -> str:
+    return _EIGHTHS[round(8 * min(max(height, 0.0), 1.0))]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -70,47 +70,40 @@ class Recording:
     arena: int
 
 
+@contextmanager
+def recorded_session(source: Source | HasModels, **settings: Any) -> Iterator[RecordedSession]:
+    """Open a session whose first run is recorded, and close it; for settings see `Session`.
+
+    Raises:
+        SessionError: As `coreai_onnx.session`.
+    """
+    graphs: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="coreai_onnx_", ignore_cleanup_errors=True) as folder:
+
+        def configure(options: ort.SessionOptions) -> None:
+            graphs.append(request_trace(options, Path(folder)))
+
+        session = Session(source, configure=configure, **settings)
+        recorded = RecordedSession(session, graphs[0])
+        try:
+            yield recorded
+        finally:
+            recorded.end()
+            session.close()
+
+
+@dataclass
 class RecordedSession:
-    """A session whose first run is recorded; a context manager, which closes it.
+    """A session whose first run is recorded.
 
     Attributes:
         session: The session.
+        graph: The file of the graph after onnxruntime's optimizations.
     """
 
-    def __init__(
-        self,
-        source: Source | HasModels,
-        *,
-        entrypoint: str | None = None,
-        kernels: bool | None = None,
-        threads: int | None = None,
-        low_memory: bool = False,
-    ) -> None:
-        """Open the model; the arguments are those of `coreai_onnx.session`.
-
-        Raises:
-            SessionError: As `coreai_onnx.session`.
-        """
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="coreai_onnx_", ignore_cleanup_errors=True
-        )
-        self._open = True
-        try:
-            self.session = Session(
-                source,
-                entrypoint=entrypoint,
-                kernels=kernels,
-                threads=threads,
-                low_memory=low_memory,
-                configure=self._configure,
-            )
-        # Ctrl-C while a large model is opened must not leave the folder behind.
-        except BaseException:
-            self._folder.cleanup()
-            raise
-
-    def _configure(self, options: ort.SessionOptions) -> None:
-        self._graph = request_trace(options, Path(self._folder.name))
+    session: Session
+    graph: Path
+    _path: str = ""
 
     def recording(self) -> Recording:
         """Return what the session's first run did; afterwards the session records nothing.
@@ -118,13 +111,13 @@ class RecordedSession:
         Raises:
             SessionError: If the session has not run, or its record was returned already.
         """
-        if not self._open:
+        if self._path:
             raise SessionError("the recording of this session has ended")
-        runs = read_runs(Path(self._end()))
+        runs = read_runs(Path(self.end()))
         if not runs:
             raise SessionError("the session has not run: there is nothing to record")
         # The bytes of weights follow from their types, so that their data need not be read.
-        graph = onnx.load(self._graph, load_external_data=False).graph
+        graph = onnx.load(self.graph, load_external_data=False).graph
         executed = runs[0].executed
         nodes = tuple(_matched(graph.node, executed))
         values = (*graph.value_info, *graph.input, *graph.output)
@@ -139,26 +132,11 @@ class RecordedSession:
             arena=executed[-1].held if executed else 0,
         )
 
-    def _end(self) -> str:
-        self._open = False
-        path: str = self.session.ort.end_profiling()
-        return path
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session and remove its files."""
-        if self._open:
-            self._end()
-        self.session.close()
-        self._folder.cleanup()
+    def end(self) -> str:
+        """End the recording, and return its file."""
+        if not self._path:
+            self._path = self.session.ort.end_profiling()
+        return self._path
 
 
 def _matched(
@@ -182,10 +160,10 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            own = {name for inner in graph.node for name in inner.output}
+            inner_names = {name for inner in graph.node for name in inner.output}
             for inner in graph.node:
-                yield from (name for name in _read(inner) if name not in own)
-            yield from (v.name for v in graph.output if v.name and v.name not in own)
+                yield from (name for name in _read(inner) if name not in inner_names)
+            yield from (v.name for v in graph.output if v.name and v.name not in inner_names)
 
 
 def _is_run_of(one: Executed, node: onnx.NodeProto) -> bool:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import attribute_graphs
-from coreai_onnx.runtime.memory.plan import MemoryPlan, example_inputs, planned_run
-from coreai_onnx.runtime.sessions.entrypoints import HasModels
-from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.memory.plan import Inputs, MemoryPlan, memory_plan
+from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
+from coreai_onnx.runtime.sessions.settings import SessionSettings
 
 
 def reorder(
     program: HasModels,
-    inputs: Sequence[object] | Mapping[str, object] | None = None,
+    inputs: Inputs = None,
     *,
     sizes: Mapping[str, int] | None = None,
     entrypoint: str | None = None,
@@ -43,36 +43,21 @@ def reorder(
         SessionError: As `memory_plan`; the model is as it was.
         InputError: As `memory_plan`.
     """
-    return reordered(
-        program,
-        lambda session: example_inputs(session, inputs, sizes or {}),
-        entrypoint=entrypoint,
-        kernels=kernels,
-        low_memory=low_memory,
-    )
-
-
-def reordered(
-    program: HasModels,
-    choose: Callable[[Session], Mapping[str, object]],
-    *,
-    entrypoint: str | None = None,
-    kernels: bool | None = None,
-    low_memory: bool = False,
-) -> tuple[MemoryPlan, MemoryPlan]:
-    """Reorder the nodes of a model as `reorder` does, with inputs chosen as for `planned_run`."""
+    opened = OpenProgram(program, SessionSettings())
+    name = opened.main if entrypoint is None else entrypoint
     run = partial(
-        planned_run,
+        memory_plan,
         program,
-        choose,
-        entrypoint=entrypoint,
+        inputs,
+        sizes=sizes,
+        entrypoint=name,
         kernels=kernels,
         low_memory=low_memory,
     )
     before = run()
-    graph = before.model.graph
+    graph = opened.model_of(name).graph
     present = list(graph)
-    better = smaller_first(graph, before.sizes)
+    better = smaller_first(graph, before.results)
     try:
         apply_order(graph, better)
         after = run()
@@ -81,10 +66,10 @@ def reordered(
         raise
     # The order is a greedy one, and onnxruntime has an order of its own and shares buffers: only
     # the recorded run tells whether the peak is lower.
-    if after.plan.peak < before.plan.peak:
-        return before.plan, after.plan
+    if after.peak < before.peak:
+        return before, after
     apply_order(graph, present)
-    return before.plan, before.plan
+    return before, before
 
 
 def smaller_first(graph: ir.Graph, sizes: Mapping[str, int]) -> list[ir.Node]:
@@ -120,8 +105,8 @@ class _Schedule:
         self._run({node: self._makers(node) for node in graph})
 
     def _makers(self, node: ir.Node) -> set[ir.Node]:
-        made = (value.producer() for value in _values_read(node))
-        return {maker for maker in made if maker in self._position}
+        producers = (value.producer() for value in _values_read(node))
+        return {maker for maker in producers if maker in self._position}
 
     def _run(self, waits: dict[ir.Node, set[ir.Node]]) -> None:
         users: dict[ir.Node, list[ir.Node]] = {node: [] for node in waits}
@@ -142,8 +127,8 @@ class _Schedule:
                     ready.append(user)
 
     def _added(self, node: ir.Node) -> int:
-        made = sum(self._sizes.get(value.name or "", 0) for value in node.outputs)
-        return made - sum(
+        added = sum(self._sizes.get(value.name or "", 0) for value in node.outputs)
+        return added - sum(
             self._sizes.get(self._names[value], 0)
             for value, count in self._reads[node].items()
             if value in self._made and value not in self._kept and self._readers[value] == count

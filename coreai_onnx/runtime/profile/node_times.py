@@ -249,11 +249,13 @@ _KEYS: Mapping[Grouping, Callable[[Place], Iterable[tuple[object, str]]]] = {
 def _cells(
     total: Total, names: Sequence[str], main: str, whole: float, profile: Profile
 ) -> Sequence[object]:
-    own = total.seconds.get(main, 0.0)
+    seconds = total.seconds.get(main, 0.0)
     times = [f"{total.seconds[n] * 1e3:.3f}" if n in total.seconds else "" for n in names]
-    rates = (f"{amount / own / 1e9:.1f}" if own else "" for amount in (total.flops, total.moved))
-    share = f"{profile.share(total):.0%}" if own else ""
-    return total.key, total.count, *times, f"{own / whole:.1%}", *rates, share
+    rates = (
+        f"{amount / seconds / 1e9:.1f}" if seconds else "" for amount in (total.flops, total.moved)
+    )
+    share = f"{profile.share(total):.0%}" if seconds else ""
+    return total.key, total.count, *times, f"{seconds / whole:.1%}", *rates, share
 
 
 def _headline(one: Execution) -> str:

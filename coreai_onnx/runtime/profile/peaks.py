@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import onnx.parser
 import onnxruntime as ort
-from onnx import TensorProto, helper
+
+from coreai_onnx.runtime.states.binding import Binding
+from coreai_onnx.runtime.tensors.values import to_ort
 
 # 1 MiB per operand stays in the caches, so that arithmetic limits the product; 64 MiB of float32 do
 # not, so that memory limits the negation. Other load only makes a call slower: the best counts.
@@ -55,36 +58,25 @@ def measured_peaks(threads: int | None = None) -> Peaks:
 
 
 def _best(op: str, arrays: list[np.ndarray], threads: int | None) -> float:
-    """Return the seconds of the fastest call of an operator."""
-    names = [f"x{i}" for i in range(len(arrays))]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
-        for name, array in zip(names, arrays, strict=True)
-    ]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, arrays[0].shape)
-    graph = helper.make_graph([helper.make_node(op, names, ["y"])], op, inputs, [output])
-    opsets = [helper.make_opsetid("", 21)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    names, dims = [f"x{i}" for i in range(len(arrays))], [*arrays[0].shape]
+    inputs = ", ".join(f"float{dims} {name}" for name in names)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> '
+        f"graph ({inputs}) => (float{dims} y) {{ y = {op}({', '.join(names)}) }}"
+    )
     options = ort.SessionOptions()
     if threads is not None:
         options.intra_op_num_threads = threads
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    feeds = {
-        name: ort.OrtValue.ortvalue_from_numpy(array)
-        for name, array in zip(names, arrays, strict=True)
-    }
     # Bound memory: `run` would allocate each result, and the time would include its page faults.
-    result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(arrays[0]))
-    binding = session.io_binding()
-    for name, value in feeds.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_ortvalue_output("y", result)
+    feeds = {name: to_ort(array) for name, array in zip(names, arrays, strict=True)}
+    binding = Binding(session, ["y"], feeds, {"y": to_ort(np.empty_like(arrays[0]))})
     seconds = []
     for _ in range(_REPEATS + 1):
         start = time.perf_counter()
-        session.run_with_iobinding(binding)
+        binding.run({}, {})
         seconds.append(time.perf_counter() - start)
     # The first call allocates and plans.
     return min(seconds[1:])

@@ -87,7 +87,6 @@ class Profiling:
         return Profile((execution,), measured_peaks(self._threads), self._original)
 
     def _nodes(self, runs: Sequence[Run], owners: Owners) -> tuple[list[NodeTime], float]:
-        """Return the nodes in order of execution, and the seconds of those without a place."""
         seconds: dict[tuple[str, str], list[float]] = {}
         for index, run in enumerate(runs):
             for one in run.executed:
@@ -114,11 +113,10 @@ class Profiling:
 
 
 def _work(executed: Sequence[Executed], owners: Owners) -> dict[str, tuple[float, float]]:
-    """Return the operations and bytes of each node in one run, by its name."""
-    found: dict[str, tuple[float, float]] = {}
+    work: dict[str, tuple[float, float]] = {}
     for one in executed:
         inputs = owners.inputs(one)
-        counts, moved = found.get(one.name, (0.0, 0.0))
+        counts, moved = work.get(one.name, (0.0, 0.0))
         counts += flops(one.op, inputs, one.outputs)
-        found[one.name] = counts, moved + moved_bytes(one.op, inputs, one.outputs)
-    return found
+        work[one.name] = counts, moved + moved_bytes(one.op, inputs, one.outputs)
+    return work

@@ -93,7 +93,6 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _runs(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Run]]:
-    """Yield the start of each run of a thread, and the run."""
     whole = [event for event in events if event["name"] == "model_run"]
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_END)]
     at = 0
@@ -109,13 +108,13 @@ def _runs(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, Run]]:
 
 def _executed(events: Sequence[dict[str, Any]]) -> list[Executed]:
     """Return the nodes; a Loop lasts as long as its nodes, whose times are subtracted."""
-    own = [float(event["dur"]) for event in events]
+    durations = [float(event["dur"]) for event in events]
     around: list[int] = []
     for index, event in enumerate(events):
         while around and _end(events[around[-1]]) < _end(event):
             around.pop()
         if around and _has_graph(events[around[-1]]):
-            own[around[-1]] -= event["dur"]
+            durations[around[-1]] -= event["dur"]
         if _has_graph(event):
             around.append(index)
     return [
@@ -128,7 +127,7 @@ def _executed(events: Sequence[dict[str, Any]]) -> list[Executed]:
             _tensors(event["args"].get("output_type_shape")),
             *_memory(event["args"]),
         )
-        for event, seconds in zip(events, own, strict=True)
+        for event, seconds in zip(events, durations, strict=True)
     ]
 
 
@@ -192,9 +191,9 @@ class Owners:
             self._assign(node, [self._found.get(x.name or "") for x in sources if x is not None])
 
     def _assign(self, node: ir.Node, owners: Sequence[int | None]) -> None:
-        known = next((owner for owner in owners if owner is not None), None)
-        if known is not None:
-            self._found.setdefault(node.name or "", known)
+        first_owner = next((owner for owner in owners if owner is not None), None)
+        if first_owner is not None:
+            self._found.setdefault(node.name or "", first_owner)
 
     def get(self, name: str) -> int | None:
         """Return the number of the place of a node; None if it is not known."""
@@ -202,25 +201,25 @@ class Owners:
 
     def inputs(self, one: Executed) -> tuple[Operand, ...]:
         """Return the types of all inputs of a node, with the weights that are packed."""
-        given = list(one.inputs)
-        found = []
+        unpacked = list(one.inputs)
+        operands = []
         for constant in self._constants.get(one.name, ()):
             if constant is None:
-                found += given[:1]
-                del given[:1]
+                operands += unpacked[:1]
+                del unpacked[:1]
             else:
-                found.append(constant)
-                if given[:1] == [constant]:
-                    del given[:1]
-        return one.inputs if given else tuple(found)
+                operands.append(constant)
+                if unpacked[:1] == [constant]:
+                    del unpacked[:1]
+        return one.inputs if unpacked else tuple(operands)
 
 
 def _name(nodes: Sequence[ir.Node], executed: Sequence[Executed]) -> None:
     """Name unnamed nodes as onnxruntime does, so that the events of a profile can be matched."""
-    known = {node.name for node in nodes}
+    graph_names = {node.name for node in nodes}
     names: dict[str, list[str]] = {}
     for name, op in dict.fromkeys((one.name, one.op) for one in executed):
-        if name not in known:
+        if name not in graph_names:
             names.setdefault(op, []).append(name)
     nameless: dict[str, list[ir.Node]] = {}
     for node in nodes:

@@ -94,9 +94,8 @@ def _is_folder(source: Source | HasModels) -> TypeGuard[str | PathLike[str]]:
     return isinstance(source, str | PathLike) and Path(source).is_dir()
 
 
-def _check_states(name: str, own: Signature, other_name: str, other: Signature) -> None:
-    """Check that entrypoints can share their states of the same names."""
-    for state, info in own.state_inputs.items():
+def _check_states(name: str, signature: Signature, other_name: str, other: Signature) -> None:
+    for state, info in signature.state_inputs.items():
         there = other.state_inputs.get(state)
         if there is not None and difference(info, there):
             raise SessionError(

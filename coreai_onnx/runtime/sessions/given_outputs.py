@@ -13,7 +13,7 @@ from coreai_onnx.model.interface import TensorInfo, type_text
 from coreai_onnx.runtime.tensors.expressions import evaluated
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.signature import Signature
-from coreai_onnx.runtime.tensors.values import to_ort
+from coreai_onnx.runtime.tensors.values import has_memory, to_ort
 
 
 def output_arrays(signature: Signature, inputs: Mapping[str, object]) -> dict[str, Array]:
@@ -22,7 +22,7 @@ def output_arrays(signature: Signature, inputs: Mapping[str, object]) -> dict[st
     for info in signature.inputs:
         shape = getattr(inputs.get(info.name), "shape", ())
         sizes |= {d: n for d, n in zip(info.dims, shape, strict=False) if isinstance(d, str)}
-    shapes = {info: evaluated(info.dims, sizes) for info in signature.outputs if _has_memory(info)}
+    shapes = {info: evaluated(info.dims, sizes) for info in signature.outputs if has_memory(info)}
     return {
         info.name: np.empty(shape, info.numpy_dtype)
         for info, shape in shapes.items()
@@ -43,19 +43,19 @@ def output_targets(
     Raises:
         InputError: If there is no such output, or an array cannot hold it.
     """
-    known = {info.name: info for info in infos}
+    outputs = {info.name: info for info in infos}
     for name, array in into.items():
-        if name not in known:
-            raise InputError(f"there is no output {name!r}; there are {', '.join(known)}")
-        _check(known[name], array)
+        if name not in outputs:
+            raise InputError(f"there is no output {name!r}; there are {', '.join(outputs)}")
+        _check(outputs[name], array)
         _check_overlap(name, array, {**inputs, **{k: a for k, a in into.items() if k != name}})
-    return {name: to_ort(array, known[name]) for name, array in into.items()}
+    return {name: to_ort(array, outputs[name]) for name, array in into.items()}
 
 
 def _check(info: TensorInfo, array: object) -> None:
     if not isinstance(array, np.ndarray):
         raise InputError(f"output {info.name!r}: {type(array).__name__} is not a numpy array")
-    if not _has_memory(info):
+    if not has_memory(info):
         raise InputError(f"output {info.name!r}: {info.dtype} has no memory of the caller's")
     fits = len(info.dims) == array.ndim and all(
         dim == size
@@ -70,11 +70,6 @@ def _check(info: TensorInfo, array: object) -> None:
         )
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise InputError(f"output {info.name!r}: the array is not writable and C-contiguous")
-
-
-def _has_memory(info: TensorInfo) -> bool:
-    """Return whether numpy has the memory of a tensor: not of complex32, text and sequences."""
-    return info.dtype not in {"complex32", "object", "str"} and "(" not in info.dtype
 
 
 def _check_overlap(name: str, array: Array, others: Mapping[str, Array]) -> None:

@@ -21,20 +21,24 @@ from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import read_states
-from coreai_onnx.runtime.libraries.compiled_parts import (
-    IDENTITIES,
-    provider_settings,
-    with_compiled_parts,
-)
-from coreai_onnx.runtime.libraries.custom_ops import (
+from coreai_onnx.runtime.libraries.library import (
     HasLibrary,
     advice_for_unknown_op,
     check_kernels,
+    kernels_built,
     library_paths,
+    ops_library_path,
     register_libraries,
 )
-from coreai_onnx.runtime.libraries.library import kernels_built, ops_library_path
-from coreai_onnx.runtime.libraries.parts import Parts, add_entries, opened_with, usable_parts
+from coreai_onnx.runtime.libraries.parts import (
+    IDENTITIES,
+    Parts,
+    add_entries,
+    opened_with,
+    provider_settings,
+    usable_parts,
+    with_compiled_parts,
+)
 from coreai_onnx.runtime.libraries.providers import CPU, add_providers
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
@@ -110,7 +114,6 @@ class OpenModel:
         return profiling.finish(self.ort, skip)
 
     def _open_with(self, source: ModelSource, options: ort.SessionOptions) -> ort.InferenceSession:
-        """Open the model, with a profile if it is wanted."""
         if not self._settings.profile:
             return self._open(source, options)
         try:
@@ -197,12 +200,12 @@ class OpenModel:
 
 def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
     """Return the initial values of the states, which are read when they are used."""
-    found = {}
+    values = {}
     for state in read_states(model.metadata_props):
         value = model.graph.initializers.get(state.input)
         if value is not None and value.const_value is not None:
-            found[state.input] = value.const_value
-    return found
+            values[state.input] = value.const_value
+    return values
 
 
 def _signature(session: ort.InferenceSession, source: ModelSource) -> Signature:

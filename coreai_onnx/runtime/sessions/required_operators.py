@@ -17,7 +17,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError, failures_as
 from coreai_onnx.messages import printable
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.settings import SessionSettings
 from coreai_onnx.runtime.sessions.sources import Source
@@ -90,7 +90,6 @@ def _head(models: Sequence[Source | HasModels]) -> list[str]:
 
 
 def _lines(operators: _Operators, usage: Any) -> Iterator[str]:
-    """Yield one line per domain and opset."""
     for domain, by_opset in sorted(operators.items()):
         for opset, names in sorted(by_opset.items()):
             types = {n: usage.get_config_entry(domain, n) if usage else None for n in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import onnx_ir as ir
@@ -11,19 +12,23 @@ import onnx_ir as ir
 from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
-from coreai_onnx.runtime.sessions.deadline import checked_timeout, deadline
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
-from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.runtime.sessions.settings import SessionSettings, checked_timeout
 from coreai_onnx.runtime.sessions.sources import HasModel, Source
-from coreai_onnx.runtime.states.held import CallStream
+from coreai_onnx.runtime.states.held import States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
 
 __all__ = ["HasModel", "Session", "Source", "session"]
+
+_BYTES = attrgetter("nbytes")
+_MOST_BOUND_BYTES = 1 << 16
+"""Inputs and outputs of up to 64 KiB stay bound until the next call, as those of a token do. To
+bind 24 states anew takes 0.1 ms, little beside a prompt (python -m tools.bench.static_cache)."""
 
 
 def session(
@@ -120,15 +125,15 @@ class Session:
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
             program = OpenProgram(source, SessionSettings(**settings))
-        self._begin(program, program.main if entrypoint is None else entrypoint, CallStream())
+        self._begin(program, program.main if entrypoint is None else entrypoint, States())
 
-    def _begin(self, program: OpenProgram, name: str, calls: CallStream) -> None:
+    def _begin(self, program: OpenProgram, name: str, calls: States) -> None:
         with failures_as(SessionError, "the model cannot be opened"):
             model = program[name]
         self.ort, self.kernels = model.ort, model.kernels
         self._program, self._name, self._calls = program, name, calls
         self._model, self._signature = model, model.signature
-        self._stream = Stream(name, model.ort, model.signature, model.undo, calls.states)
+        self._stream = Stream(name, model.ort, model.signature, model.undo, calls)
 
     @property
     def entrypoints(self) -> tuple[str, ...]:
@@ -207,8 +212,10 @@ class Session:
 
     def arrays(self, *args: object, **named: object) -> dict[str, Array]:
         """Return the arguments of `run` as arrays by the names of inputs."""
-        given = self._signature.bind(args, named)
-        return {name: to_numpy(value, self._signature.info(name)) for name, value in given.items()}
+        arguments = self._signature.bind(args, named)
+        return {
+            name: to_numpy(value, self._signature.info(name)) for name, value in arguments.items()
+        }
 
     def run(self, *args: object, **named: object) -> Outputs:
         """Run the model once, and keep the new states for the next call.
@@ -262,12 +269,13 @@ class Session:
         targets = self._stream.targets(start, arrays, sizes)
         bound = targets.values | output_targets(self.outputs, into, arrays)
         with self._stream.undone_if_it_fails(start, targets, feeds, sizes):
-            with deadline(self.timeout) as options:
-                results = start.kept.binding.run(feeds, bound, options)
+            results = start.kept.binding.run(feeds, bound, self.timeout)
             outputs = {
                 x.name: into[x.name] if x.name in into else from_ort(results[x.name], x)
                 for x in self.outputs
             }
+        if sum(map(_BYTES, (*arrays.values(), *outputs.values()))) > _MOST_BOUND_BYTES:
+            start.kept.binding.release()
         # Last: a failed call changes no state.
         return Outputs(outputs, self._stream.advance(start, results, targets))
 
@@ -302,13 +310,13 @@ class Session:
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
         with self._used("set"):
-            known = self._signature.state_inputs
+            states = self._signature.state_inputs
             for name in values:
-                if name not in known:
-                    there = ", ".join(known) or "none"
+                if name not in states:
+                    there = ", ".join(states) or "none"
                     raise InputError(f"the model has no state {name!r}; there are {there}")
-            arrays = {name: to_numpy(value, known[name]) for name, value in values.items()}
-            types = {name: described(array, known[name]) for name, array in arrays.items()}
+            arrays = {name: to_numpy(value, states[name]) for name, value in values.items()}
+            types = {name: described(array, states[name]) for name, array in arrays.items()}
             self._signature.check(types, frozenset())
             self._stream.set(arrays)
 
@@ -322,7 +330,7 @@ class Session:
     def reset(self) -> None:
         """Reset every state to its initial value."""
         with self._used("reset"):
-            self._calls.states.reset()
+            self._calls.reset()
 
     def fork(self) -> Session:
         """Return a session on the same loaded model that continues from copies of the states.
@@ -331,14 +339,14 @@ class Session:
             SessionError: If another thread uses the session, or it is closed.
         """
         with self._used("forked"):
-            return self._on(CallStream(self._calls.states.fork()), self._name)
+            return self._on(self._calls.fork(), self._name)
 
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()
-        return self._on(CallStream(), self._name)
+        return self._on(States(), self._name)
 
-    def _on(self, calls: CallStream, name: str) -> Session:
+    def _on(self, calls: States, name: str) -> Session:
         other = Session.__new__(Session)  # __init__ would open the model again
         other.timeout = self.timeout
         other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
@@ -351,7 +359,7 @@ class Session:
         """
         if not self._calls.closed:
             with self._used("closed"):
-                self._calls.states.clear()
+                self._calls.clear()
             self._calls.closed = True
 
     @contextmanager
@@ -361,7 +369,7 @@ class Session:
         Exceptions of other libraries become errors of this package.
         """
         self._check_open()
-        has_order = bool(self._calls.states.by_name)
+        has_order = bool(self._calls.by_name)
         if has_order and not self._calls.lock.acquire(blocking=False):  # waiting would lose it
             raise SessionError(
                 f"the session cannot be {how}: another thread uses it, and its states have one "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.libraries.custom_ops import CustomOps
+from coreai_onnx.runtime.libraries.library import CustomOps
 
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
@@ -42,3 +43,17 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Return a maximum time of a run in seconds.
+
+    Raises:
+        SessionError: It is not a positive number.
+    """
+    # threading.Timer raises OverflowError in its thread for a longer time.
+    longest = threading.TIMEOUT_MAX
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= longest):
+        raise SessionError(f"timeout={seconds!r}; give a number of seconds greater than 0, or None")
+    return seconds

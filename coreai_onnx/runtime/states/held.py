@@ -78,18 +78,22 @@ class State:
 
 @dataclass
 class States:
-    """The states of one stream of calls, which may go to several entrypoints.
+    """One stream of calls, which may go to several entrypoints, and its states.
 
     Attributes:
         by_name: The states by name; entrypoints share those of one name.
         calls: Number of changes of the states so far.
         kept: What the calls of entrypoints need of the states that stay in place, by entrypoint;
             empty after a change that moves one.
+        lock: Held by the thread that makes a call.
+        closed: Whether no further call may be made.
     """
 
     by_name: dict[str, State] = field(default_factory=dict)
     calls: int = 0
     kept: dict[str, Kept] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
 
     def change(self) -> None:
         """Count a change that moves states."""
@@ -113,15 +117,6 @@ class States:
         sizes = {n: len(x.memory) for n, x in self.by_name.items() if x.memory is not None}
         memories = new_memories(sizes)
         return States({n: state.copy(memories.get(n)) for n, state in self.by_name.items()})
-
-
-@dataclass
-class CallStream:
-    """One stream of calls, which the sessions of several entrypoints may make."""
-
-    states: States = field(default_factory=States)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    closed: bool = False
 
 
 def bytes_of(info: TensorInfo, shape: tuple[int, ...]) -> int:

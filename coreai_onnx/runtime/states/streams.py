@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import onnxruntime as ort
 
@@ -25,7 +26,7 @@ from coreai_onnx.runtime.states.undo import Saved, UndoLog
 from coreai_onnx.runtime.tensors.expressions import evaluated
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.signature import Signature
-from coreai_onnx.runtime.tensors.values import described, from_ort, to_ort
+from coreai_onnx.runtime.tensors.values import described, from_ort, has_memory, to_ort
 
 BOUND_BYTES = 1 << 16
 """The memory of states of at least 64 KiB is kept from call to call. onnxruntime allocates smaller
@@ -96,23 +97,22 @@ class Stream:
         self._outputs = [node.name for node in self.session.get_outputs()]
         self._output_of = {state.input: state.output for state in self.signature.states}
 
-    def start(self, given: Mapping[str, object]) -> Start:
+    def start(self, arguments: Mapping[str, object]) -> Start:
         """Return the values that the next call starts from, without those that it is given.
 
         An input with the name of a state of another entrypoint takes the value of that state.
         """
         held, kept = self.held.by_name, self.held.kept.get(self.entrypoint)
-        if kept is None or not kept.values.keys().isdisjoint(given):
+        if kept is None or not kept.values.keys().isdisjoint(arguments):
             kept = self._keep({})
         moved = {
             name: value
             for name in kept.others
-            if name not in given and (value := held[name].value) is not None
+            if name not in arguments and (value := held[name].value) is not None
         }
         return Start(kept, moved, {**kept.types, **self._types(moved)})
 
     def _keep(self, values: Mapping[str, ort.OrtValue]) -> Kept:
-        """Return what calls need of states that are updated in place."""
         arrays = {}
         for name, value in values.items():
             memory, info = self.states[name].memory, self.signature.new_states[name]
@@ -142,13 +142,13 @@ class Stream:
         return dict(kinds.values())
 
     def targets(
-        self, start: Start, given: Mapping[str, object], sizes: Mapping[str, int]
+        self, start: Start, arguments: Mapping[str, object], sizes: Mapping[str, int]
     ) -> Targets:
         """Return the memory for the new values of the states, where the stream provides it.
 
         Args:
             start: What the call starts from; what it keeps is bound already.
-            given: The states that the call is given.
+            arguments: The inputs and states that the call is given.
             sizes: The sizes of the symbolic dims of the call.
         """
         targets = Targets()
@@ -163,7 +163,7 @@ class Stream:
             # A value that the call is given is memory of the caller, and without `state.memory` the
             # value is the one in the file: neither may be overwritten.
             in_place = self.undo is not None and name in self.undo.states
-            if in_place and name not in given and state.memory is not None:
+            if in_place and name not in arguments and state.memory is not None:
                 array = array_in(state.memory, info, shape)
                 targets.memories[name], targets.overwritten[name] = state.memory, array
                 # The same OrtValue, not an equal one: `advance` tells by identity what has not
@@ -189,7 +189,7 @@ class Stream:
 
     def advance(
         self, start: Start, results: Mapping[str, ort.OrtValue], targets: Targets
-    ) -> _Reader:
+    ) -> Callable[[], dict[str, Array]]:
         """Keep the states after a call, and return what reads them.
 
         Args:
@@ -215,7 +215,23 @@ class Stream:
                 kept = self._keep({**start.kept.values, **unmoved})
             if kept.values:
                 self.held.kept[self.entrypoint] = kept
-        return _Reader(self, self.held.calls, now)
+        return partial(self._read_after, self.held.calls, now)
+
+    def _read_after(self, call: int, values: Mapping[str, ort.OrtValue]) -> dict[str, Array]:
+        """Return copies of the states after a call, by its number.
+
+        Raises:
+            SessionError: If a later call has overwritten one of them.
+        """
+        if call != self.held.calls:
+            info = self.signature.new_states
+            gone = [name for name, value in values.items() if _is_bound(value, info[name])]
+            if gone:
+                raise SessionError(
+                    f"a later call has overwritten the states {', '.join(map(repr, gone))}\n"
+                    "  read outputs.states before the next call, or fork() the session before it"
+                )
+        return {name: _copied(x, self.signature.info(name)) for name, x in values.items()}
 
     def _stays(self, name: str, value: ort.OrtValue) -> bool:
         """Return whether later calls may write a state to the memory of its value unchecked."""
@@ -265,38 +281,6 @@ class Stream:
         return None if value is None else _copied(value, self.signature.info(name))
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads the states after one call.
-
-    Attributes:
-        stream: The stream.
-        call: The number of the call.
-        values: The states after it.
-    """
-
-    stream: Stream
-    call: int
-    values: Mapping[str, ort.OrtValue]
-
-    def __call__(self) -> dict[str, Array]:
-        """Return copies of the states.
-
-        Raises:
-            SessionError: If a later call has overwritten one of them.
-        """
-        if self.call != self.stream.held.calls:
-            info = self.stream.signature.new_states
-            gone = [name for name, value in self.values.items() if _is_bound(value, info[name])]
-            if gone:
-                raise SessionError(
-                    f"a later call has overwritten the states {', '.join(map(repr, gone))}\n"
-                    "  read outputs.states before the next call, or fork() the session before it"
-                )
-        info_of = self.stream.signature.info
-        return {name: _copied(value, info_of(name)) for name, value in self.values.items()}
-
-
 def _is_bound(value: ort.OrtValue, info: TensorInfo) -> bool:
     return not info.is_complex and bytes_of(info, tuple(value.shape())) >= BOUND_BYTES
 
@@ -308,6 +292,6 @@ def _copied(value: ort.OrtValue, info: TensorInfo) -> Array:
 
 def _shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """Return the shape of an output in a call; None if a size is unknown or the dtype is packed."""
-    if info.is_complex or info.dtype.endswith("int4"):
+    if info.is_complex or not has_memory(info):
         return None
     return evaluated(info.dims, sizes)

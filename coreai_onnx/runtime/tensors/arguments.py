@@ -57,54 +57,53 @@ class ModuleArguments:
             raise InputError(
                 f"{count} positional arguments given, {len(self.positional)} expected: ({names})"
             )
-        found: dict[str, object] = {}
+        inputs: dict[str, object] = {}
         trees = dict((*self.positional[len(args) :], *self.keyword))
         for index, ((name, tree), value) in enumerate(zip(self.positional, args, strict=False)):
-            _collect(tree, value, name or f"number {index + 1}", found)
+            _collect(tree, value, name or f"number {index + 1}", inputs)
             if name and name in named:
                 raise InputError(f"argument {name!r} is given twice, by position and by name")
         for name, value in named.items():
             # A name that is not an argument's is that of an input, which is its own tree.
-            _collect(trees.get(name, name), value, name, found)
-        return found
+            _collect(trees.get(name, name), value, name, inputs)
+        return inputs
 
 
-def _collect(tree: ArgumentTree, value: object, where: str, found: dict[str, object]) -> None:
-    """Add the inputs in an argument."""
+def _collect(tree: ArgumentTree, value: object, where: str, inputs: dict[str, object]) -> None:
     if isinstance(tree, str):
-        if tree in found:
+        if tree in inputs:
             raise InputError(f"input {tree!r} is given twice")
-        found[tree] = value
+        inputs[tree] = value
     elif isinstance(tree, list):
         if not isinstance(value, list | tuple) or len(value) != len(tree):
             raise _other(where, value, f"a sequence of {len(tree)}")
         for index, (child, one) in enumerate(zip(tree, value, strict=True)):
-            _collect(child, one, f"{where}[{index}]", found)
+            _collect(child, one, f"{where}[{index}]", inputs)
     elif "items" in tree:
-        _collect_items(dict(map(tuple, tree["items"])), value, where, found)
+        _collect_items(dict(map(tuple, tree["items"])), value, where, inputs)
     elif "fields" in tree:
         missing = next((name for name in tree["fields"] if not hasattr(value, name)), None)
         if missing is not None:
             raise _other(where, value, f"an object with the attribute {missing!r}")
         for name, child in tree["fields"].items():
-            _collect(child, getattr(value, name), f"{where}.{name}", found)
+            _collect(child, getattr(value, name), f"{where}.{name}", inputs)
     else:
         _check_constant(tree["value"], value, where)
 
 
 def _collect_items(
-    trees: dict[Any, ArgumentTree], value: object, where: str, found: dict[str, object]
+    trees: dict[Any, ArgumentTree], value: object, where: str, inputs: dict[str, object]
 ) -> None:
     if not isinstance(value, Mapping) or set(value) != set(trees):
         keys = ", ".join(map(repr, trees)) or "no keys"
         raise _other(where, value, f"a mapping with {keys}")
     for key, child in trees.items():
-        _collect(child, value[key], f"{where}[{key!r}]", found)
+        _collect(child, value[key], f"{where}[{key!r}]", inputs)
 
 
 def _check_constant(expected: object, value: object, where: str) -> None:
-    given = value.item() if isinstance(value, np.generic) else value
-    if type(given) is not type(expected) or repr(given) != repr(expected):  # NaN equals NaN
+    constant = value.item() if isinstance(value, np.generic) else value
+    if type(constant) is not type(expected) or repr(constant) != repr(expected):  # NaN equals NaN
         error = _other(where, value, repr(expected))
         advice = "the model is made for this value: export it again for another one"
         raise InputError(f"{error.args[0]}\n  {advice}")
@@ -112,12 +111,12 @@ def _check_constant(expected: object, value: object, where: str) -> None:
 
 def _other(where: str, value: object, expected: str) -> InputError:
     simple = isinstance(value, bool | int | float | str | type(None))
-    given = repr(value) if simple else f"a {type(value).__name__}"
+    text = repr(value) if simple else f"a {type(value).__name__}"
     if isinstance(value, list | tuple):
-        given += f" of {len(value)}"
+        text += f" of {len(value)}"
     if isinstance(value, Mapping):
-        given += f" with {', '.join(map(repr, value)) or 'no keys'}"
-    return InputError(f"argument {where} is {given}, expected {expected}")
+        text += f" with {', '.join(map(repr, value)) or 'no keys'}"
+    return InputError(f"argument {where} is {text}, expected {expected}")
 
 
 def _is_nested(value: object) -> bool:

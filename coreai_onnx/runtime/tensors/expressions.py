@@ -59,9 +59,9 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int | None:
 
 def evaluated(dims: Iterable[int | str | None], sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """Return the sizes of dims, or None if one is unknown, invalid or has unknown names."""
-    found = [dim if isinstance(dim, int) else _size(dim or "", sizes) for dim in dims]
-    known = tuple(size for size in found if size is not None)
-    return known if len(known) == len(found) else None
+    values = [dim if isinstance(dim, int) else _size(dim or "", sizes) for dim in dims]
+    known_sizes = tuple(size for size in values if size is not None)
+    return known_sizes if len(known_sizes) == len(values) else None
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> int | None:

@@ -22,7 +22,7 @@ from coreai_onnx.model.metadata import (
 )
 from coreai_onnx.runtime.tensors.arguments import ModuleArguments
 from coreai_onnx.runtime.tensors.expressions import evaluate, holds, names_in, solve
-from coreai_onnx.runtime.tensors.values import dtype_of
+from coreai_onnx.runtime.tensors.values import ONLY_NUMBERS, dtype_of
 
 
 @dataclass(frozen=True)
@@ -89,25 +89,25 @@ class Signature:
         metadata = session.get_modelmeta().custom_metadata_map
         states, pairs = read_states(metadata), read_complex(metadata)
         olds, news = {state.input for state in states}, {s.output: s.input for s in states}
-        given = [_info(node, pairs) for node in session.get_inputs()]
+        inputs = [_info(node, pairs) for node in session.get_inputs()]
         # onnxruntime lists the inputs that have a default in the file apart from the others.
         defaults = [_info(node, pairs) for node in session.get_overridable_initializers()]
         results = [_info(node, pairs) for node in session.get_outputs()]
-        if strangers := olds - {info.name for info in (*given, *defaults)}:
+        if strangers := olds - {info.name for info in (*inputs, *defaults)}:
             raise ValueError(f"the states {sorted(strangers)} are not inputs of the model")
-        if unknown := pairs - {info.name for info in (*given, *defaults, *results)}:
+        if unknown := pairs - {info.name for info in (*inputs, *defaults, *results)}:
             raise ValueError(f"{sorted(unknown)} are not inputs or outputs of the model")
         trees = read_arguments(metadata)
         arguments = None if trees is None else ModuleArguments(*trees)
-        if arguments and not arguments.inputs <= {info.name for info in (*given, *defaults)}:
+        if arguments and not arguments.inputs <= {info.name for info in (*inputs, *defaults)}:
             arguments = None  # the inputs were renamed
         return cls(
             arguments=arguments,
-            inputs=tuple(info for info in given if info.name not in olds),
+            inputs=tuple(info for info in inputs if info.name not in olds),
             outputs=tuple(info for info in results if info.name not in news),
             states=states,
-            state_inputs={info.name: info for info in (*given, *defaults) if info.name in olds},
-            required_states=frozenset(info.name for info in given if info.name in olds),
+            state_inputs={info.name: info for info in (*inputs, *defaults) if info.name in olds},
+            required_states=frozenset(info.name for info in inputs if info.name in olds),
             mutated_inputs=read_mutated_inputs(metadata),
             new_states={news[info.name]: info for info in results if info.name in news},
             optional_inputs={info.name: info for info in defaults if info.name not in olds},
@@ -141,7 +141,6 @@ class Signature:
                 raise
 
     def _bound(self, args: tuple[object, ...], named: Mapping[str, object]) -> dict[str, object]:
-        """Return the inputs of a call by name."""
         if len(args) > len(self.inputs):
             raise InputError(
                 f"{len(args)} positional inputs given, {len(self.inputs)} expected\n"
@@ -204,15 +203,15 @@ class Signature:
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
-        found = dict(sizes)
+        filled = dict(sizes)
         dims = [dim for info in self.inputs for dim in info.dims if isinstance(dim, str)]
         # Names first, because the sizes of expressions follow from them.
         for name in (dim for dim in dims if dim.isidentifier()):
-            found.setdefault(name, self.ranges.get(name, Range()).nearest(default))
+            filled.setdefault(name, self.ranges.get(name, Range()).nearest(default))
         for expression in (dim for dim in dims if not dim.isidentifier()):
-            size = evaluate(expression, found)
-            found.setdefault(expression, default if size is None else size)
-        return found
+            size = evaluate(expression, filled)
+            filled.setdefault(expression, default if size is None else size)
+        return filled
 
     def _expected(self) -> str:
         lines = [f"  expected  {info}" for info in self.inputs] or ["  expected  no inputs"]
@@ -264,7 +263,6 @@ class _CallCheck:
             self._check_relation(relation)
 
     def _bind(self, name: str, axis: int, size: int, dim: str) -> None:
-        """Check the size of a symbolic dim and note it."""
         bounds = self._signature.ranges.get(dim)
         if bounds is not None and size not in bounds:
             raise self._error(name, f"dimension {axis} ({dim}) is {size}, expected {bounds}")
@@ -290,7 +288,6 @@ class _CallCheck:
         self._bind(name, axis, int(value), dim)
 
     def _check_relation(self, relation: Relation) -> None:
-        """Check a condition, unless it has unknown names."""
         if holds(relation.holds, self.sizes) is not False:
             return
         origins = {n: self._origins[n] for n in names_in(relation.holds) if n in self._origins}
@@ -303,7 +300,6 @@ class _CallCheck:
         raise self._error(last, f"{sizes}; expected {relation.holds}", source)
 
     def _error(self, name: str, what: str, advice: str = "") -> InputError:
-        """Return the error about one input."""
         kind, origin = "input", ""
         if name in self._carried:
             kind, origin = "state", ", carried from the call before"
@@ -321,11 +317,13 @@ def _info(node: ort.NodeArg, pairs: frozenset[str]) -> TensorInfo:
     return as_complex(info) if info.name in pairs else info
 
 
-def _advice(given: str, info: TensorInfo) -> str:
+def _advice(dtype: str, info: TensorInfo) -> str:
     """Return advice on the expected dtype; a cast that drops the imaginary part is not advised."""
-    if given.startswith("complex") and not info.is_complex:
+    if dtype.startswith("complex") and not info.is_complex:
         return "the input is real: give tensor.real, tensor.abs() or torch.view_as_real(tensor)"
+    if info.dtype == "string":
+        return ONLY_NUMBERS
     cast = f"cast it: tensor.to(torch.{info.dtype}) or array.astype({info.numpy_dtype!r})"
-    if info.is_complex and not given.startswith("complex"):
+    if info.is_complex and not dtype.startswith("complex"):
         return f"{cast}; pairs of numbers: torch.view_as_complex(tensor)"
     return cast

@@ -15,10 +15,22 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.errors import InputError
+from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name
 from coreai_onnx.runtime.tensors.onnxruntime_names import wraps_array
 from coreai_onnx.runtime.tensors.outputs import Array
+
+_PACKED = frozenset("int2 uint2 int4 uint4 float4_e2m1fn float6_e2m3fn float6_e3m2fn".split())
+"""Dtypes of which several elements share a byte in onnxruntime, and each has its own in numpy."""
+
+
+ONLY_NUMBERS = "sessions pass tensors of numbers: call session.ort.run for strings and sequences"
+
+
+def has_memory(info: TensorInfo) -> bool:
+    """Return whether the memory of a numpy array is what onnxruntime reads and writes."""
+    is_tensor = info.dtype != "string" and "(" not in info.dtype
+    return is_tensor and info.dtype != "complex32" and info.dtype not in _PACKED
 
 
 def dtype_of(ort_type: str) -> str:
@@ -53,12 +65,14 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
         return cast(Array, np.asarray(value, dtype=value.dtype.newbyteorder("="), order="C"))
     if isinstance(value, bool | int | float | complex):
         return _from_number(value, info)
-    given = type(value).__name__
-    hint = "; pass inputs of a dictionary as run(**inputs)" if isinstance(value, dict) else ""
+    if info.dtype == "string" or "(" in info.dtype:
+        advice = ONLY_NUMBERS
+    else:
+        hint = "; pass inputs of a dictionary as run(**inputs)" if isinstance(value, dict) else ""
+        advice = f"pass a torch tensor, a numpy array or a Python number{hint}"
     raise InputError(
-        f"input {info.name!r}: {given} is not a tensor\n"
-        f"  expected  {info.type_text}\n"
-        f"  pass a torch tensor, a numpy array or a Python number{hint}"
+        f"input {info.name!r}: {type(value).__name__} is not a tensor\n"
+        f"  expected  {info.type_text}\n  {advice}"
     )
 
 
@@ -71,8 +85,8 @@ def described(value: Array | ort.OrtValue, info: TensorInfo) -> tuple[str, tuple
         name = _name(value.dtype)
         return info.dtype if name == info.numpy_dtype else name, value.shape
     stored = TensorInfo(info.name, dtype_of(value.data_type()), tuple(value.shape()))
-    found = as_complex(stored) if info.is_complex else stored
-    return found.dtype, tuple(value.shape())[: len(found.dims)]
+    shown = as_complex(stored) if info.is_complex else stored
+    return shown.dtype, tuple(value.shape())[: len(shown.dims)]
 
 
 # Both are computed in Python, which took 15 µs of a decoder's token for each input and output.
@@ -99,7 +113,13 @@ def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
     # onnxruntime knows by their ONNX element types only.
     if array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
-    raw = array.view(f"uint{8 * array.itemsize}")
+    if _name(array.dtype) in _PACKED:
+        # onnxruntime takes the shape of the array, and reads the first half of its bytes or less.
+        packed = np.frombuffer(ir.tensor(array).tobytes(), np.uint8)
+        raw = np.zeros(array.shape, np.uint8)
+        raw.reshape(-1)[: packed.size] = packed
+    else:
+        raw = array.view(f"uint{8 * array.itemsize}")
     element = ir.DataType.from_numpy(array.dtype).value
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
 
@@ -113,6 +133,9 @@ def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
         whole = np.dtype(info.numpy_dtype)
         pairs = from_ort(value).astype(np.zeros(0, whole).real.dtype, copy=False)
         return cast(Array, pairs.view(whole)[..., 0])
+    if not value.is_tensor():
+        name = "an output" if info is None else f"output {info.name!r}"
+        raise SessionError(f"{name} is {value.data_type()}, not a tensor\n  {ONLY_NUMBERS}")
     target = _stored(value.element_type())
     if target.isbuiltin == 1:
         array = value.numpy()
@@ -123,6 +146,9 @@ def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
     if not size:
         return np.empty(shape, target)
     raw = (ctypes.c_uint8 * size).from_address(value.data_ptr())
+    if target.name in _PACKED:
+        packed, dtype = np.frombuffer(raw, np.uint8), ir.DataType.from_numpy(target)
+        return cast(Array, ir.PackedTensor(packed, dtype, shape=shape).numpy())
     return cast(Array, np.frombuffer(raw, dtype=target).reshape(shape).copy())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.model.delegated_parts import BACKEND, PROCESSED, delegated_parts, digest_of
-from coreai_onnx.runtime.libraries.compiled_parts import (
+from coreai_onnx.runtime.libraries.parts import (
     another_version,
     provider_of,
     provider_settings,
@@ -51,37 +51,37 @@ def model(calls: str = f"y = {CALL}", compiled: str = COMPILED) -> ir.Model:
     blob = next(i for i in proto.graph.initializer if i.name == "blob")
     array = np.frombuffer(content, np.uint8)
     blob.CopyFrom(onnx.numpy_helper.from_array(array, "blob"))
-    made = ir.from_proto(proto)
-    (function,) = made.functions.values()
+    replaced = ir.from_proto(proto)
+    (function,) = replaced.functions.values()
     function.metadata_props.update({BACKEND: DOMAIN, PROCESSED: digest_of([content])})
-    return made
+    return replaced
 
 
 def test_a_call_becomes_the_compiled_node() -> None:
-    given = model()
-    made = with_compiled_parts(given, PARTS, {CPU: {"level": "3"}})
-    assert made is not None
-    assert [n.op_type for n in made.graph] == ["Identity", "Identity", "EPContext", "Identity"]
-    context = made.graph[2]
+    original = model()
+    replaced = with_compiled_parts(original, PARTS, {CPU: {"level": "3"}})
+    assert replaced is not None
+    assert [n.op_type for n in replaced.graph] == ["Identity", "Identity", "EPContext", "Identity"]
+    context = replaced.graph[2]
     assert [v.name for v in context.inputs] == [
         "part_0123456789ab_input_1",
         "part_0123456789ab_input_0",
     ]
     assert [v.producer().inputs[0].name for v in context.inputs] == ["z", "x"]
-    assert [v.name for v in made.graph.outputs] == ["y"]
-    assert made.graph.outputs[0].producer().inputs[0] is context.outputs[0]
-    assert made.opset_imports["com.microsoft"] == 1
-    onnx.checker.check_model(ir.to_proto(made))
-    assert [n.op_type for n in given.graph] == ["part_0"], "the model is unchanged"
+    assert [v.name for v in replaced.graph.outputs] == ["y"]
+    assert replaced.graph.outputs[0].producer().inputs[0] is context.outputs[0]
+    assert replaced.opset_imports["com.microsoft"] == 1
+    onnx.checker.check_model(ir.to_proto(replaced))
+    assert [n.op_type for n in original.graph] == ["part_0"], "the model is unchanged"
 
 
 def test_other_parts_stay() -> None:
     assert with_compiled_parts(model(), {}, {}) is None
     assert with_compiled_parts(model(), {DOMAIN: []}, {}) is None
     plain = COMPILED.replace("EPContext", "Gelu")
-    made = with_compiled_parts(model(compiled=plain), PARTS, {CPU: {"level": "3"}})
-    assert made is not None
-    assert [n.op_type for n in made.graph] == ["part_0"], "a provider that does not compile"
+    replaced = with_compiled_parts(model(compiled=plain), PARTS, {CPU: {"level": "3"}})
+    assert replaced is not None
+    assert [n.op_type for n in replaced.graph] == ["part_0"], "a provider that does not compile"
 
 
 def test_a_part_in_a_branch_is_refused() -> None:
@@ -92,13 +92,13 @@ def test_a_part_in_a_branch_is_refused() -> None:
 
 
 def test_settings_and_versions() -> None:
-    given = model()
-    (part,) = delegated_parts(given)
+    original = model()
+    (part,) = delegated_parts(original)
     assert provider_of(part) == CPU
-    assert provider_settings(given, [CPU, "Other"]) == {CPU: {"level": "3"}, "Other": {}}
+    assert provider_settings(original, [CPU, "Other"]) == {CPU: {"level": "3"}, "Other": {}}
     assert provider_settings(None, [CPU]) == {CPU: {}}
     with pytest.raises(SessionError, match="part_0 has other settings than the first part"):
-        with_compiled_parts(given, PARTS, {CPU: {"level": "4"}})
+        with_compiled_parts(original, PARTS, {CPU: {"level": "4"}})
     assert another_version(part) == ""
     part.calls[0].attributes.add(ir.AttrString("backend_version", "0.1"))
     assert "version 0.1 of the provider compiled it" in another_version(part)

@@ -17,7 +17,11 @@ from coreai_onnx.runtime.memory.lifetimes import (
     live_bytes,
     overwritten,
 )
-from coreai_onnx.runtime.memory.recorded_session import RecordedNode, RecordedSession, Recording
+from coreai_onnx.runtime.memory.recorded_session import (
+    RecordedNode,
+    Recording,
+    recorded_session,
+)
 from tests.support.small_models import parse
 
 SHAPE = (2, "n")
@@ -42,21 +46,21 @@ def recording(*nodes: str, outputs: str = "z", **sizes: int) -> Recording:
     )
 
 
-def live(given: Recording, *, shared: bool = False) -> list[int]:
-    return live_bytes(buffers(given, shared=shared), len(given.nodes))
+def live(one: Recording, *, shared: bool = False) -> list[int]:
+    return live_bytes(buffers(one, shared=shared), len(one.nodes))
 
 
 def test_a_value_lives_from_its_writer_to_its_last_reader() -> None:
-    given = recording("a = MatMul(x, w)", "b = Neg(a)", "z = Add(a, b)")
-    assert live(given) == [8, 16, 24]
-    assert [(b.values, b.first, b.last) for b in buffers(given, shared=False)] == [
+    one = recording("a = MatMul(x, w)", "b = Neg(a)", "z = Add(a, b)")
+    assert live(one) == [8, 16, 24]
+    assert [(b.values, b.first, b.last) for b in buffers(one, shared=False)] == [
         (["a"], 0, 2), (["b"], 1, 2), (["z"], 2, 2),
     ]  # fmt: skip
 
 
 def test_a_view_is_the_memory_of_its_input() -> None:
-    given = recording("a = MatMul(x, w)", "v = Reshape(a, w)", "b = Neg(a)", "z = Add(v, b)")
-    assert live(given) == [8, 8, 16, 24]
+    one = recording("a = MatMul(x, w)", "v = Reshape(a, w)", "b = Neg(a)", "z = Add(v, b)")
+    assert live(one) == [8, 8, 16, 24]
     of_an_input = recording("v = Reshape(x, w)", "z = Neg(v)")
     assert live(of_an_input) == [0, 8]
     an_output = recording("a = MatMul(x, w)", "z = Reshape(a, w)")
@@ -74,28 +78,28 @@ def test_a_result_is_written_over_an_input_without_other_readers() -> None:
 
 
 def test_a_view_of_a_value_that_is_read_later_is_not_overwritten() -> None:
-    given = recording("a = MatMul(x, w)", "v = Reshape(a, w)", "b = Relu(v)", "z = Add(a, b)")
-    assert live(given) == [8, 8, 16, 24]
+    one = recording("a = MatMul(x, w)", "v = Reshape(a, w)", "b = Relu(v)", "z = Add(a, b)")
+    assert live(one) == [8, 8, 16, 24]
 
 
 def test_a_shared_buffer_stays_allocated_until_its_next_use() -> None:
     nodes = ("a = MatMul(x, w)", "b = Neg(a)", "c = Exp(b)", "d = Add(b, c)", "z = Neg(d)")
-    given = recording(*nodes, c=100)
-    assert live(given) == [8, 16, 108, 116, 16]
-    assert live(given, shared=True) == [8, 16, 116, 116, 16]
-    assert next(b.values for b in buffers(given, shared=True)) == ["a", "d"]
+    one = recording(*nodes, c=100)
+    assert live(one) == [8, 16, 108, 116, 16]
+    assert live(one, shared=True) == [8, 16, 116, 116, 16]
+    assert next(b.values for b in buffers(one, shared=True)) == ["a", "d"]
 
 
 def test_a_result_that_nothing_reads_lives_to_the_end() -> None:
-    given = recording("a, rest = Split(x)", "b = Neg(a)", "z = Neg(b)")
-    assert live(given) == [16, 24, 24]
+    one = recording("a, rest = Split(x)", "b = Neg(a)", "z = Neg(b)")
+    assert live(one) == [16, 24, 24]
 
 
 def test_values_that_are_no_tensors() -> None:
-    given = recording("a = SequenceAt(x, w)", "z = Neg(a)")
+    one = recording("a = SequenceAt(x, w)", "z = Neg(a)")
     unknown = Recording(
-        (RecordedNode("s", "", "SequenceEmpty", (), ("s",), (None,), 0), *given.nodes),
-        given.inputs, given.outputs, {}, 0, 0, 0,
+        (RecordedNode("s", "", "SequenceEmpty", (), ("s",), (None,), 0), *one.nodes),
+        one.inputs, one.outputs, {}, 0, 0, 0,
     )  # fmt: skip
     assert live(unknown, shared=True) == [0, 8, 16]
 
@@ -125,7 +129,7 @@ def run(op: str) -> Recording:
         narrow = Cast<to = 1>(wide)
         total = ReduceSum<keepdims = 0>(narrow)
     }}""")
-    with RecordedSession(model, kernels=False, threads=1) as recorded:
+    with recorded_session(model, kernels=False, threads=1) as recorded:
         recorded.session.run(_ONES)
         return recorded.recording()
 

@@ -11,6 +11,7 @@ from coreai_onnx.errors import InputError, PassError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.memory import MemoryPlan, memory_plan, naive
+from coreai_onnx.runtime.memory.plan import chart
 from tests.models.zoo import named
 from tests.support.small_models import add_model, counter_model
 
@@ -131,3 +132,16 @@ def test_an_onnxruntime_that_counts_nothing() -> None:
     )  # fmt: skip
     assert plan.peak_used == 0
     assert "not counted" in str(plan)
+
+
+def test_bars_and_labels() -> None:
+    assert chart([0, 512, 1024], rows=2).splitlines() == ["1.0 KiB │  █", "    0 B │ ██"]
+
+
+def test_a_bar_is_the_maximum_of_its_steps() -> None:
+    lines = chart([1, 8, 2, 4], columns=2, rows=1).splitlines()
+    assert lines == ["8 B │█▄"]
+
+
+def test_no_steps() -> None:
+    assert chart([], rows=1) == "0 B │"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.memory.recorded_session import RecordedSession
+from coreai_onnx.runtime.memory.recorded_session import recorded_session
 from tests.support.small_models import endless_model, linear_model, parse
 
 
 def test_the_nodes_of_a_run() -> None:
-    with RecordedSession(linear_model(), kernels=False, threads=1) as recorded:
+    with recorded_session(linear_model(), kernels=False, threads=1) as recorded:
         recorded.session.run(np.ones((3, 8), np.float32))
         recording = recorded.recording()
     assert recording.outputs == {"y"}
@@ -36,7 +36,7 @@ def test_nodes_of_branches_are_read_by_their_node() -> None:
             else_branch = no () => (float[4] e) { c = Sqrt(b)  e = Add(c, a) }
         >
     }""")
-    with RecordedSession(model, kernels=False) as recorded:
+    with recorded_session(model, kernels=False) as recorded:
         recorded.session.run(np.array([True]), np.ones(4, np.float32))
         nodes = recorded.recording().nodes
     assert [node.op for node in nodes][-1] == "If"
@@ -44,7 +44,7 @@ def test_nodes_of_branches_are_read_by_their_node() -> None:
 
 
 def test_a_session_that_has_not_run() -> None:
-    with RecordedSession(linear_model(), kernels=False) as recorded:
+    with recorded_session(linear_model(), kernels=False) as recorded:
         with pytest.raises(SessionError, match="has not run"):
             recorded.recording()
         with pytest.raises(SessionError, match="has ended"):
@@ -53,10 +53,10 @@ def test_a_session_that_has_not_run() -> None:
 
 def test_no_files_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with RecordedSession(linear_model(), kernels=False):
+    with recorded_session(linear_model(), kernels=False):
         assert [*tmp_path.iterdir()]
-    with pytest.raises(SessionError):
-        RecordedSession(tmp_path / "missing.onnx")
-    with RecordedSession(endless_model(), kernels=False):
+    with pytest.raises(SessionError), recorded_session(tmp_path / "missing.onnx"):
+        pass
+    with recorded_session(endless_model(), kernels=False):
         pass
     assert not [*tmp_path.iterdir()]

@@ -62,7 +62,7 @@ def test_a_failure_changes_nothing(program: OnnxProgram, monkeypatch: pytest.Mon
     broken = [*reversed(present)]
     monkeypatch.setattr("coreai_onnx.runtime.memory.reordering.smaller_first", lambda *_: broken)
     monkeypatch.setattr(
-        "coreai_onnx.runtime.memory.reordering.planned_run", _then_fail(program, present)
+        "coreai_onnx.runtime.memory.reordering.memory_plan", _then_fail(program, present)
     )
     with pytest.raises(RuntimeError, match="stopped"):
         reorder(program)
@@ -73,7 +73,7 @@ def _then_fail(program: OnnxProgram, present: list[object]) -> object:
     def run(*_: object, **__: object) -> object:
         if list(program.model.graph) != present:
             raise RuntimeError("stopped")
-        return SimpleNamespace(model=program.model, sizes={})
+        return SimpleNamespace(results={})
 
     return run
 

@@ -32,9 +32,9 @@ def two_calls() -> ir.Model:
 def test_every_node_leads_to_its_call() -> None:
     model = two_calls()
     opened = session(model, kernels=False, profile=True)
-    wanted = session(model, kernels=False).run(X)
+    expected = session(model, kernels=False).run(X)
     for _ in range(3):
-        np.testing.assert_array_equal(opened.run(X)["y"], wanted["y"])
+        np.testing.assert_array_equal(opened.run(X)["y"], expected["y"])
     profile = opened.profile(skip=1)
     assert profile.main.unplaced == 0
     assert len(profile.main.timing.seconds) == 2

@@ -155,8 +155,8 @@ def test_weights_of_a_bundle_are_mapped_once(tmp_path: Path, prepack: bool | Non
     options = session.entrypoint("b").ort.get_session_options()
     assert _disabled(options) is (prepack is not True)
     assert _disabled(Session(models["a"], kernels=False).ort.get_session_options()) is False
-    wanted = Session(models["a"], kernels=False).run(np.ones((3, 64), np.float32))["y"]
-    assert_close(session.run(np.ones((3, 64), np.float32))["y"], wanted)
+    expected = Session(models["a"], kernels=False).run(np.ones((3, 64), np.float32))["y"]
+    assert_close(session.run(np.ones((3, 64), np.float32))["y"], expected)
 
 
 def _disabled(options: Any) -> bool:

@@ -29,8 +29,8 @@ def test_outputs_are_written_to_the_arrays() -> None:
     s, x = session(linear_model()), np.ones((3, 8), np.float32)
     into = s.output_arrays({"x": x})
     assert {name: array.shape for name, array in into.items()} == {"y": (3, 64)}
-    found = s.run_into(into, x)
-    assert found["y"] is into["y"]
+    outputs = s.run_into(into, x)
+    assert outputs["y"] is into["y"]
     np.testing.assert_array_equal(into["y"], s.run(x)["y"])
     assert into["y"].any()
     x *= 2
@@ -70,8 +70,8 @@ def test_outputs_whose_shape_depends_on_the_data_are_left_out() -> None:
     s, x = session(model), np.array([0, 2], np.float32)
     into = s.output_arrays({"x": x})
     assert list(into) == ["y"]
-    found = s.run_into(into, x)
-    np.testing.assert_array_equal(found["places"], [[1]])
+    outputs = s.run_into(into, x)
+    np.testing.assert_array_equal(outputs["places"], [[1]])
     np.testing.assert_array_equal(into["y"], -x)
     with pytest.raises(SessionError, match="onnxruntime failed"):
         s.run_into({"places": np.zeros((1, 2), np.int64)}, x)
@@ -97,6 +97,17 @@ _READ_ONLY.flags.writeable = False
 def test_arrays_that_cannot_hold_an_output(into: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         session(linear_model()).run_into(into, X)
+
+
+@pytest.mark.parametrize(("name", "number"), [("int4", 22), ("string", 8)])
+def test_dtypes_whose_memory_is_not_that_of_numpy(name: str, number: int) -> None:
+    model = parse(f"""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x) => ({name}[n] y) {{ y = Cast<to = {number}>(x) }}""")
+    s, x = session(model), np.array([1, 2, -3], np.float32)
+    assert s.output_arrays({"x": x}) == {}
+    assert s.run(x)["y"].astype(np.float32).tolist() == [1, 2, -3]
+    with pytest.raises(InputError, match=f"output 'y': {name} has no memory"):
+        s.run_into({"y": x}, x)
 
 
 def test_memory_of_an_input() -> None:

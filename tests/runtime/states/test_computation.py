@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.runtime.states.computation import computation
+from coreai_onnx.runtime.states.undo import computation
 from tests.support.small_models import parse
 
 

@@ -61,9 +61,9 @@ def test_forms_of_updates(nodes: str, safe: bool) -> None:
 def test_updates_in_functions(body: str, safe: bool) -> None:
     text = f"""{GRAPH}, float[4, 2] y) {{ cache_out, y = own.update(cache, i, x) }}
     {BODY} update (old, i, x) => (new, sums) {{ {body} }}"""
-    found = updated_in_place(parse(text, PAIRS))
-    assert ("cache" in found) is safe
-    for update in found.values():
+    updates = updated_in_place(parse(text, PAIRS))
+    assert ("cache" in updates) is safe
+    for update in updates.values():
         assert [node.op_type for node in (*update.calls, update.node)] == ["update", "ScatterND"]
 
 

@@ -8,8 +8,11 @@ import onnxruntime as ort
 import pytest
 
 from coreai_onnx.model.metadata import STATES
-from coreai_onnx.runtime.states.in_place import updated_in_place
-from coreai_onnx.runtime.states.positions import PositionsModel, UnknownPositionsError
+from coreai_onnx.runtime.states.in_place import (
+    PositionsModel,
+    UnknownPositionsError,
+    updated_in_place,
+)
 from tests.support.small_models import parse
 
 HEAD = 'opset_import: ["": 24, "own": 1, "ai.coreai": 1]'
@@ -26,14 +29,14 @@ def model(update: str) -> ir.Model:
     <domain: "own", {HEAD}> update (old, new, first) => (result)
     {{ n = Shape<start = 2, end = 3>(new)  p = Add(first, n)
       result = TensorScatter<axis = 2>(old, new, p) }}"""
-    made = parse(text, {STATES: [{"input": "cache", "output": "cache_out"}]})
+    positions_model = parse(text, {STATES: [{"input": "cache", "output": "cache_out"}]})
     table = ir.Value(name="table", const_value=ir.tensor(np.arange(9000), name="table"))
-    made.graph.register_initializer(table)
-    for node in made.graph:
+    positions_model.graph.register_initializer(table)
+    for node in positions_model.graph:
         for i, value in enumerate(node.inputs):
             if value is not None and value.name == "table":
                 node.replace_input_with(i, table)
-    return made
+    return positions_model
 
 
 def collected(update: str) -> tuple[PositionsModel, str, ir.Model]:
@@ -43,23 +46,23 @@ def collected(update: str) -> tuple[PositionsModel, str, ir.Model]:
     return positions, name, positions.build()
 
 
-def run(made: ir.Model, name: str, **feeds: list[int]) -> list[int]:
-    session = ort.InferenceSession(ir.to_proto(made).SerializeToString())
+def run(positions_model: ir.Model, name: str, **feeds: list[int]) -> list[int]:
+    session = ort.InferenceSession(ir.to_proto(positions_model).SerializeToString())
     assert {node.name for node in session.get_inputs()} == feeds.keys()
     arrays = {key: np.array(value) for key, value in feeds.items()}
     return list(session.run([name], arrays)[0])
 
 
 def test_an_input() -> None:
-    _, name, made = collected(KV)
-    assert run(made, name, i=[7]) == [7]
+    _, name, positions_model = collected(KV)
+    assert run(positions_model, name, i=[7]) == [7]
 
 
 def test_a_few_operations_without_the_network() -> None:
     text = "one = Constant<value_ints = [1]>()  p = Add(i, one)  " + KV.replace("i)", "p)")
-    _, name, made = collected(text)
-    assert {node.op_type for node in made.graph} == {"Constant", "Add", "Identity"}
-    assert run(made, name, i=[7]) == [8]
+    _, name, positions_model = collected(text)
+    assert {node.op_type for node in positions_model.graph} == {"Constant", "Add", "Identity"}
+    assert run(positions_model, name, i=[7]) == [8]
 
 
 @pytest.mark.parametrize(
@@ -71,18 +74,18 @@ def test_a_few_operations_without_the_network() -> None:
     ids=["in the graph", "in a function"],
 )
 def test_the_shape_of_what_the_network_computes_is_an_input(update: str) -> None:
-    positions, name, made = collected(update)
+    positions, name, positions_model = collected(update)
     (shape,) = positions.shapes
     assert positions.shapes[shape] == ("t",)
-    assert run(made, name, i=[7], **{shape: [3]}) == [10]
+    assert run(positions_model, name, i=[7], **{shape: [3]}) == [10]
 
 
 def test_the_shape_of_an_input_is_its_own() -> None:
-    positions, name, made = collected(
+    positions, name, positions_model = collected(
         "n = Shape<start = 2, end = 3>(cache)  p = Sub(n, i)  " + KV.replace("i)", "p)")
     )
     assert not positions.shapes
-    session = ort.InferenceSession(ir.to_proto(made).SerializeToString())
+    session = ort.InferenceSession(ir.to_proto(positions_model).SerializeToString())
     feeds = {"i": np.array([7]), "cache": np.zeros((2, 2, 512, 16), np.float32)}
     assert session.run([name], feeds)[0].tolist() == [505]
 

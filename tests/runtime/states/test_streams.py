@@ -138,28 +138,28 @@ def test_forks_have_their_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_order_of_calls_gives_the_states_of_numpy() -> None:
     """What is known of states updated in place is not used after anything else changed them."""
     session = Session(rows_model(), kernels=False)
-    wanted = np.ones((512, 64), np.float32)
-    session.state = {"cache": wanted.copy()}
+    expected = np.ones((512, 64), np.float32)
+    session.state = {"cache": expected.copy()}
     random, values = np.random.default_rng(0), set()
     for step in range(60):
         row, value = int(random.integers(512)), float(random.integers(1, 9))
         what = random.choice(["call", "call", "call", "fail", "give", "set", "fork"])
         if what == "give":
-            wanted = np.full_like(wanted, step)
+            expected = np.full_like(expected, step)
         if what == "set":
-            wanted = np.full_like(wanted, -step)
-            session.state = {"cache": wanted}
+            expected = np.full_like(expected, -step)
+            session.state = {"cache": expected}
         if what == "fork":
             session = session.fork()
         if what == "fail":
             with pytest.raises(SessionError):
                 call(session, row, value, np.array([63]))
-            assert_close(session.state["cache"], wanted)
+            assert_close(session.state["cache"], expected)
             continue
-        given = {"cache": wanted.copy()} if what == "give" else {}
+        given = {"cache": expected.copy()} if what == "give" else {}
         session.run(WIDE * np.float32(value), np.array([[row]]), FLAT, **given)
-        wanted = wanted.copy()
-        wanted[row] = value
-        assert_close(session.state["cache"], wanted)
+        expected = expected.copy()
+        expected[row] = value
+        assert_close(session.state["cache"], expected)
         values.add(id(session._stream.states["cache"].value))
     assert len(values) < 50, "calls that follow each other share a value"

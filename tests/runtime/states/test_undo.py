@@ -106,9 +106,9 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_what_a_call_that_fails_overwrote_is_restored(form: str) -> None:
     update, index, (first, second) = FORMS[form]
-    made = model(update, index)
-    assert UndoLog(made).states == {"cache"}, "it is updated in place"
-    session = Session(made, kernels=False)
+    one_model = model(update, index)
+    assert UndoLog(one_model).states == {"cache"}, "it is updated in place"
+    session = Session(one_model, kernels=False)
     old = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     session.run(rows(3), first, np.array(0), cache=old)
     before = session.state["cache"]
@@ -136,13 +136,13 @@ def test_the_call_that_fails_did_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_positions_that_another_state_counts() -> None:
-    made = model(
+    one_model = model(
         "n = Shape<start = 2, end = 3>(made)  cache_out = ai.coreai.kv_cache_update"
         "(cache, made, steps)",
         "int64",
         steps="steps_out = Add(steps, n)",
     )
-    session = Session(made, kernels=False)
+    session = Session(one_model, kernels=False)
     start = {"cache": np.zeros(SHAPE, np.float32), "steps": np.array([0])}
     session.run(rows(3), 0, np.array(0), **start)
     before = session.state
@@ -178,8 +178,8 @@ def test_a_call_that_takes_too_long() -> None:
       two = Constant<value = float {2.0}>()  go = Less(top, two)
       end = Loop<body = step (int64 n, bool going, float s) => (bool on, float t)
           { on = Identity(going)  t = Neg(s) }>(count, go, top)"""
-    made = model(f"{KV}  {endless}", "int64[1]")
-    session = Session(made, kernels=False, timeout=0.5)
+    one_model = model(f"{KV}  {endless}", "int64[1]")
+    session = Session(one_model, kernels=False, timeout=0.5)
     large, small = np.full(SHAPE, 5, np.float32), np.zeros((2, 2, 512, 16), np.float32)
     session.run(rows(3), np.array([0]), np.array(0), cache=large)
     before = session.state["cache"]
@@ -213,9 +213,9 @@ def test_updates_that_are_done_in_turn(update: str) -> None:
 
 def test_positions_that_onnxruntime_refuses() -> None:
     """The state is updated in turn, and the session reports what is wrong with the model."""
-    made = model("p = Neg(i)  " + KV.replace("i)", "p)"), "int64[1]")
-    next(node for node in made.graph if node.op_type == "Neg").op_type = "NoSuchOperator"
-    assert UndoLog(made).states == frozenset()
+    one_model = model("p = Neg(i)  " + KV.replace("i)", "p)"), "int64[1]")
+    next(node for node in one_model.graph if node.op_type == "Neg").op_type = "NoSuchOperator"
+    assert UndoLog(one_model).states == frozenset()
 
 
 TWO = """<ir_version: 11, opset_import: ["": 24, "ai.coreai": 1]>
@@ -244,7 +244,7 @@ def test_states_of_one_type_are_saved_at_once() -> None:
     session.run(rows(1), np.array([0]), np.array(0), **start(512))
     for step in range(1, 4):
         session.run(rows(1), np.array([step]), np.array(0))
-        before, (kept,) = session.state, session._calls.states.kept.values()
+        before, (kept,) = session.state, session._calls.kept.values()
         assert [one.states.shape for one in kept.overwritten] == [(2, *SHAPE)], "one block"
         with pytest.raises(SessionError, match="pick"):
             session.run(rows(2), np.array([step + 1]), np.array(10**6))

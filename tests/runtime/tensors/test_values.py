@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from coreai_onnx.errors import InputError
+from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.values import described, dtype_of, from_ort, to_numpy, to_ort
+from tests.support.small_models import parse
 from tests.support.tolerances import as_numpy, assert_close
 
 SHAPES = [(), (0, 3), (2, 3)]
@@ -176,6 +178,27 @@ def test_a_value_on_a_numpy_array_is_copied(dtype: str) -> None:
     info = TensorInfo("x", dtype, (4,))
     array = np.arange(4).astype(dtype)
     value = to_ort(array, info)
-    found = from_ort(value, info)
+    back = from_ort(value, info)
     array += 1
-    assert found.tolist() == [0, 1, 2, 3]
+    assert back.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "float4_e2m1fn"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (3,), (2, 4)], ids=str)
+def test_dtypes_that_share_bytes(dtype: str, shape: tuple[int, ...]) -> None:
+    array = (np.arange(np.prod(shape)) % 4).reshape(shape).astype(getattr(ml_dtypes, dtype))
+    of_this = info(dtype, len(shape))
+    value = to_ort(array, of_this)
+    assert value.tensor_size_in_bytes() == -(-array.size // 2)
+    back = from_ort(value, of_this)
+    assert (back.shape, back.dtype) == (shape, array.dtype)
+    np.testing.assert_array_equal(back.astype(np.float32), array.astype(np.float32))
+
+
+def test_sequences_and_strings() -> None:
+    with pytest.raises(InputError, match=r"'x': list is not a tensor(.|\n)*session\.ort\.run"):
+        to_numpy(["a"], info("string"))
+    model = parse("""<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[n] x) => (seq(float[n]) y) { y = SequenceConstruct(x, x) }""")
+    with pytest.raises(SessionError, match=r"output 'y' is seq\(tensor\(float\)\), not a tensor"):
+        Session(model, kernels=False).run(np.ones(2, np.float32))

@@ -30,7 +30,7 @@ other inputs, or by several threads."""
 _Report = list[tuple[int, tuple[Array, ...]]] | str
 """What the process reports of a step: runs and their outputs, or why one failed. Not of classes of
 this module, which has another name in that process."""
-_PACKAGES = Path(__file__).resolve().parents[3]
+_PACKAGES = Path(__file__).resolve().parents[2]
 _EDGES: tuple[Edge, Edge] = ("end", "start")
 _THREADS = 4
 _CONCURRENT_SECONDS = 0.02
@@ -125,13 +125,13 @@ def run_trial(trial: Trial, *, timeout: float) -> TrialResult:
         timeout: Seconds after which the process is ended.
     """
     with tempfile.TemporaryDirectory(prefix="coreai_onnx_") as folder:
-        given, results = Path(folder) / "trial", Path(folder) / "results"
-        given.write_bytes(pickle.dumps(trial))
+        request, results = Path(folder) / "trial", Path(folder) / "results"
+        request.write_bytes(pickle.dumps(trial))
         # The process may crash before it opens the file.
         results.touch()
         path = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH")]))
         # -P keeps the current folder, where a file may have the name of a module, off sys.path.
-        command = [sys.executable, "-P", "-m", __name__, str(given), str(results)]
+        command = [sys.executable, "-P", "-m", __name__, str(request), str(results)]
         try:
             done = subprocess.run(  # noqa: S603 - this module
                 command,
@@ -162,13 +162,13 @@ def _result(trial: Trial, results: Path, end: str) -> TrialResult:
 
 def _reports(results: Path) -> list[_Report]:
     """Return what the process wrote: the outputs of each step, or its error message."""
-    found: list[_Report] = []
+    reports: list[_Report] = []
     with results.open("rb") as file:
         while True:
             try:
-                found.append(pickle.load(file))  # noqa: S301 - written by this module
+                reports.append(pickle.load(file))  # noqa: S301 - written by this module
             except (EOFError, pickle.UnpicklingError):  # the process ended while it wrote
-                return found
+                return reports
 
 
 _CRASHED = "the process crashed with "
@@ -180,7 +180,6 @@ _OUTSIDE = (
 
 
 def _end(code: int, said: str) -> str:
-    """Return how a process ended, and the last lines that it wrote."""
     if not code:
         return _ENDED
     how = f"{_CRASHED}{signal.Signals(-code).name}" if code < 0 else f"exit {code}"
@@ -188,7 +187,6 @@ def _end(code: int, said: str) -> str:
 
 
 def _steps(trial: Trial) -> list[TrialStep]:
-    """Return the calls of a trial, in order."""
     steps = []
     for index in range(len(trial.runs)):
         # Few arrays fill whole pages, so that only one edge of an array can be at a guard page.
@@ -238,8 +236,8 @@ class _Caller:
 
     def _is_new(self, index: int, outputs: tuple[Array, ...]) -> bool:
         """Return whether outputs are the first of a run, or differ from the first in a bit."""
-        known = self.first.setdefault(index, outputs)
-        return known is outputs or not all(map(_identical, known, outputs))
+        first = self.first.setdefault(index, outputs)
+        return first is outputs or not all(map(_identical, first, outputs))
 
     def _call(self, index: int) -> tuple[Array, ...]:
         run = self.trial.runs[index]
@@ -276,8 +274,8 @@ class _Caller:
                     return differing
 
         with ThreadPoolExecutor(_THREADS) as threads:
-            for found in threads.map(calls, range(_THREADS)):
-                yield from found.items()
+            for outputs_by_run in threads.map(calls, range(_THREADS)):
+                yield from outputs_by_run.items()
 
     def _session(self, model: int) -> Session:
         if model not in self._sessions:
@@ -294,9 +292,9 @@ def _identical(one: Array, other: Array) -> bool:
     return same_type and one.tobytes() == other.tobytes()
 
 
-def main(given: Path, results: Path) -> None:
+def main(request: Path, results: Path) -> None:
     """Make the calls of a trial, and report each step before the next one starts."""
-    trial: Trial = pickle.loads(given.read_bytes())  # noqa: S301 - written by this module
+    trial: Trial = pickle.loads(request.read_bytes())  # noqa: S301 - written by this module
     caller = _Caller(trial)
     # What is in a buffer is lost when the next step crashes.
     with results.open("wb", buffering=0) as file:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.runtime.trial.trial import (
+from coreai_onnx.runtime.trial import (
     Edge,
     Trial,
     TrialRun,
@@ -46,8 +46,8 @@ def run_of(index: int, x: np.ndarray, *, shape: tuple[int, ...] | None = None) -
 
 def test_runs_of_several_models() -> None:
     models = [model("Scale", ir.DataType.FLOAT), model("Cast", ir.DataType.BFLOAT16)]
-    given = [np.array([1.5], np.float32), np.array([2.5], ml_dtypes.bfloat16)]
-    runs = [run_of(index, x) for index, x in enumerate(given)]
+    inputs = [np.array([1.5], np.float32), np.array([2.5], ml_dtypes.bfloat16)]
+    runs = [run_of(index, x) for index, x in enumerate(inputs)]
     result = run_trial(Trial(my_ops.library(), models, runs), timeout=60)
     assert result.failure == ""
     assert [found.run for found in result.outputs] == [0, 1], "equal outputs are reported once"
@@ -98,7 +98,7 @@ def test_an_input_is_a_copy_and_an_output_is_not_zero(
 SCRIPT = """
 import ctypes, sys
 import numpy as np
-from coreai_onnx.runtime.trial.trial import guarded_input, guarded_output
+from coreai_onnx.runtime.trial import guarded_input, guarded_output
 x = guarded_{what}(np.ones(3, np.float32), "{edge}") if "{what}" == "input" else guarded_output(
     (3,), np.dtype(np.float32), "{edge}")
 place = ctypes.c_float.from_address(x.ctypes.data + {offset})
