@@ -175,15 +175,15 @@ def _encoder_call(encoder: Session, call: Any) -> dict[str, Any]:
 
 def _decoder_call(encoder: Session, decoder: Session, call: Any) -> dict[str, Any]:
     """Return the inputs of the decoder, which reads all of its tokens in one step."""
-    given = _encoder_call(encoder, call)
+    inputs = _encoder_call(encoder, call)
     # A text without another one that it belongs to is read by the decoder as well.
     ids = call.get("decoder_input_ids", call.get("input_ids"))
     if ids is None:
         raise QuantizationError("calls of a speech model need decoder_input_ids as well")
-    fixed = {"encoder_hidden_states": encoder.run(**given)[0]}
-    if "input_ids" in given:
-        fixed["encoder_attention_mask"] = given.get(
-            "attention_mask", torch.ones_like(torch.as_tensor(given["input_ids"]))
+    fixed = {"encoder_hidden_states": encoder.run(**inputs)[0]}
+    if "input_ids" in inputs:
+        fixed["encoder_attention_mask"] = inputs.get(
+            "attention_mask", torch.ones_like(torch.as_tensor(inputs["input_ids"]))
         )
     return _first_step(decoder, ids, call.get("decoder_attention_mask"), fixed)
 

@@ -110,11 +110,11 @@ def _padded(rows: list[list[int]], pad_id: int, side: str) -> tuple[torch.Tensor
 def _given_mask(mask: Any, shape: torch.Size) -> torch.Tensor:
     values = torch.as_tensor(mask).to(torch.int64)
     values = values[None] if values.ndim == 1 else values
-    if given.shape != shape:
+    if values.shape != shape:
         raise GenerationError(
-            f"the attention mask is {list(given.shape)}, and the token ids are {list(shape)}"
+            f"the attention mask is {list(values.shape)}, and the token ids are {list(shape)}"
         )
-    return given
+    return values
 
 
 def read_features(prompt: Any) -> Prompt:
