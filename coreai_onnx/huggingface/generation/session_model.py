@@ -218,7 +218,7 @@ def seeded(seed: int | None) -> Iterator[None]:
     """While active, torch's random numbers on the CPU are those of a seed; None draws one."""
     # ``generate`` of transformers draws from the global generator: the caller's must not move.
     # ``torch.manual_seed`` would also seed those of other devices.
-    random = torch.random.default_generator
+    random = torch.default_generator
     before = random.get_state()
     try:
         random.seed() if seed is None else random.manual_seed(int(seed))
