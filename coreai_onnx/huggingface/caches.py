@@ -196,25 +196,25 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
             )
         return []
     # A cache of a model's own has no layers to find slots in.
-    if (own := _own_cache(model, parameter)) is not None:
+    if (own_class := _own_cache(model, parameter)) is not None:
         raise ConversionError(
-            f"{name} keeps its states in a {own}, a class of its own",
+            f"{name} keeps its states in a {own_class}, a class of its own",
             advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
         )
     cache = DynamicCache(config=model.config)
-    given = {} if parameter == STATE else {parameter: cache}
+    arguments = {} if parameter == STATE else {parameter: cache}
     runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
     # Shapes follow from a call, because no setting of the configurations names them for all models.
     with torch.no_grad(), states_in_cache(model), runs:
-        result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **given)
+        result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **arguments)
     if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
         raise ConversionError(
             f"{name}: a layer keeps the keys of an index beside its cache",
             advice="such models are not exported yet",
         )
     if parameter == STATE:
-        found = enumerate(result.state)
-        slots = [Slot(i, STATE, tuple(state.shape[1:]), state.dtype) for i, state in found]
+        states = enumerate(result.state)
+        slots = [Slot(i, STATE, tuple(state.shape[1:]), state.dtype) for i, state in states]
     else:
         slots = slots_of_cache(cache, recurrent=_recurrent_kind(model.config))
     if not is_static:

@@ -69,8 +69,8 @@ class EncoderPart(torch.nn.Module):
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
-        given = dict(zip(self.input_names, inputs, strict=True))
-        state: torch.Tensor = self.encoder(**given, return_dict=True).last_hidden_state
+        arguments = dict(zip(self.input_names, inputs, strict=True))
+        state: torch.Tensor = self.encoder(**arguments, return_dict=True).last_hidden_state
         return state
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:

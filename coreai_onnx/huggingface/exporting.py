@@ -163,14 +163,14 @@ def _write_further(
         write_json(folder / name, content)
 
 
-def _one_of(known: Iterable[str], what: str, given: str | None) -> str:
-    """Return the given name if it is known, or the first known name by default."""
-    names = list(known)
-    if given is None:
+def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
+    """Return a name if it is one of the choices; by default the first of them."""
+    names = list(choices)
+    if name is None:
         return names[0]
-    if given not in names:
-        raise ModelSourceError(f"{what} {given!r} must be one of {', '.join(names)}")
-    return given
+    if name not in names:
+        raise ModelSourceError(f"{what} {name!r} must be one of {', '.join(names)}")
+    return name
 
 
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:

@@ -77,5 +77,5 @@ def genai_config(decoder: Decoder, file: str) -> dict[str, Any]:
 
 def _token(settings: Any, config: Any, name: str) -> Any:
     """Return a token id from the generation settings, or else from the configuration."""
-    found = getattr(settings, name, None)
-    return getattr(config, name, None) if found is None else found
+    value = getattr(settings, name, None)
+    return getattr(config, name, None) if value is None else value

@@ -66,16 +66,16 @@ class Head(torch.nn.Module):
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: 2 images or recordings, and 3 texts of 8 tokens."""
-        found = []
+        inputs = []
         for name in self.input_names:
             if name == _IMAGE:
-                found.append(torch.zeros(2, *_image_size(self.model.config), dtype=dtype))
+                inputs.append(torch.zeros(2, *_image_size(self.model.config), dtype=dtype))
             elif name == _AUDIO:
-                found.append(torch.zeros(2, _SAMPLES, dtype=dtype))
+                inputs.append(torch.zeros(2, _SAMPLES, dtype=dtype))
             else:
                 # A batch of 3 and one of 2: torch.export must not find both equal.
-                found.append(torch.full((3, 8), int(name != _SEGMENTS)))
-        return (found,)
+                inputs.append(torch.full((3, 8), int(name != _SEGMENTS)))
+        return (inputs,)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`; the size of images is fixed by most models."""
@@ -83,12 +83,12 @@ class Head(torch.nn.Module):
         text, image = ("text_", "image_") if self._separate else ("", "")
         dims = {0: f"{text}{BATCH}", 1: SEQUENCE}
         samples = Dim(SAMPLES, min=_FEWEST_SAMPLES)
-        known = {_IMAGE: {0: f"{image}{BATCH}"}, _AUDIO: {0: BATCH, 1: samples}}
-        return ([known.get(name, dims) for name in self.input_names],)
+        others = {_IMAGE: {0: f"{image}{BATCH}"}, _AUDIO: {0: BATCH, 1: samples}}
+        return ([others.get(name, dims) for name in self.input_names],)
 
     def _result(self, inputs: Sequence[torch.Tensor]) -> Any:
-        given = dict(zip(self.input_names, inputs, strict=True))
-        return self.model(**given, return_dict=True)
+        arguments = dict(zip(self.input_names, inputs, strict=True))
+        return self.model(**arguments, return_dict=True)
 
 
 def _inputs(model: Any, task: Task) -> list[str]:

@@ -31,12 +31,12 @@ def compute_inputs_in_first_call(
         ConversionError: If both models have a function of the same name with another body.
     """
     _take_functions(model, first)
-    graph, given = model.graph, {value.name: value for value in model.graph.inputs}
+    graph, inputs = model.graph, {value.name: value for value in model.graph.inputs}
     inner = first.graph
     # Nodes are moved in this order, and must stay in topological order.
     inner.sort()
     for value in list(inner.inputs):
-        ir.convenience.replace_all_uses_with(value, given[value.name])
+        ir.convenience.replace_all_uses_with(value, inputs[value.name])
     computed = list(inner.outputs)
     order = [str(value.name) for value in computed]
     _take_weights(graph, inner)
@@ -51,17 +51,17 @@ def compute_inputs_in_first_call(
             value.name = f"{_PREFIX}{value.name}"
     flag_value = ir.Value(name=flag, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([1]))
     graph.inputs.append(flag_value)
-    chosen = [_like(given[name], outputs[name]) for name in order]
+    chosen = [_like(inputs[name], outputs[name]) for name in order]
     for name in order:
         # After ``_like`` has copied the shapes: results keep theirs.
-        _any_length(given[name])
+        _any_length(inputs[name])
     for name, value in zip(order, chosen, strict=True):
-        ir.convenience.replace_all_uses_with(given[name], value)
+        ir.convenience.replace_all_uses_with(inputs[name], value)
     branch = ir.node(
         "If",
         [flag_value],
         {
-            "then_branch": _passed([given[name] for name in order]),
+            "then_branch": _passed([inputs[name] for name in order]),
             "else_branch": ir.Graph([], computed, nodes=nodes, name="first_call"),
         },
         outputs=chosen,

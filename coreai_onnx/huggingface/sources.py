@@ -102,15 +102,15 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         # transformers reports a shard that is missing late, and in words about its hub.
         _check_weights(path)
         check_companions(path)
-        made = _class_of(config, chosen)
+        model_class = _class_of(config, chosen)
         quantization = quantization_of(config, path)
         if quantization is not None:
             with failures_as(ModelSourceError, f"cannot load {path}"):
-                build = functools.partial(model_of_config, made)
-                found = load_quantized(path, config, quantization, build, dtype)
-            return LoadedModel(found, chosen, path, dtype)  # its scales are not narrowed
+                build = functools.partial(model_of_config, model_class)
+                model = load_quantized(path, config, quantization, build, dtype)
+            return LoadedModel(model, chosen, path, dtype)  # its scales are not narrowed
         with failures_as(ModelSourceError, f"cannot load {path}"):
-            model, report = made.from_pretrained(
+            model, report = model_class.from_pretrained(
                 path, dtype=dtype, local_files_only=True, output_loading_info=True
             )
         # transformers only warns about such weights.
@@ -124,11 +124,11 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     config = _config(path)
     chosen = task_of(config, task)
     check_companions(path.parent)
-    made = _class_of(config, chosen)
+    model_class = _class_of(config, chosen)
     # transformers draws weights from the global generator.
     torch.manual_seed(seed)
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
-        model = model_of_config(made, config)
+        model = model_of_config(model_class, config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
 
 
@@ -147,8 +147,8 @@ def _of_object(model: Any, task: str | None) -> LoadedModel:
 
 def _dtype_of(config: Any) -> torch.dtype:
     """Return the dtype of the weights that a configuration names; float32 if it names none."""
-    found = config.get_text_config().dtype if config.dtype is None else config.dtype
-    return found if isinstance(found, torch.dtype) else torch.float32
+    dtype = config.get_text_config().dtype if config.dtype is None else config.dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 @torch.no_grad()
@@ -185,9 +185,9 @@ def _class_of(config: Any, task: Task) -> Any:
         ModelSourceError: If transformers has no such model for the architecture.
     """
     for name in list(getattr(config, "architectures", None) or ())[:1]:
-        found = getattr(transformers, name, None)
-        if found is not None and task.endings and name.endswith(task.endings):
-            return found
+        model_class = getattr(transformers, name, None)
+        if model_class is not None and task.endings and name.endswith(task.endings):
+            return model_class
     chosen = getattr(transformers, task.auto_class)
     if not has_class_for(chosen, config):
         raise ModelSourceError(
@@ -228,16 +228,16 @@ def _check_weights(folder: Path) -> None:
     Raises:
         ModelSourceError: If one is missing or incomplete.
     """
-    found = [name for name in _WEIGHTS if (folder / name).is_file()]
-    if not found:
+    files = [name for name in _WEIGHTS if (folder / name).is_file()]
+    if not files:
         raise ModelSourceError(
             f"{folder}: there are no weights ({' or '.join(_WEIGHTS[:2])})\n"
             f"  for random weights, give {folder / CONFIG} itself"
         )
     # Files of pickles are not opened for a check: they can run code.
-    if not found[0].endswith(".safetensors") and found[0] != _INDEX:
+    if not files[0].endswith(".safetensors") and files[0] != _INDEX:
         return
-    for file in _shards(folder) if found[0] == _INDEX else [folder / found[0]]:
+    for file in _shards(folder) if files[0] == _INDEX else [folder / files[0]]:
         if not file.is_file():
             raise ModelSourceError(f"{folder}: {file.name} is missing: the download is incomplete")
         _check_safetensors(file)
@@ -255,12 +255,12 @@ def _check_complete(path: Path, task: Task, config: Any, missing: Iterable[str])
         names = [name for name in names if not name.startswith(_POOLER)]
     if not names:
         return
-    made = ", ".join(getattr(config, "architectures", None) or ("an unknown architecture",))
+    architectures = getattr(config, "architectures", None) or ("an unknown architecture",)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     raise ModelSourceError(
         f"{path}: there are no weights {', '.join(names[:3])}{more}, which a model for {task.name} "
-        f"has\n  the weights are those of {made}: it has no head for this task, or the files are "
-        "incomplete"
+        f"has\n  the weights are those of {', '.join(architectures)}: it has no head for this "
+        "task, or the files are incomplete"
     )
 
 

@@ -57,22 +57,23 @@ def check_generation(decoder: Decoder) -> None:
     calls: list[dict[str, Any]] = []
     # The arguments of the first call explain a difference.
     hook = model.register_forward_pre_hook(lambda *call: calls.append(call[-1]), with_kwargs=True)
+    # With a cache, as the decoder is exported: Zamba 2 then limits the first step only.
     settings = transformers.GenerationConfig(
         max_new_tokens=_NEW, num_beams=1, do_sample=False, pad_token_id=0, output_logits=True,
-        return_dict_in_generate=True,
+        return_dict_in_generate=True, use_cache=bool(decoder.slots),
     )  # fmt: skip
     runs = failures_as(ModelSourceError, f"{name} does not generate")
     try:
         with torch.no_grad(), runs:
-            found = model.generate(
+            generated = model.generate(
                 prompt, attention_mask=torch.ones_like(prompt), generation_config=settings
             )
     finally:
         hook.remove()
     with failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache"):
-        steps = list(_teacher_forced(decoder, found.sequences))
+        steps = list(_teacher_forced(decoder, generated.sequences))
     first = decoder.input_names[: len(decoder.input_names) - len(decoder.slots)]
-    for expected, actual in zip(found.logits, steps, strict=False):  # it may end early
+    for expected, actual in zip(generated.logits, steps, strict=False):  # it may end early
         error, limit = _error(actual, expected)
         # Not ``error > limit``: NaN must fail as well.
         if not error <= limit:
@@ -96,11 +97,11 @@ def _teacher_forced(decoder: Decoder, tokens: torch.Tensor) -> Iterator[torch.Te
         yield logits[:, -1]
 
 
-def _difference(given: Mapping[str, Any], decoder: Decoder) -> str:
+def _difference(call: Mapping[str, Any], decoder: Decoder) -> str:
     """Describe what ``generate`` passes in its first call and the decoder does not."""
-    known = {*decoder.input_names, "cache_position"}
-    names = [n for n, x in given.items() if isinstance(x, torch.Tensor) and n not in known]
-    length = given["input_ids"].shape[1] if given.get("input_ids") is not None else _PROMPT
+    taken = {*decoder.input_names, "cache_position"}
+    names = [n for n, x in call.items() if isinstance(x, torch.Tensor) and n not in taken]
+    length = call["input_ids"].shape[1] if call.get("input_ids") is not None else _PROMPT
     names += [f"{length} tokens for a prompt of {_PROMPT}"] if length != _PROMPT else []
     return f"generate passes {', '.join(names) or 'other values'}"
 
@@ -123,21 +124,22 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
         if batch > 1 == length and not decoder.takes_mask:
             continue  # transformers mixes the rows of RWKV
         *first, cache = _randomized(decoder, (batch, length, past), random)
-        given = [x for x in first if x is not None]
-        feeds = dict(zip(decoder.input_names, [*given, *cache], strict=True))
+        inputs = [x for x in first if x is not None]
+        feeds = dict(zip(decoder.input_names, [*inputs, *cache], strict=True))
         feeds.pop(KEPT, None)  # an export has a number in its place, by default that of all tokens
         with torch.no_grad():
-            wanted = decoder(*first, [x.clone() for x in cache])  # a step may write to its states
+            # A step may write to its states.
+            references = decoder(*first, [x.clone() for x in cache])
         # A stream of its own for each size: states must not carry over.
         outputs = session.stream().run(**feeds)
         actual = {"logits": outputs["logits"], **outputs.states}
         names = ["logits", *(slot.past for slot in decoder.slots)]
         moved: list[float] | None = None
-        for place, (name, expected) in enumerate(zip(names, wanted, strict=True)):
+        for place, (name, expected) in enumerate(zip(names, references, strict=True)):
             error, limit = _error(actual[name], expected)
             if not error <= limit and moved is None:
                 # Only when a limit is exceeded: it runs torch several times more.
-                moved = _movements(decoder, first, cache, wanted, random)
+                moved = _movements(decoder, first, cache, references, random)
             if moved is not None and not error <= max(limit, _MARGIN * moved[place]):
                 raise ConversionError(
                     f"the exported decoder differs from torch: {name} by {error:.3g} for "
@@ -177,11 +179,11 @@ def _tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Ten
 
 def _error(actual: Any, expected: torch.Tensor) -> tuple[float, float]:
     """Return the largest difference, and the largest that is rounding."""
-    wanted = expected.float().numpy()
-    found = np.asarray(actual, np.float32)
+    reference = expected.float().numpy()
+    result = np.asarray(actual, np.float32)
     # Relative to the largest value: single logits near 0 have no relative accuracy.
-    limit = _TOLERANCE[expected.dtype] * (np.abs(wanted).max(initial=0) + 1e-6)
-    error = np.abs(found - wanted).max(initial=0) if found.shape == wanted.shape else np.inf
+    limit = _TOLERANCE[expected.dtype] * (np.abs(reference).max(initial=0) + 1e-6)
+    error = np.abs(result - reference).max(initial=0) if result.shape == reference.shape else np.inf
     return float(error), float(limit)
 
 
@@ -189,7 +191,7 @@ def _movements(
     decoder: Decoder,
     first: Sequence[Any],
     cache: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
     random: torch.Generator,
 ) -> list[float]:
     """Return the largest differences of torch's own outputs for inputs that differ by rounding.
@@ -202,14 +204,14 @@ def _movements(
         noise = torch.randn(x.shape, generator=random) * _NOISE.get(x.dtype, 0.0)
         return x * (1 + noise).to(x.dtype) if x.is_floating_point() else x.clone()
 
-    largest = [0.0] * len(wanted)
+    largest = [0.0] * len(references)
     embeddings = decoder.model.get_input_embeddings()
     hook = embeddings.register_forward_hook(lambda _module, _inputs, output: changed(output))
     try:
         for _ in range(_TRIALS):
             with torch.no_grad():
                 outputs = decoder(*first, [changed(x) for x in cache])
-            pairs = zip(outputs, wanted, strict=True)
+            pairs = zip(outputs, references, strict=True)
             errors = [_error(output.float(), expected)[0] for output, expected in pairs]
             largest = [max(pair) for pair in zip(largest, errors, strict=True)]
     finally:

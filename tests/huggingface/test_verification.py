@@ -35,7 +35,7 @@ def test_a_decoder_passes(exported: OnnxProgram) -> None:
     check_at_other_sizes(Decoder(llama()), exported)
 
 
-@pytest.mark.parametrize("name", ["mamba2", "qwen3_next", "lfm2"])
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next", "lfm2", "zamba2"])
 def test_decoders_whose_steps_write_to_their_states_pass(name: str, tmp_path: Path) -> None:
     export_model(GENERATORS[name].module(), tmp_path / "folder")
 

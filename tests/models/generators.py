@@ -139,6 +139,18 @@ _ZAMBA = {
     "attn_layer_period": 3,
     "attn_layer_offset": 2,
 }
+_ZAMBA2 = {
+    **SHAPE,
+    "num_hidden_layers": 3,
+    "layers_block_type": ["mamba", "mamba", "hybrid"],
+    "n_mamba_heads": 8,
+    "mamba_headdim": 16,
+    "mamba_d_state": 8,
+    "num_mem_blocks": 1,
+    # Most steps are below the minimum, which transformers applies to several tokens only.
+    "time_step_min": 0.5,
+    "time_step_max": 0.1,
+}
 _FURTHER = (
     Architecture("mamba", language_model("Mamba", **_MAMBA), ids, token_dims()),
     Architecture("falcon_mamba", language_model("FalconMamba", **_MAMBA), ids, token_dims()),
@@ -164,6 +176,7 @@ _FURTHER = (
     Architecture("gemma3n", language_model("Gemma3nText", **_GEMMA3N), ids, token_dims()),
     Architecture("gemma4", language_model("Gemma4Text", **_GEMMA4), ids, token_dims()),
     Architecture("zamba", language_model("Zamba", **_ZAMBA), ids, token_dims()),
+    Architecture("zamba2", language_model("Zamba2", **_ZAMBA2), ids, token_dims()),
     Architecture("phi4_multimodal", language_model("Phi4Multimodal", **_PHI4), ids, token_dims()),
 )
 GENERATORS = {model.name: model for model in (*DECODERS, *MIXTURES, *STATEFUL, *_FURTHER)}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -161,7 +162,14 @@ def _step(arguments: Mapping[str, Any]) -> torch.Tensor:
         step = step + arguments["dt_bias"].to(step.dtype)
     if arguments["dt_softplus"]:
         step = F.softplus(step)
-    return step.clamp(*arguments["dt_limit"])
+    limited, before = step.clamp(*arguments["dt_limit"]), arguments["initial_states"]
+    # After a softplus, a limit of 0 changes nothing.
+    if before is None or tuple(arguments["dt_limit"]) == (0.0, math.inf):
+        return limited
+    # transformers computes a token that continues a text in another function, without limits: the
+    # steps of Zamba 2 and Nemotron-H differ. Before the first token, the state is zero.
+    is_next = (torch.scalar_tensor(step.shape[1]) == 1) & before.any()
+    return torch.where(is_next, step, limited)
 
 
 def _is_of_transformers(function: Any) -> bool:

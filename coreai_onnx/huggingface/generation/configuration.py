@@ -179,8 +179,8 @@ class Configuration:
             _check(folder / name, settings, {**KINDS, **(SPEECH_KINDS if is_speech else {})})
 
         def first(*names: str) -> Any:
-            given = (one.get(name) for name in names for one in (generation, config))
-            return next((value for value in given if value is not None), None)
+            values = (one.get(name) for name in names for one in (generation, config))
+            return next((value for value in values if value is not None), None)
 
         # Generation settings precede those of the model, as in transformers.
         stops = first("eos_token_id")
@@ -212,11 +212,11 @@ class Configuration:
         forced |= {"decoder_start_token_id": self.start_id} if starts else {}
         # -1 stands for no padding token.
         forced["pad_token_id"] = max(self.pad_id, 0)
-        for name, given in forced.items():
-            tokens = given if isinstance(given, list) else [] if given is None else [given]
+        for name, value in forced.items():
+            tokens = value if isinstance(value, list) else [] if value is None else [value]
             if isinstance(size, int) and not all(0 <= token < size for token in tokens):
                 raise GenerationError(
-                    f"{name} is {given}, and the model has the tokens 0 to {size - 1}\n"
+                    f"{name} is {value}, and the model has the tokens 0 to {size - 1}\n"
                     f"  correct {GENERATION_CONFIG} of the folder"
                 )
 

@@ -155,15 +155,15 @@ class LanguageModel:
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
-        given = _checked(options)
+        checked = _checked(options)
         if self.speech is not None:
-            return self.speech.generate(prompt, given)
-        asked, arguments = self._arguments(prompt, given)
+            return self.speech.generate(prompt, checked)
+        asked, arguments = self._arguments(prompt, checked)
         # The loop of transformers takes 0.2 to 0.3 ms longer for a token (a Llama of two layers and
         # one of 2.9 million parameters, 0.7 and 1.4 ms a token, one thread, AVX-512, 2026-11).
-        custom = all_steps if _is_stepwise(given) else None
+        custom = all_steps if _is_stepwise(checked) else None
         failures = failures_as(GenerationError, "the generation failed")
-        with failures, torch.no_grad(), seeded(given.get("seed")):
+        with failures, torch.no_grad(), seeded(checked.get("seed")):
             sequences = self._model.generate(**arguments, custom_generate=custom)
         is_single = asked.is_single and len(sequences) == 1
         if not asked.is_text:
@@ -175,18 +175,18 @@ class LanguageModel:
 
     def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
         """Generate step by step; see :func:`stream`."""
-        given = _checked(options)
+        checked = _checked(options)
         if self.speech is not None:
             # Timestamps decide where the next window begins: tokens are final only at the end of a
             # window.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
-        if not _is_stepwise(given):
+        if not _is_stepwise(checked):
             raise GenerationError("beams and candidates are final only at the end; use generate")
-        asked, arguments = self._arguments(prompt, given)
+        asked, arguments = self._arguments(prompt, checked)
         with failures_as(GenerationError, "the generation failed"):
             random = torch.Generator()
             # A generator starts with the same fixed seed in each process.
-            random.manual_seed(given["seed"]) if "seed" in given else random.seed()
+            random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
             custom = functools.partial(steps, random=random)
             tokens = self._model.generate(**arguments, custom_generate=custom)
         return self._pieces(tokens, asked) if asked.is_text else _tokens(tokens, asked)
@@ -195,15 +195,15 @@ class LanguageModel:
     def _model(self) -> SessionModel:
         return self.as_transformers()
 
-    def _arguments(self, prompt: Any, given: Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+    def _arguments(self, prompt: Any, checked: Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
         """Return a prompt, and the arguments of transformers' ``generate``."""
         for name in SPEECH_OPTIONS:
-            if name in given:
+            if name in checked:
                 raise GenerationError(
                     f"{name} is an option of Whisper; the model is none, or its folder has no "
                     "generation_config.json of Whisper"
                 )
-        options = {name: x for name, x in given.items() if name not in ("seed", "stop_ids")}
+        options = {name: x for name, x in checked.items() if name not in ("seed", "stop_ids")}
         mask = options.pop("attention_mask", None)
         name = self._model.main_input_name
         if name == "input_features":
@@ -220,7 +220,7 @@ class LanguageModel:
         assistant = options.get("assistant_model")
         if assistant is not None and not isinstance(assistant, torch.nn.Module):
             options["assistant_model"] = language_model(assistant).as_transformers()
-        ends = given.get("stop_ids", self.stop_ids)
+        ends = checked.get("stop_ids", self.stop_ids)
         arguments = {
             name: asked.ids,
             "attention_mask": asked.mask,
@@ -359,16 +359,16 @@ def _checked(options: Options) -> dict[str, Any]:
         GenerationError: If there is no such option, or a value is out of range.
     """
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        known = ", ".join(Options.__annotations__)
-        raise GenerationError(f"there is no option {unknown[0]!r}; there are {known}")
+        names = ", ".join(Options.__annotations__)
+        raise GenerationError(f"there is no option {unknown[0]!r}; there are {names}")
     if fault := option_fault(options):
         raise GenerationError(fault)
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _is_stepwise(given: Mapping[str, Any]) -> bool:
+def _is_stepwise(options: Mapping[str, Any]) -> bool:
     """Return whether each step gives the next token of each sequence."""
-    return given.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(given)
+    return options.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(options)
 
 
 def read_tokenizer(folder: Path) -> Any:

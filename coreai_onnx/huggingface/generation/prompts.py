@@ -108,13 +108,13 @@ def _padded(rows: list[list[int]], pad_id: int, side: str) -> tuple[torch.Tensor
 
 
 def _given_mask(mask: Any, shape: torch.Size) -> torch.Tensor:
-    given = torch.as_tensor(mask).to(torch.int64)
-    given = given[None] if given.ndim == 1 else given
-    if given.shape != shape:
+    values = torch.as_tensor(mask).to(torch.int64)
+    values = values[None] if values.ndim == 1 else values
+    if values.shape != shape:
         raise GenerationError(
-            f"the attention mask is {list(given.shape)}, and the token ids are {list(shape)}"
+            f"the attention mask is {list(values.shape)}, and the token ids are {list(shape)}"
         )
-    return given
+    return values
 
 
 def read_features(prompt: Any) -> Prompt:

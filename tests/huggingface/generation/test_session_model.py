@@ -136,6 +136,13 @@ def test_recurrent_states(tmp_path: Path) -> None:
         opened.generate([PROMPT], **NEVER, prompt_lookup_num_tokens=3)
 
 
+def test_a_prompt_of_one_token(tmp_path: Path) -> None:
+    """The steps of Zamba 2 have limits in the first call, and none in those that follow."""
+    model = GENERATORS["zamba2"].module()
+    opened = LanguageModel.open(export_model(model, tmp_path / "folder").path)
+    assert opened.generate([[7]], **NEVER).tolist() == tokens_of(model, torch.tensor([[7]]))
+
+
 def test_a_streamer(decoder: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     model, opened = decoder
     tokens_of(model, streamer=transformers.TextStreamer(tokenizer()))
