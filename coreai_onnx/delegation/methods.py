@@ -58,7 +58,7 @@ class Methods:
         return f"{type(self).__name__}({', '.join(self.methods)})"
 
 
-class _Constant(torch.nn.Module):
+class _ConstantMethod(torch.nn.Module):
     """Returns the tensors and numbers that it was made from."""
 
     def __init__(self, value: Any) -> None:
@@ -92,4 +92,4 @@ def constant_program(name: Any, value: Any) -> ExportedProgram:
             "  write text to finish().onnx_program.model.metadata_props"
         )
     with failures_as(StagingError, f"the constant method {name!r} cannot be exported"):
-        return torch.export.export(_Constant(value), ())
+        return torch.export.export(_ConstantMethod(value), ())
