@@ -329,10 +329,10 @@ class TorchConverter:
     def _check(self, model: ir.Model) -> None:
         """Raise for a model that no runtime would load, while the lowered op of a node is known."""
         # onnxruntime would report the node without the op or the line of the user's model.
-        found = violations(model)
-        if not found:
+        faults = violations(model)
+        if not faults:
             return
-        first = found[0]
+        first = faults[0]
         advice = "this is a defect of its lowering: please report it with these lines"
         if first.torch_op in self._lowerings:
             advice = "the lowering that is registered for it makes this node: correct it there"

@@ -50,8 +50,8 @@ def printable_lines(text: str, limit: int = TEXT_LIMIT) -> str:
     return "\n".join([*head, f"  … {left_out} lines are left out …", *tail])
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found.group()
+def _escaped(match: re.Match[str]) -> str:
+    character = match.group()
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 

@@ -82,9 +82,9 @@ def run(arguments: Sequence[str] | None) -> int:
             raise
         # Errors of this package are messages for the user; any other may be a bug, to be reported
         # with its traceback.
-        known = isinstance(error, CoreaiError)
-        text = str(error) if known else f"{type(error).__name__}: {error}"
-        hint = "" if known else "\n(--debug shows the traceback)"
+        expected = isinstance(error, CoreaiError)
+        text = str(error) if expected else f"{type(error).__name__}: {error}"
+        hint = "" if expected else "\n(--debug shows the traceback)"
         print(f"error: {printable_lines(text)}{hint}", file=sys.stderr)
         return FAILED
     return code

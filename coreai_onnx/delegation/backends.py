@@ -154,9 +154,10 @@ def processed(
         # A copy with weights of its own: a backend may fold or pack them in place.
         result: Any = details.preprocess(isolated(program), list(compile_specs))
     except Exception as error:  # a backend may raise anything
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
         raise DelegationError(
             f"the backend {backend_id} raised {type(error).__name__}: {error}\n"
-            f"{places(program)}\n  the program is unchanged"
+            f"{described(calls)}\n  the program is unchanged"
         ) from error
     # A backend may return anything, None included.
     content = getattr(result, "processed_bytes", None)
@@ -174,11 +175,6 @@ def processed(
         result.holds_weights,
         result.debug_handle_map or {},
     )
-
-
-def places(program: ExportedProgram) -> str:
-    """Return the operators of a part, with the user's lines."""
-    return described([n for n in program.graph.nodes if n.op == "call_function"])
 
 
 def described(nodes: Sequence[fx.Node]) -> str:

@@ -178,18 +178,18 @@ class FinishConfig:
         return chosen
 
 
-def check_configuration(given: Any, wanted: type, setting: str) -> None:
+def check_configuration(config: Any, kind: type, setting: str) -> None:
     """Raise StagingError for anything but a configuration of one class.
 
     Args:
-        given: The configuration.
-        wanted: Its class.
+        config: The configuration.
+        kind: Its class.
         setting: A field, for the message.
     """
-    if not isinstance(given, wanted):
+    if not isinstance(config, kind):
         raise StagingError(
-            f"the configuration must be of type {wanted.__name__}, got {given!r:.60}\n"
-            f"  name the settings: {wanted.__name__}({setting}=...)"
+            f"the configuration must be of type {kind.__name__}, got {config!r:.60}\n"
+            f"  name the settings: {kind.__name__}({setting}=...)"
         )
 
 

@@ -20,7 +20,7 @@ from coreai_onnx.delegation.lowered_modules import (
     lowered_module,
     with_lowered_modules,
 )
-from coreai_onnx.delegation.methods import FORWARD, Methods
+from coreai_onnx.delegation.methods import FORWARD, Methods, constant_program
 from coreai_onnx.delegation.partitioning import Partitioner, delegated
 from coreai_onnx.delegation.verification import number_nodes, verified
 from coreai_onnx.errors import (
@@ -54,7 +54,9 @@ _PartitionerLists = Sequence[_Partitioners] | Mapping[str, Sequence[Partitioner]
 def to_edge(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
     *,
+    constant_methods: Mapping[str, Any] | None = None,
     compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
     converter: TorchConverter | None = None,
 ) -> EdgeProgramManager:
     """Decompose exported programs into functional core operators.
@@ -62,14 +64,18 @@ def to_edge(
     Args:
         programs: One program, which becomes the method ``forward``, or programs by method. They are
             not changed.
+        constant_methods: Method to what it returns: a tensor, a number, or several of them. A
+            constant method is a model without inputs.
         compile_config: Operators to keep; None decomposes all of them.
+        generate_etrecord: Refused if true: `OnnxProgram.record` has what an ``ETRecord`` is for.
         converter: Lowers the programs; it has the lowerings of the user's own operators. None uses
             a new one.
 
     Raises:
         NothingToConvertError: If there is no program.
-        StagingError: If one is not an ``ExportedProgram``, or the configuration or the converter is
-            something else.
+        StagingError: If one is not an ``ExportedProgram``, a constant is something else or has the
+            name of a program, an ``ETRecord`` is requested, or the configuration or the converter
+            is something else.
         ExportError: If torch cannot decompose one.
     """
     named = programs if isinstance(programs, Mapping) else {FORWARD: programs}
@@ -87,10 +93,21 @@ def to_edge(
             )
     if not named:
         raise NothingToConvertError("to_edge needs at least one program")
+    if generate_etrecord:
+        raise StagingError(
+            "generate_etrecord has no counterpart: the finished program keeps a record of export\n"
+            '  save it: finish().onnx_program.record("forward").save("forward.pt2")'
+        )
+    constants = {} if constant_methods is None else constant_methods
+    if not isinstance(constants, Mapping):
+        raise StagingError(f"constant_methods must be a dict by method, got {constants!r:.60}")
+    if taken := [name for name in constants if name in named]:
+        raise StagingError(f"the method {taken[0]!r} is both a program and a constant method")
     config = EdgeCompileConfig() if compile_config is None else compile_config
     check_configuration(config, EdgeCompileConfig, "preserve_ops")
     if not isinstance(converter, TorchConverter | None):
         raise StagingError(f"converter must be a TorchConverter, got {converter!r:.60}")
+    named = {**named, **{name: constant_program(name, constants[name]) for name in constants}}
     edge = {str(name): _decomposed(program, name, config) for name, program in named.items()}
     return EdgeProgramManager(edge, converter or TorchConverter())
 
@@ -100,7 +117,9 @@ def to_edge_transform_and_lower(
     transform_passes: Passes | None = None,
     partitioner: _Partitioners | _PartitionerLists | None = None,
     *,
+    constant_methods: Mapping[str, Any] | None = None,
     compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
     converter: TorchConverter | None = None,
 ) -> EdgeProgramManager:
     """Decompose programs, run passes, and delegate parts.
@@ -110,27 +129,34 @@ def to_edge_transform_and_lower(
         transform_passes: As for `EdgeProgramManager.transform`.
         partitioner: A partitioner or several, in order, for all methods or by method; each sees
             what those before it left.
-        compile_config: As for `to_edge`.
-        converter: As for `to_edge`.
+        constant_methods: As for `to_edge`, and so are the remaining arguments.
+        compile_config: Operators to keep.
+        generate_etrecord: Refused if true.
+        converter: Lowers the programs.
 
     Raises:
         CoreaiError: As for `to_edge`, `transform` and `to_backend`.
     """
-    manager = to_edge(programs, compile_config=compile_config, converter=converter)
+    manager = to_edge(
+        programs,
+        constant_methods=constant_methods,
+        compile_config=compile_config,
+        generate_etrecord=generate_etrecord,
+        converter=converter,
+    )
     manager = manager.transform(transform_passes or ())
     if partitioner is None:
         return manager
     # One after the other: a partitioner must not see the nodes that an earlier one has taken.
-    for one in _each(partitioner):
-        by_method: Any = one if isinstance(one, Mapping) else dict.fromkeys(manager.methods, one)
-        for name, own in by_method.items():
-            for single in _each(own):
-                manager = manager.to_backend({name: single})
+    for partitioners in _each(partitioner):
+        for name, several in manager.by_method(partitioners).items():
+            for one in _each(several):
+                manager = manager.to_backend({name: one})
     return manager
 
 
-def _each(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list | tuple) else [given]
+def _each(values: Any) -> Sequence[Any]:
+    return values if isinstance(values, list | tuple) else [values]
 
 
 def _decomposed(program: ExportedProgram, name: str, config: EdgeCompileConfig) -> ExportedProgram:
@@ -220,18 +246,17 @@ class EdgeProgramManager(Methods):
             ConversionError: If there are graph passes, and a program cannot be lowered to ONNX.
         """
         programs, graph_passes = dict(self._programs), dict(self._graph_passes)
-        chosen = passes if isinstance(passes, Mapping) else dict.fromkeys(self.methods, passes)
-        for name, own in chosen.items():
-            # It raises the error for a method that does not exist.
-            self.exported_program(name)
-            _check_passes(own)
-            for one in own:
+        new: list[Any] = []
+        for name, chosen in self.by_method(passes).items():
+            _check_passes(chosen)
+            on_graphs = [one for one in chosen if is_graph_pass(one)]
+            for one in chosen:
                 if not is_graph_pass(one):
                     programs[name] = _run(one, programs[name])
-            on_graphs: Any = tuple(one for one in own if is_graph_pass(one))
             graph_passes[name] = (*graph_passes.get(name, ()), *on_graphs)
+            new += on_graphs
         manager = EdgeProgramManager(programs, self._converter, graph_passes)
-        if any(is_graph_pass(one) for own in chosen.values() for one in own):
+        if new:
             # Run once on a model that is thrown away: a graph pass that fails must fail here, in
             # its own step.
             manager._lowered(FinishConfig())
@@ -251,14 +276,10 @@ class EdgeProgramManager(Methods):
             StagingError: If there is no such method.
             DelegationError: If a part cannot be delegated; the message names nodes and lines.
         """
-        by_method: Any = partitioner
-        if not isinstance(partitioner, Mapping):
-            by_method = dict.fromkeys(self.methods, partitioner)
         programs = dict(self._programs)
-        for name, one in by_method.items():
-            program = self.exported_program(name)
+        for name, one in self.by_method(partitioner).items():
             _check_partitioner(one)
-            programs[name] = delegated(program, one)
+            programs[name] = delegated(programs[name], one)
         return EdgeProgramManager(programs, self._converter, self._graph_passes)
 
     def finish(self, config: FinishConfig | None = None) -> FinishedProgram:
@@ -277,8 +298,7 @@ class EdgeProgramManager(Methods):
         check_configuration(config, FinishConfig, "passes")
         # A name that is wrong must fail here, and not when the plan is asked for.
         if isinstance(config.memory_planning_pass, Mapping):
-            for name in config.memory_planning_pass:
-                self.exported_program(name)
+            self.by_method(config.memory_planning_pass)
         # Passes may belong to exported programs or to graphs; `transform` sorts and checks them.
         if config.passes:
             return self.transform(config.passes).finish(replace(config, passes=()))
@@ -297,11 +317,11 @@ class EdgeProgramManager(Methods):
                 opset_version=config.opset_version,
                 minimum_onnxruntime=config.minimum_onnxruntime,
             )
-        for name, own in self._graph_passes.items():
-            if own:
+        for name, passes in self._graph_passes.items():
+            if passes:
                 # A program of one method: passes run on all models of a program, and these are for
                 # one only.
-                OnnxProgram({name: program.models[name]}).optimize(own)
+                OnnxProgram({name: program.models[name]}).optimize(passes)
         return program
 
 

@@ -90,19 +90,21 @@ class ExportPass:
         # A pass calls itself for branches and bodies: the outer graph waits meanwhile.
         outer = self._graph, self._source, self._children, self._names
         self._graph, self._children, self._names = fx.Graph(), {}, {}
-        known: dict[fx.Node, Any] = {}
+        values: dict[fx.Node, Any] = {}
         try:
             for node in graph_module.graph.nodes:
                 self._source = node
-                known[node] = self._rebuilt(graph_module, node, known)
+                values[node] = self._rebuilt(graph_module, node, values)
             # The new module owns what its graph reads: a branch that the pass removed stays behind.
             targets = {str(n.target) for n in self._graph.nodes if n.op == "get_attr"}
-            own = {name: self._children.get(name) or _at(graph_module, name) for name in targets}
-            made = fx.GraphModule(own, self._graph)
-            made.meta.update(graph_module.meta)
+            children = {
+                name: self._children.get(name) or _at(graph_module, name) for name in targets
+            }
+            rebuilt = fx.GraphModule(children, self._graph)
+            rebuilt.meta.update(graph_module.meta)
         finally:
             self._graph, self._source, self._children, self._names = outer
-        return PassResult(made, modified=True)
+        return PassResult(rebuilt, modified=True)
 
     def call_submodule(self, graph_module: fx.GraphModule, inputs: Sequence[Any]) -> PassResult:  # noqa: ARG002 - for passes that need them
         """Return a rebuilt branch or loop body, in a ``PassResult``."""
@@ -192,8 +194,8 @@ class ExportPass:
         meta: Meta,
     ) -> ProxyValue:
         """Add a ``while_loop`` to the new graph; the given condition and body are rebuilt."""
-        given = cond_fn, body_fn, carried_inputs, additional_inputs
-        return self._call_graphs(_higher_order.while_loop, given, meta)
+        arguments = cond_fn, body_fn, carried_inputs, additional_inputs
+        return self._call_graphs(_higher_order.while_loop, arguments, meta)
 
     def call_map(
         self,
@@ -218,11 +220,11 @@ class ExportPass:
             _higher_order.scan, (combine_fn, init, xs, additional_inputs), meta
         )
 
-    def _rebuilt(self, module: fx.GraphModule, node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
+    def _rebuilt(self, module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
         if node.op == "get_attr":
             return self._attribute(module, node)
-        given: Any = fx.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: known[n])
-        args, kwargs = given
+        arguments: Any = fx.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: values[n])
+        args, kwargs = arguments
         target: Any = node.target
         if node.op == "placeholder":
             return self.placeholder(str(target), node.meta.get("val"), node.meta)
@@ -243,14 +245,14 @@ class ExportPass:
 
     def _attribute(self, module: fx.GraphModule, node: fx.Node) -> Any:
         """Return a graph that the node reads, or the value of a tensor."""
-        found = _at(module, str(node.target))
-        if isinstance(found, fx.GraphModule):
+        value = _at(module, str(node.target))
+        if isinstance(value, fx.GraphModule):
             # A graph is rebuilt when its caller is; until then only its name is needed.
-            self._names[found] = str(node.target)
-            return found
-        made = ProxyValue(node.meta.get("val", found), self._graph.node_copy(node))
-        self.on_attr(made)
-        return made
+            self._names[value] = str(node.target)
+            return value
+        proxy = ProxyValue(node.meta.get("val", value), self._graph.node_copy(node))
+        self.on_attr(proxy)
+        return proxy
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], meta: Meta) -> ProxyValue:
         # Not ``self.call_operator``: overrides of it expect operators, not arithmetic on sizes.

@@ -17,8 +17,7 @@ from coreai_onnx.delegation.backends import (
     PreprocessResult,
     backend,
 )
-from coreai_onnx.delegation.claims import claimed
-from coreai_onnx.delegation.lowered_nodes import lowered_nodes
+from coreai_onnx.delegation.claims import claimed, lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
 from coreai_onnx.lower.nodes.values import dtype_of
 from coreai_onnx.version import __version__
@@ -45,8 +44,8 @@ class KernelBackend(BackendDetails):
         lowered = lowered_nodes(edge_program, composites=True)
         calls = [n for nodes in lowered.nodes.values() for n in nodes if n.domain == DOMAIN]
         # Sorted, so that equal parts have equal bytes.
-        found = sorted({(node.op_type, _dtype(node)) for node in calls})
-        content = json.dumps([{"composite": name, "dtype": dtype} for name, dtype in found])
+        composites = sorted({(node.op_type, _dtype(node)) for node in calls})
+        content = json.dumps([{"composite": name, "dtype": dtype} for name, dtype in composites])
         # Kernels read the weights as inputs: a change of the weights does not invalidate the part.
         return PreprocessResult(content.encode(), holds_weights=False)
 

@@ -137,10 +137,10 @@ class LoweredModule(torch.nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> LoweredModule:
         """Return a module with copies of the weights; the part cannot change and is shared."""
         # torch.export copies modules: with a copied part, the tag would name another one.
-        made = memo[id(self)] = type(self)(self._delegate).train(self.training)
+        module = memo[id(self)] = type(self)(self._delegate).train(self.training)
         for name, value in self.named_buffers():
-            setattr(made, name, copy.deepcopy(value, memo))
-        return made
+            setattr(module, name, copy.deepcopy(value, memo))
+        return module
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickle: the program is stored as by ``torch.export.save``.
@@ -190,9 +190,9 @@ class LoweredModule(torch.nn.Module):
                 f"not {', '.join(named)}"
             )
         if len(leaves) != len(self._user_inputs):
-            wanted = ", ".join(self._user_inputs) or "none"
+            names = ", ".join(self._user_inputs) or "none"
             raise InputError(
-                f"the part {self._tag} takes the inputs ({wanted}); "
+                f"the part {self._tag} takes the inputs ({names}); "
                 f"number of inputs given: {len(leaves)}"
             )
         user_inputs = zip(self._user_inputs, leaves, strict=True)

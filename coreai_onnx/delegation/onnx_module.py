@@ -150,8 +150,8 @@ def _stored(weight: torch.Tensor) -> TorchTensor:
 
 def _tensor(tensor: ir.TensorProtocol) -> torch.Tensor:
     # torch reads bfloat16 and float8 from bytes, for which NumPy has no dtypes.
-    found = torch.frombuffer(bytearray(tensor.tobytes()), dtype=torch_dtype(tensor.dtype))
-    return found.reshape(tuple(tensor.shape.numpy()))
+    flat = torch.frombuffer(bytearray(tensor.tobytes()), dtype=torch_dtype(tensor.dtype))
+    return flat.reshape(tuple(tensor.shape.numpy()))
 
 
 def _check_interface(model: ir.Model, name: str) -> None:

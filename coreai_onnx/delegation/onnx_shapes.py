@@ -12,7 +12,7 @@ import torch
 from coreai_onnx.bodies.modules.onnx_bodies import OnnxBody
 from coreai_onnx.errors import InputError
 from coreai_onnx.lower.nodes.values import torch_dtype
-from coreai_onnx.model.interface import value_type_text
+from coreai_onnx.model.interface import type_text, value_type_text
 from coreai_onnx.runtime.tensors.expressions import evaluated
 
 Sizes = Mapping[str, Any]
@@ -30,9 +30,9 @@ def input_sizes(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> dict[str, An
         InputError: If the number, a dtype, a rank or a size does not fit.
     """
     if len(tensors) != len(body.inputs):
-        wanted = ", ".join(str(value.name) for value in body.inputs) or "none"
+        names = ", ".join(str(value.name) for value in body.inputs) or "none"
         raise InputError(
-            f"{body.name} takes {len(body.inputs)} inputs ({wanted}), not {len(tensors)}"
+            f"{body.name} takes {len(body.inputs)} inputs ({names}), not {len(tensors)}"
         )
     sizes: dict[str, Any] = {}
     for value, tensor in zip(body.inputs, tensors, strict=True):
@@ -45,12 +45,12 @@ def input_sizes(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> dict[str, An
             # A dim without a name may have any size.
             if not isinstance(dim, int) and dim.value is None:
                 continue
-            known = dim if isinstance(dim, int) else sizes.setdefault(str(dim.value), size)
-            if isinstance(known, int) and isinstance(size, int) and known != size:
+            expected = dim if isinstance(dim, int) else sizes.setdefault(str(dim.value), size)
+            if isinstance(expected, int) and isinstance(size, int) and expected != size:
                 raise _unfit(body, value, tensor, sizes)
             # For symbolic sizes this becomes a condition of the export, instead of a guard that
             # specializes.
-            torch._check(known == size)
+            torch._check(expected == size)
     return sizes
 
 
@@ -71,14 +71,14 @@ def results(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> list[torch.Tenso
         InputError: If an input does not fit, or the rank of a result is unknown.
     """
     sizes = input_sizes(body, tensors)
-    found = [_dims(value, sizes) for value in body.model.graph.outputs]
+    shapes = [_dims(value, sizes) for value in body.model.graph.outputs]
     # Shape inference serializes the model, so that it runs only where the file leaves sizes open.
-    if any(dims is None or None in dims for dims in found):
-        found = list(_merged(found, _inferred(body, tensors)))
+    if any(dims is None or None in dims for dims in shapes):
+        shapes = list(_merged(shapes, _inferred(body, tensors)))
     device = tensors[0].device if tensors else torch.device("cpu")
     return [
         torch.empty(_sizes(body, value, dims), dtype=_dtype(value), device=device)
-        for value, dims in zip(body.model.graph.outputs, found, strict=True)
+        for value, dims in zip(body.model.graph.outputs, shapes, strict=True)
     ]
 
 
@@ -94,8 +94,8 @@ def _size(name: str | None, sizes: Sizes) -> Any:
         return None
     if name in sizes:
         return sizes[name]
-    known = evaluated([name], sizes)
-    return None if known is None else known[0]
+    values = evaluated([name], sizes)
+    return None if values is None else values[0]
 
 
 def _inferred(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> list[list[Any] | None]:
@@ -118,8 +118,8 @@ def _inferred(body: OnnxBody, tensors: Sequence[torch.Tensor]) -> list[list[Any]
         # file.
         output.type.tensor_type.ClearField("shape")
     # With data propagation, it also follows shapes that the model computes, as for Reshape.
-    made = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    return [_dims(ir.from_proto(output), names) for output in made.graph.output]
+    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    return [_dims(ir.from_proto(output), names) for output in inferred.graph.output]
 
 
 def _merged(
@@ -151,9 +151,9 @@ def _dtype(value: ir.Value) -> torch.dtype:
 def _unfit(
     body: OnnxBody, value: ir.Value, tensor: torch.Tensor, sizes: Sizes | None = None
 ) -> InputError:
-    given = f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
-    known = ", ".join(f"{name} is {size}" for name, size in (sizes or {}).items())
+    type_of_tensor = type_text(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+    named = ", ".join(f"{name} is {size}" for name, size in (sizes or {}).items())
     return InputError(
-        f"{body.name}: its input {value.name} is {value_type_text(value)}, not {given}"
-        + (f" ({known})" if known else "")
+        f"{body.name}: its input {value.name} is {value_type_text(value)}, not {type_of_tensor}"
+        + (f" ({named})" if named else "")
     )

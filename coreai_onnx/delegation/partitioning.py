@@ -133,19 +133,19 @@ def _partitioned(program: ExportedProgram, partitioner: Partitioner, name: str) 
 
 def _check_result(result: Any, name: str) -> None:
     """Raise DelegationError if a partitioner returned something else than it should."""
-    found = type(result).__name__
+    returned = type(result).__name__
     if isinstance(result, PartitionResult):
         tags: Any = result.partition_tags
         if not isinstance(result.tagged_exported_program, ExportedProgram):
-            found = f"PartitionResult without a program: {result.tagged_exported_program!r:.40}"
+            returned = f"PartitionResult without a program: {result.tagged_exported_program!r:.40}"
         elif not isinstance(tags, Mapping) or not all(
             isinstance(spec, DelegationSpec) for spec in tags.values()
         ):
-            found = f"PartitionResult whose tags do not map to a DelegationSpec: {tags!r:.40}"
+            returned = f"PartitionResult whose tags do not map to a DelegationSpec: {tags!r:.40}"
         else:
             return
     raise DelegationError(
-        f"the partitioner {name} returned {found}\n"
+        f"the partitioner {name} returned {returned}\n"
         "  return PartitionResult(tagged_exported_program, partition_tags)"
     )
 

@@ -58,27 +58,27 @@ def part_of(program: ExportedProgram, module: fx.GraphModule, nodes: Sequence[fx
         (n for n in outside if n.op != "get_attr"), key=lambda n: _weight_name(n) not in weights
     )
     outputs = tuple(n for n in nodes if not set(n.users) <= inside)
-    graph, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in inputs:
-        known[node] = graph.placeholder(node.name)
+        copies[node] = graph.placeholder(node.name)
         # ``placeholder`` makes names that are valid in Python, and the signature has the original
         # ones.
-        known[node].name, known[node].meta = node.name, dict(node.meta)
+        copies[node].name, copies[node].meta = node.name, dict(node.meta)
     # get_attr stands for constants and graphs, which cannot be passed to a part.
     for node in (*(n for n in outside if n.op == "get_attr"), *nodes):
-        known[node] = graph.node_copy(node, lambda n: known[n])
-    graph.output(tuple(known[n] for n in outputs))
-    results = [known[n].name for n in outputs]
-    made = _program(program, fx.GraphModule(module, graph), inputs, weights, results)
-    return Part(made, tuple(inputs), outputs)
+        copies[node] = graph.node_copy(node, lambda n: copies[n])
+    graph.output(tuple(copies[n] for n in outputs))
+    results = [copies[n].name for n in outputs]
+    part = _program(program, fx.GraphModule(module, graph), inputs, weights, results)
+    return Part(part, tuple(inputs), outputs)
 
 
 def _weights(signature: ExportGraphSignature) -> dict[str, InputSpec]:
     """Return the inputs of a program that never change, by name."""
     # A buffer that the program writes to is a state: its value at export time is not a constant.
     changed = {s.target for s in signature.output_specs if s.kind != OutputKind.USER_OUTPUT}
-    given = (s for s in signature.input_specs if s.kind in _WEIGHTS)
-    return {s.arg.name: s for s in given if s.target not in changed}
+    held = (s for s in signature.input_specs if s.kind in _WEIGHTS)
+    return {s.arg.name: s for s in held if s.target not in changed}
 
 
 def _weight_name(node: fx.Node) -> str:
@@ -92,13 +92,13 @@ def _program(
     weights: Mapping[str, InputSpec],
     results: Sequence[str],
 ) -> ExportedProgram:
-    own = [weights[n.name] for n in inputs if _weight_name(n) in weights]
-    arguments = [_argument(n) for n in inputs[len(own) :]]
+    kept = [weights[n.name] for n in inputs if _weight_name(n) in weights]
+    arguments = [_argument(n) for n in inputs[len(kept) :]]
     signature = ExportGraphSignature(
-        [*own, *(InputSpec(InputKind.USER_INPUT, one, None) for one in arguments)],
+        [*kept, *(InputSpec(InputKind.USER_INPUT, one, None) for one in arguments)],
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in results],
     )
-    targets = {spec.target for spec in own}
+    targets = {spec.target for spec in kept}
     # torch unflattens calls by these trees, of which only the structure counts.
     placed: Any = tuple(None for _ in arguments), {}
     call = ModuleCallSignature(

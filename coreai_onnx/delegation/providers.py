@@ -16,8 +16,7 @@ from coreai_onnx.delegation.backends import (
     PreprocessResult,
     backend,
 )
-from coreai_onnx.delegation.claims import Claim, claimed
-from coreai_onnx.delegation.lowered_nodes import lowered_nodes
+from coreai_onnx.delegation.claims import Claim, claimed, lowered_nodes
 from coreai_onnx.delegation.partitioning import DelegationSpec, Partitioner, PartitionResult
 from coreai_onnx.delegation.parts import part_of
 from coreai_onnx.errors import DelegationError, SessionError, reason_of

@@ -29,7 +29,7 @@ _NUMBER_MODULES = ("_operator", "math")
 """Modules of the functions that a program may apply to symbolic numbers."""
 
 
-def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> ExportedProgram:
+def verified(program: ExportedProgram, changed: fx.GraphModule, name: str) -> ExportedProgram:
     """Return a program with the graph that a pass made, after a check of what the pass changed.
 
     The check computes dtypes and shapes of changed nodes and of all nodes after them, so a pass
@@ -37,7 +37,7 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
 
     Args:
         program: The program before the pass.
-        made: The result of the pass; its nodes get their types.
+        changed: The result of the pass; its nodes get their types.
         name: The name of the pass, for messages.
 
     Raises:
@@ -45,18 +45,18 @@ def verified(program: ExportedProgram, made: fx.GraphModule, name: str) -> Expor
             accept its arguments, or the pass changed the inputs or the number of outputs.
     """
     # Before the lint and the check, whose messages name nodes.
-    _keep_input_names(program, made.graph, name)
+    _keep_input_names(program, changed.graph, name)
     try:
-        made.graph.lint()
+        changed.graph.lint()
     except Exception as error:  # lint has no error of its own
         raise SpecViolationError(f"pass {name} broke the graph: {reason_of(error)}") from error
-    signature = _signature(program, made.graph, name)
-    _check_graph(program.graph_module, made, name)
-    made.recompile()
+    signature = _signature(program, changed.graph, name)
+    _check_graph(program.graph_module, changed, name)
+    changed.recompile()
     # Only what the pass added: handles of a backend's bytes must stay valid.
-    number_nodes(made)
+    number_nodes(changed)
     try:
-        return with_lowered_modules(with_graph(program, made, signature))
+        return with_lowered_modules(with_graph(program, changed, signature))
     except Exception as error:  # torch's own verifier
         raise SpecViolationError(f"pass {name}: {reason_of(error)}") from error
 
@@ -75,12 +75,12 @@ def _check_graph(before: fx.GraphModule, after: fx.GraphModule, name: str) -> No
     for path, child in after.named_children():
         # Operators that take graphs have the types of these, which must be known first.
         if isinstance(child, fx.GraphModule):
-            given = inner.get(path)
-            _check_graph(given if isinstance(given, fx.GraphModule) else child, child, name)
-    known = {_key(node): node for node in before.graph.nodes} if before is not after else {}
+            old = inner.get(path)
+            _check_graph(old if isinstance(old, fx.GraphModule) else child, child, name)
+    typed = {_key(node): node for node in before.graph.nodes} if before is not after else {}
     for node in after.graph.nodes:
         # What has the same operator and arguments has the same type: only the change is inferred.
-        same = known.get(_key(node))
+        same = typed.get(_key(node))
         if same is not None and "val" in same.meta:
             node.meta["val"] = same.meta["val"]
         elif node.op not in ("placeholder", "output", "get_attr"):
@@ -145,9 +145,9 @@ def _text(target: Any) -> str:
 
 def _key(node: fx.Node) -> tuple[Any, ...]:
     """Return what determines the type of a node; equal keys, equal types."""
-    given = (node.args, node.kwargs)
+    arguments = (node.args, node.kwargs)
     types = tuple(_type(n.meta.get("val")) for n in node.all_input_nodes)
-    return node.name, node.op, _text(node.target), str(given), types
+    return node.name, node.op, _text(node.target), str(arguments), types
 
 
 def _type(value: Any) -> str:
@@ -197,8 +197,8 @@ def _keep_input_names(program: ExportedProgram, graph: fx.Graph, name: str) -> N
             f"pass {name} changed the inputs of the program\n"
             f"  before: {', '.join(before)}\n  after: {', '.join(after)}"
         )
-    for given, node in zip(old, new, strict=True):
-        node.name = given.name
+    for original, node in zip(old, new, strict=True):
+        node.name = original.name
 
 
 def _results(graph: fx.Graph) -> Iterator[Any]:

@@ -6,8 +6,7 @@ import torch
 from torch.export import Dim, export
 
 from coreai_onnx.delegation import CapabilityPartitioner, DelegationSpec, delegates_of, to_edge
-from coreai_onnx.delegation.claims import claimed
-from coreai_onnx.delegation.lowered_nodes import lowered_nodes
+from coreai_onnx.delegation.claims import claimed, lowered_nodes
 from coreai_onnx.delegation.partitioning import Partitioner
 from tests.delegation.demo_backend import DEMO
 from tests.support.tolerances import assert_close
@@ -81,3 +80,45 @@ def test_what_is_delegated_already_stays_there() -> None:
     made = first.to_backend(Claims("Mul"))
     assert len(delegates_of(made.exported_program())) == 2
     assert_close(made.finish().run(X)[0], Model()(X)[0])
+
+
+# ---------------------------------------------------------------------- the ONNX nodes
+class Normed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.norm(x).sin().reshape(x.shape[0] * 2, 2).clone()
+
+
+def onnx_nodes(*, composites: bool) -> dict[str, list[str]]:
+    exported = export(Normed(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("rows")},))
+    program = to_edge(exported).exported_program()
+    before = str(program.graph)
+    lowered = lowered_nodes(program, composites=composites)
+    assert str(program.graph) == before
+    assert sum(map(len, lowered.nodes.values())) == len(lowered.model.graph)
+    return {name: [n.op_type for n in nodes] for name, nodes in lowered.nodes.items()}
+
+
+def test_nodes_with_and_without_composites() -> None:
+    assert onnx_nodes(composites=True)["layer_norm"] == ["layer_norm"]
+    primitive = onnx_nodes(composites=False)
+    assert primitive["layer_norm"] == ["LayerNormalization"]
+    assert primitive["sin"] == ["Sin"]
+
+
+def test_a_number_becomes_no_node() -> None:
+    (number,) = (nodes for name, nodes in onnx_nodes(composites=True).items() if "sym_size" in name)
+    assert not number
+
+
+def test_nodes_are_in_order() -> None:
+    class Softsign(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.aten.frac(x)
+
+    program = to_edge(export(Softsign(), (torch.randn(3),))).exported_program()
+    lowered = lowered_nodes(program, composites=False)
+    assert [n for nodes in lowered.nodes.values() for n in nodes] == list(lowered.model.graph)

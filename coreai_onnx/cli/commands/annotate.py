@@ -54,10 +54,10 @@ def _errors(options: argparse.Namespace) -> dict[str, tuple[str, str, str]]:
     from coreai_onnx.debugging.blaming.error_report import line_errors
     from coreai_onnx.export.record import ExportRecord
 
-    found = blame(options.model, ExportRecord.load(options.record), kernels=options.kernels)
+    blamed = blame(options.model, ExportRecord.load(options.record), kernels=options.kernels)
     return {
         line: (f"{one.error:.1e}", f"{one.torch_error:.1e}", "" if one.ok else "wrong")
-        for line, one in line_errors(found.model, found.differences).items()
+        for line, one in line_errors(blamed.model, blamed.differences).items()
     }
 
 

@@ -46,11 +46,11 @@ def execute(options: argparse.Namespace) -> int:
     html = chosen_place(options.html, ".html") if options.html else None
     Session(options.model, kernels=False)  # report a bad file before torch is imported
     record = load_record(options.record)
-    found = blame(options.model, record, kernels=False if options.no_kernels else None)
-    print(found)
+    result = blame(options.model, record, kernels=False if options.no_kernels else None)
+    print(result)
     if html is not None:
-        print(f"wrote {found.to_html(html, f'Blame of {options.model}')}")
+        print(f"wrote {result.to_html(html, f'Blame of {options.model}')}")
     if options.reproduce is not None:
-        for folder in found.reproduce(options.reproduce):
+        for folder in result.reproduce(options.reproduce):
             print(f"wrote {folder}")
-    return 0 if found.clean else 1
+    return 0 if result.clean else 1

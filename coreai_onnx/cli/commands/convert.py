@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coreai_onnx.cli.options import output, quantization
-from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, stages_shown
+from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, repeated, stages_shown
 from coreai_onnx.cli.options.subject import (
     FACTORY_HELP,
     PROGRAM_SUFFIX,
@@ -60,26 +60,23 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("factory", metavar="FACTORY")
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
-    parser.add_argument(
+    repeated(
+        parser,
         "--dynamic",
-        action="append",
-        default=[],
-        metavar="INPUT:AXIS=NAME,...",
-        help="dynamic dims of an input, by axis; bounds are optional: ids:0=batch,1=seq[1..512]",
+        "INPUT:AXIS=NAME,...",
+        "dynamic dims of an input, by axis; bounds are optional: ids:0=batch,1=seq[1..512]",
     )
-    parser.add_argument(
+    repeated(
+        parser,
         "--input",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an example input that the factory does not give: FILE.npy or a type, float32[2,8]",
+        "NAME=VALUE",
+        "an example input that the factory does not give: FILE.npy or a type, float32[2,8]",
     )
-    parser.add_argument(
+    repeated(
+        parser,
         "--externalize",
-        action="append",
-        default=[],
-        metavar="CLASS[=NAME]",
-        help="make modules of a class (pkg.module:Class) functions; with a name, composites; "
+        "CLASS[=NAME]",
+        "make modules of a class (pkg.module:Class) functions; with a name, composites; "
         "auto: make known blocks composites, if they pass a check on the example inputs",
     )
     parser.add_argument(
@@ -97,7 +94,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Convert, save, and print the files that were written."""
     dynamic = parse_dynamic(options.dynamic)
-    given = split_assignments(options.input, "--input")
+    inputs = split_assignments(options.input, "--input")
     options.output = output.chosen_place(options.output)
     if options.record is not None:
         options.record = output.chosen_place(options.record, PROGRAM_SUFFIX)
@@ -106,7 +103,7 @@ def execute(options: argparse.Namespace) -> int:
         begin_stage("import")
         subject = load_subject(options.factory, options.seed)
         if subject.program is None:
-            program = _convert_module(subject, given, dynamic, options)
+            program = _convert_module(subject, inputs, dynamic, options)
         else:
             program = _convert_program(subject.program, options)
         if bits is not None:
@@ -128,13 +125,13 @@ def execute(options: argparse.Namespace) -> int:
 
 def _convert_module(
     subject: Subject,
-    given: dict[str, str],
+    inputs: dict[str, str],
     dynamic: dict[str, tuple[DynamicDim, ...]],
     options: argparse.Namespace,
 ) -> OnnxProgram:
     from coreai_onnx.conversion import convert
 
-    kwargs = subject.kwargs | _example_inputs(given)
+    kwargs = subject.kwargs | _example_inputs(inputs)
     check_arguments(subject, kwargs)
     shapes = dynamic_shapes(subject, kwargs, dynamic) if dynamic else subject.dynamic_shapes
     return convert(
@@ -215,7 +212,7 @@ def dynamic_shapes(
     bound = signature.bind(*subject.args, **kwargs).arguments
     dims = _Dims()
     shapes: dict[str, Any] = {}
-    left, known = dict(dynamic), list[str]()
+    left, inputs = dict(dynamic), list[str]()
     for name, value in bound.items():
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
             raise CommandError(
@@ -230,14 +227,14 @@ def dynamic_shapes(
                 dims.of(one, part, left.pop(one, ()))
                 for one, part in zip(names, value, strict=True)
             )
-            known += names
+            inputs += names
         else:
             shapes[name] = dims.of(name, value, left.pop(name, ()))
-            known.append(name)
+            inputs.append(name)
     if left:
         raise CommandError(
             f"--dynamic {next(iter(left))}: no such input; "
-            f"forward() takes {', '.join(known) or 'none'}"
+            f"forward() takes {', '.join(inputs) or 'none'}"
         )
     return shapes
 
@@ -257,34 +254,34 @@ class _Dims:
     def _dim(self, dim: DynamicDim) -> Any:
         from torch.export import Dim
 
-        first, made = self._made.get(dim.name, (dim, None))
-        if made is None:
+        first, torch_dim = self._made.get(dim.name, (dim, None))
+        if torch_dim is None:
             bounds = {"min": dim.min, "max": dim.max}
-            made = Dim(
+            torch_dim = Dim(
                 dim.name, **{key: bound for key, bound in bounds.items() if bound is not None}
             )
-            self._made[dim.name] = (dim, made)
+            self._made[dim.name] = (dim, torch_dim)
         # The bounds of a dim may be given once and left out elsewhere.
         elif (dim.min, dim.max) not in ((None, None), (first.min, first.max)):
             raise CommandError(f"--dynamic: {dim.name} has two different bounds")
-        return made
+        return torch_dim
 
 
 def _check_axis(name: str, value: Any, dim: DynamicDim) -> None:
     import torch
 
-    given = f"--dynamic {name}:{dim.axis}={dim.name}"
+    option = f"--dynamic {name}:{dim.axis}={dim.name}"
     if not isinstance(value, torch.Tensor):
         raise CommandError(
-            f"{given}: the input is of type {type(value).__name__}, not a tensor\n"
+            f"{option}: the input is of type {type(value).__name__}, not a tensor\n"
             "  return dynamic_shapes from the factory for inputs that hold several tensors"
         )
     if dim.axis >= value.dim():
         axes = f"the axes 0 to {value.dim() - 1}" if value.dim() else "no axes"
-        raise CommandError(f"{given}: the input has {axes}, its shape is {list(value.shape)}")
+        raise CommandError(f"{option}: the input has {axes}, its shape is {list(value.shape)}")
     size, low = value.shape[dim.axis], dim.min or 0
     if size < low or (dim.max is not None and size > dim.max):
-        raise CommandError(f"{given}: the example has {size} there, outside of the dim's bounds")
+        raise CommandError(f"{option}: the example has {size} there, outside of the dim's bounds")
 
 
 def _example_inputs(texts: dict[str, str]) -> dict[str, Any]:
@@ -325,11 +322,11 @@ def _externalized(texts: list[str]) -> list[Any]:
         where, equals, name = text.partition("=")
         if equals and not name:
             raise CommandError(f"--externalize {text}: the name of the composite is missing")
-        found = load_object(where)
-        if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
+        target = load_object(where)
+        if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
             raise CommandError(f"--externalize {where}: it is not a class of torch modules")
         try:
-            specs.append(ExternalizeSpec(found, composite_op_name=name or None))
+            specs.append(ExternalizeSpec(target, composite_op_name=name or None))
         except ValueError as error:
             raise CommandError(f"--externalize {text}: {error}") from error
     return specs

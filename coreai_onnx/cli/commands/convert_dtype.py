@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options import output
-from coreai_onnx.cli.options.numbers import stages_shown
+from coreai_onnx.cli.options.numbers import repeated, stages_shown
 from coreai_onnx.cli.options.quantization import feeds
 from coreai_onnx.messages import begin_stage, printable
 from coreai_onnx.program import OnnxProgram
@@ -33,13 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="inputs and outputs, except states, stay float32",
     )
-    parser.add_argument(
-        "--keep",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="modules, nodes or op types that keep float32",
-    )
+    repeated(parser, "--keep", "PATTERN", "modules, nodes or op types that keep float32")
     parser.add_argument(
         "--calibration",
         type=Path,

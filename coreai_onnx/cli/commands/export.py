@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.options import quantization
-from coreai_onnx.cli.options.numbers import SEED, stages_shown
+from coreai_onnx.cli.options.numbers import SEED, stages_shown, switch
 from coreai_onnx.targets.opsets import DEFAULT_TARGET, TARGETS
 
 NAME = "export"
@@ -47,11 +47,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="the oldest onnxruntime that must be able to run the file, 1.20",
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--external-data",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="store weights in a data file beside the model (default: above 1.5 GiB)",
+        "store weights in a data file beside the model (default: above 1.5 GiB)",
     )
     parser.add_argument(
         "--include-kernels",

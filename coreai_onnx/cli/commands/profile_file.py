@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
-from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.cli.options.numbers import integer, switch
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.errors import CommandError
@@ -60,12 +60,7 @@ def declare_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", metavar="RECORD.pt2", nargs="?")
     declare_inputs(parser)
     declare_threads(parser)
-    parser.add_argument(
-        "--kernels",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="also measure the native kernels (default: if built)",
-    )
+    switch(parser, "--kernels", "also measure the native kernels (default: if built)")
     parser.add_argument(
         "--runs", type=integer(1), default=10, metavar="N", help="measured runs (default 10)"
     )
@@ -75,15 +70,15 @@ def execute(options: argparse.Namespace) -> int:
     """Print the tables and write the files."""
     html = chosen_place(options.html, ".html") if options.html else None
     overlay = chosen_place(options.overlay, ".json") if options.overlay else None
-    found = measured(options)
-    print("\n".join(found.facts))
+    times = measured(options)
+    print("\n".join(times.facts))
     for grouping in options.by or ("operator", "line"):
-        print(f"\n{found.table(grouping, options.limit or None)}")
+        print(f"\n{times.table(grouping, options.limit or None)}")
     if html is not None:
-        found.to_html(html, f"Profile of {options.model}")
+        times.to_html(html, f"Profile of {options.model}")
         print(f"wrote {html}")
     if overlay is not None:
-        write_overlay(overlay, found.model, found.columns()[0])
+        write_overlay(overlay, times.model, times.columns()[0])
         print(f"wrote {overlay}")
     return 0
 

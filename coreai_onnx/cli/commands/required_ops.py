@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coreai_onnx.cli.options.numbers import repeated, switch
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.errors import CommandError
 from coreai_onnx.model.files.new_files import all_or_nothing
@@ -32,11 +33,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the file to write (default: print)",
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--kernels",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="list composites as operators, or the operators of their bodies (default: kernels if "
+        "list composites as operators, or the operators of their bodies (default: kernels if "
         "built)",
     )
     parser.add_argument(
@@ -45,12 +45,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="list types as well (default: yes)",
     )
-    parser.add_argument(
+    repeated(
+        parser,
         "--library",
-        action="append",
-        default=[],
-        metavar="FILE.so",
-        help="a custom op library that implements operators of the models; may be repeated",
+        "FILE.so",
+        "a custom op library that implements operators of the models; may be repeated",
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
+from coreai_onnx.cli.options.numbers import repeated, switch
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.tensors import describe
 from coreai_onnx.errors import CommandError
@@ -34,22 +35,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     declare_inputs(parser)
-    parser.add_argument(
+    switch(
+        parser,
         "--kernels",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="run composites with native kernels or function bodies (default: kernels if built)",
+        "run composites with native kernels or function bodies (default: kernels if built)",
     )
     declare_threads(parser)
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
     )
-    parser.add_argument(
+    repeated(
+        parser,
         "--library",
-        action="append",
-        default=[],
-        metavar="FILE.so",
-        help="a custom op library that implements operators of the model; may be repeated",
+        "FILE.so",
+        "a custom op library that implements operators of the model; may be repeated",
     )
     parser.add_argument("--save", metavar="FILE.npz", type=Path, help="write the outputs to a file")
 

@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from coreai_onnx.cli.options.numbers import SEED, integer
+from coreai_onnx.cli.options.numbers import SEED, integer, repeated
 from coreai_onnx.cli.options.tensors import (
     fill_dims,
     random_tensor,
@@ -25,16 +25,13 @@ _DEFAULT_SIZE = 2
 
 def declare_inputs(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `chosen_inputs`."""
-    parser.add_argument(
+    repeated(
+        parser,
         "--input",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an input: FILE.npy, random, or a type such as float32[2,8] (random values)",
+        "NAME=VALUE",
+        "an input: FILE.npy, random, or a type such as float32[2,8] (random values)",
     )
-    parser.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a dynamic dim"
-    )
+    repeated(parser, "--dim", "NAME=SIZE", "size of a dynamic dim")
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
 
 
@@ -57,17 +54,17 @@ def chosen_inputs(session: Session, options: argparse.Namespace) -> dict[str, Ar
     rng = np.random.default_rng(options.seed)
     texts = split_assignments(options.input, "--input")
     infos = {info.name: info for info in (*session.inputs, *session.state_inputs)}
-    given: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for name, text in texts.items():
         if name not in infos:
             raise CommandError(f"--input {name}: the model has no such input\n{session!r}")
         if text != "random":
-            given[name] = restore_dtype(read_tensor(text, rng), infos[name])
-    sizes = _sizes(session, given, options.dim)
+            inputs[name] = restore_dtype(read_tensor(text, rng), infos[name])
+    sizes = _sizes(session, inputs, options.dim)
     for info in session.inputs:
-        if info.name not in given:
-            given[info.name] = random_tensor(info.dtype, fill_dims(info, sizes), rng)
-    return given
+        if info.name not in inputs:
+            inputs[info.name] = random_tensor(info.dtype, fill_dims(info, sizes), rng)
+    return inputs
 
 
 def _dim_names(session: Session) -> dict[str, None]:
@@ -76,18 +73,18 @@ def _dim_names(session: Session) -> dict[str, None]:
     return dict.fromkeys(name for dim in dims for name in (*names_in(dim), dim))
 
 
-def _sizes(session: Session, given: dict[str, Array], dims: list[str]) -> dict[str, int]:
+def _sizes(session: Session, inputs: dict[str, Array], dims: list[str]) -> dict[str, int]:
     """Return the sizes of symbolic dims: from the options, from the given inputs, or 2."""
     sizes: dict[str, int] = {}
     for info in session.inputs:
-        shape = given[info.name].shape if info.name in given else (None,) * len(info.dims)
+        shape = inputs[info.name].shape if info.name in inputs else (None,) * len(info.dims)
         for dim, size in zip(info.dims, shape, strict=False):
             if isinstance(dim, str) and size is not None:
                 sizes.setdefault(dim, size)
-    known = _dim_names(session)
+    names = _dim_names(session)
     for name, text in split_assignments(dims, "--dim").items():
-        if name not in known:
-            there = f"there are {', '.join(known)}" if known else "all dims are fixed"
+        if name not in names:
+            there = f"there are {', '.join(names)}" if names else "all dims are fixed"
             raise CommandError(f"--dim {name}: the inputs have no such dim; {there}")
         if not text.isdecimal():
             raise CommandError(f"--dim {name}={text}: the size must be a number")

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.cli.options.subject import Subject, load_subject
 from coreai_onnx.errors import CommandError
@@ -16,6 +16,16 @@ from coreai_onnx.messages import reported_to
 
 if TYPE_CHECKING:
     import torch
+
+
+def switch(parser: Any, name: str, text: str) -> None:
+    """Declare ``--name`` and ``--no-name``; None if neither is given."""
+    parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
+
+
+def repeated(parser: Any, name: str, metavar: str, text: str) -> None:
+    """Declare an option that may be given several times; its value is a list."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
 def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from coreai_onnx.cli.options.numbers import switch
 from coreai_onnx.cli.options.subject import load_object
 from coreai_onnx.errors import CommandError
 from coreai_onnx.messages import printable, size_text
@@ -56,11 +57,10 @@ def declare_file(parser: argparse.ArgumentParser) -> None:
         choices=LEVELS,
         help="debug information of nodes: on each node, in a table (default), or none",
     )
-    parser.add_argument(
+    switch(
+        parser,
         "--external-data",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="store weights in a data file beside the model (default: above 1.5 GiB)",
+        "store weights in a data file beside the model (default: above 1.5 GiB)",
     )
 
 
@@ -133,18 +133,18 @@ def _passes(text: str | None, target: Target) -> list[Pass] | None:
     from coreai_onnx.passes import CONTRIB, LAYOUT, ORDER, passes_for
     from coreai_onnx.passes.runner import name_of
 
-    known = {name_of(one): one for one in (*ORDER, *LAYOUT, *CONTRIB)}
+    by_name = {name_of(one): one for one in (*ORDER, *LAYOUT, *CONTRIB)}
     chosen: list[Pass] = []
     for name in filter(None, (word.strip() for word in text.split(","))):
         if name == "default":
             chosen += passes_for(target)
         elif ":" in name:
             chosen.append(_own_pass(name))
-        elif name in known:
-            chosen.append(known[name])
+        elif name in by_name:
+            chosen.append(by_name[name])
         else:
             raise CommandError(
-                f"--passes {name}: there is no such pass\n  there are {', '.join(sorted(known))}"
+                f"--passes {name}: there is no such pass\n  there are {', '.join(sorted(by_name))}"
             )
     if not chosen:
         raise CommandError(
@@ -154,10 +154,10 @@ def _passes(text: str | None, target: Target) -> list[Pass] | None:
 
 
 def _own_pass(name: str) -> Pass:
-    found = load_object(name)
-    if not callable(found) or isinstance(found, type):
+    function = load_object(name)
+    if not callable(function) or isinstance(function, type):
         raise CommandError(
             f"--passes {name}: a pass is a function of a graph and a Why, "
-            f"not a {type(found).__name__}"
+            f"not a {type(function).__name__}"
         )
-    return cast("Pass", found)
+    return cast("Pass", function)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.cli.options.numbers import integer, repeated, switch
 from coreai_onnx.cli.options.tensors import read_text
 from coreai_onnx.errors import CommandError, failures_as
 from coreai_onnx.messages import printable
@@ -96,26 +96,14 @@ def _declare_data(group: argparse._ArgumentGroup) -> None:
 
 
 def _declare_rules(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    repeated(
+        group,
         "--rule",
-        action="append",
-        default=[],
-        metavar="PATTERN=BITS[:GROUP]",
-        help="other bits for modules or weights whose name matches a shell pattern: '*lm_head=8'",
+        "PATTERN=BITS[:GROUP]",
+        "other bits for modules or weights whose name matches a shell pattern: '*lm_head=8'",
     )
-    group.add_argument(
-        "--skip",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="modules or weights that keep their dtype",
-    )
-    group.add_argument(
-        "--embeddings",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="quantize embeddings (default: yes)",
-    )
+    repeated(group, "--skip", "PATTERN", "modules or weights that keep their dtype")
+    switch(group, "--embeddings", "quantize embeddings (default: yes)")
     group.add_argument(
         "--convolutions", action="store_true", help="quantize weights of convolutions as well"
     )
@@ -137,24 +125,24 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
     from coreai_onnx.quantization.options import rules_of
 
     values = vars(options)
-    given = {name: values[name] for name in _TEXTS if values[name] is not None}
+    arguments = {name: values[name] for name in _TEXTS if values[name] is not None}
     # Only flags that are given: the others have the defaults of `OnnxProgram.quantize`.
-    given |= {name: True for name in _FLAGS if values[name]}
-    given |= {name: list(values[name]) for name in ("skip",) if values[name]}
-    given |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}
+    arguments |= {name: True for name in _FLAGS if values[name]}
+    arguments |= {name: list(values[name]) for name in ("skip",) if values[name]}
+    arguments |= {"rules": dict(map(_rule, options.rule))} if options.rule else {}
     data = {name: values[name] for name in _DATA if values[name] is not None}
     if options.bits is None:
-        if unused := [*given, *data, *(["layers"] if options.layers else [])]:
+        if unused := [*arguments, *data, *(["layers"] if options.layers else [])]:
             name = {"rules": "rule"}.get(unused[0], unused[0]).replace("_", "-")
             raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
         return None
     # Only for its errors, so that they come before the model is loaded or exported.
-    rules_of(bits=options.bits, **given)
+    rules_of(bits=options.bits, **arguments)
     calls = {
         name: read_text(path) if path.suffix == ".txt" else feeds(path, f"--{name}")
         for name, path in data.items()
     }
-    return {"bits": options.bits, **given, **calls}
+    return {"bits": options.bits, **arguments, **calls}
 
 
 def print_reports(program: OnnxProgram, *, layers: bool) -> None:
@@ -201,11 +189,11 @@ def feeds(path: Path, option: str = "--calibration") -> Iterator[dict[str, np.nd
     return (_call(file, f"{option} {path}") for file in files)
 
 
-def _call(file: Path, given: str) -> dict[str, np.ndarray]:
-    with failures_as(CommandError, f"{given}: cannot read {file}"):
+def _call(file: Path, option: str) -> dict[str, np.ndarray]:
+    with failures_as(CommandError, f"{option}: cannot read {file}"):
         # A pickle can run any code when it is read.
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise CommandError(f"{given}: {file} is not an .npz file")
+            raise CommandError(f"{option}: {file} is not an .npz file")
         with archive:
             return dict(archive)

@@ -152,12 +152,12 @@ def load_object(where: str) -> Any:
         module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
     except (Exception, SystemExit) as error:
         raise CommandError(f"cannot import {place}: {type(error).__name__}: {error}") from error
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise CommandError(f"{place} has no {name!r}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _named_module(name: str) -> ModuleType:

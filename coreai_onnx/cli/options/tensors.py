@@ -42,15 +42,15 @@ def split_assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     Raises:
         CommandError: If a text has no ``=``, or a name is given twice.
     """
-    found: dict[str, str] = {}
+    assignments: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise CommandError(f"{option} {text}: expected NAME=VALUE")
-        if name in found:
+        if name in assignments:
             raise CommandError(f"{option}: {name!r} is given twice")
-        found[name] = value
-    return found
+        assignments[name] = value
+    return assignments
 
 
 def read_tensor(text: str, rng: np.random.Generator) -> Array:
@@ -121,7 +121,7 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
         CommandError: If a text has another form, the bounds of a dim allow only one size or none,
             or an axis is given twice.
     """
-    found: dict[str, tuple[DynamicDim, ...]] = {}
+    dims_of: dict[str, tuple[DynamicDim, ...]] = {}
     for text in texts:
         name, colon, dims = text.partition(":")
         matches = [_DIM.fullmatch(part.strip()) for part in dims.split(",")]
@@ -134,9 +134,9 @@ def parse_dynamic(texts: Iterable[str]) -> dict[str, tuple[DynamicDim, ...]]:
             for m in matches
             if m is not None
         )
-        found[name] = (*found.get(name, ()), *parsed)
-        _check_dims(text, found[name])
-    return found
+        dims_of[name] = (*dims_of.get(name, ()), *parsed)
+        _check_dims(text, dims_of[name])
+    return dims_of
 
 
 def _check_dims(text: str, dims: tuple[DynamicDim, ...]) -> None:

@@ -106,13 +106,13 @@ def check_kernel(
         runs += [run for _, run in valid]
     # In a process of its own: a kernel that crashes must not end the caller's.
     result = run_trial(Trial(library, models.protos, runs), timeout=timeout)
-    for found in result.outputs:
-        case = cases[found.run]
-        wrong = _difference(composite, case, found.arrays, tolerances)
+    for output in result.outputs:
+        case = cases[output.run]
+        wrong = _difference(composite, case, output.arrays, tolerances)
         if wrong:
             raise KernelError(
                 f"the kernel of {composite.name} differs from its reference\n"
-                f"  for {case}{_HOW[found.how]}\n  {wrong}"
+                f"  for {case}{_HOW[output.how]}\n  {wrong}"
             )
     # After the results: a wrong result that precedes a crash says more about the mistake.
     if result.failure:
@@ -145,8 +145,8 @@ def _valid_cases(
             continue
         count += 1
         inputs = tuple(_array(x) for x in models.passed(model, call))
-        wanted = [_array(x) for x in case.wanted]
-        yield case, TrialRun(model, inputs, tuple((x.shape, x.dtype) for x in wanted))
+        expected = [_array(x) for x in case.wanted]
+        yield case, TrialRun(model, inputs, tuple((x.shape, x.dtype) for x in expected))
     if not count:
         raise KernelError(
             f"no generated call of {composite.name} is valid in {dtype}: {refusal}\n"
@@ -160,13 +160,13 @@ def _case(composite: Composite, call: ExampleCall, dtype: torch.dtype) -> _Case:
     wide = [x.double() if x is not None and x.is_floating_point() else x for x in inputs]
     attributes = {a.name: call.attributes.get(a.name, a.default) for a in composite.attributes}
     with torch.no_grad():
-        wanted = pytree.tree_leaves(composite.reference(*inputs, **attributes))
+        expected = pytree.tree_leaves(composite.reference(*inputs, **attributes))
         try:
             ideal = pytree.tree_leaves(composite.reference(*wide, **attributes))
         # A reference may accept some dtypes only.
         except RAISES:
-            ideal = wanted
-    return _Case(call, dtype, wanted, ideal)
+            ideal = expected
+    return _Case(call, dtype, expected, ideal)
 
 
 # ---------------------------------------------------------------------- models
@@ -207,9 +207,9 @@ class _Models:
         op = OpBuilder(Scope(graph, names), _OPSET, calls)
         values = [self._input(graph, declared.name, case) for declared in self.composite.inputs]
         results = op.composite_outputs(self.composite, values, **case.call.attributes)
-        for index, (result, wanted) in enumerate(zip(results, case.wanted, strict=True)):
+        for index, (result, expected) in enumerate(zip(results, case.wanted, strict=True)):
             result.name = names.unique(self.composite.outputs[index])
-            result.shape = ir.Shape(_dims(f"out_{index}", wanted, fixed=case.call.fixed))
+            result.shape = ir.Shape(_dims(f"out_{index}", expected, fixed=case.call.fixed))
             graph.outputs.append(result)
         # A composite makes one call; its body is left out, so that onnxruntime cannot fall back to
         # it.

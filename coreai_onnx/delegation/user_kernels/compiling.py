@@ -74,9 +74,9 @@ def compiled(composite: Composite, sources: Sequence[Source], flags: Sequence[st
             target = folder / f"lib{composite.name}-{_key(command, files, tool, flags)}.so"
             if not target.is_file():
                 # Beside the target, because a rename is atomic within one file system only.
-                made = Path(place) / target.name
-                _run([*command, *_SHARED, *map(str, files), "-o", str(made)])
-                made.replace(target)
+                built = Path(place) / target.name
+                _run([*command, *_SHARED, *map(str, files), "-o", str(built)])
+                built.replace(target)
             return target
     except OSError as error:
         raise KernelError(f"cannot compile {composite.name} in {folder}: {error}") from error

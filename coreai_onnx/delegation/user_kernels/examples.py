@@ -106,15 +106,15 @@ def example_calls(
     """
     everything, *fewer = _presence(composite)
     usual, *others = _attribute_values(composite, attributes)
-    given = [*_generated_shapes(composite), *((_SIZES[0], one) for one in shapes)]
+    planned = [*_generated_shapes(composite), *((_SIZES[0], one) for one in shapes)]
     # Each call has a seed of its own, so that a call stays the same when others are added.
     count = itertools.count()
-    for sizes, shape in given:
+    for sizes, shape in planned:
         yield _call(composite, dtype, (sizes, shape), everything, usual, next(count))
         if sizes is _SIZES[0]:  # a kernel must not keep what it computed for these sizes
             again = replace(sizes, label="other values of the same sizes")
             yield _call(composite, dtype, (again, shape), everything, usual, next(count))
-    first = given[0]
+    first = planned[0]
     # Kernels may prepare for sizes that the model declares.
     yield _call(composite, dtype, first, everything, usual, next(count), fixed=True)
     # After the usual values, whose errors are easier to understand.
@@ -123,7 +123,7 @@ def example_calls(
         yield _call(composite, dtype, probe, everything, usual, next(count))
     # All sizes for all combinations would take too long; optional inputs show mistakes at few
     # sizes.
-    probes = [g for g in given if g[0].label in _PROBES]
+    probes = [g for g in planned if g[0].label in _PROBES]
     for names, probe in itertools.product(fewer, probes):
         yield _call(composite, dtype, probe, names, usual, next(count))
     for values, probe in itertools.product(others, probes):
@@ -133,14 +133,14 @@ def example_calls(
 def _call(
     composite: Composite,
     dtype: torch.dtype,
-    given: tuple[_SizePlan, Shapes],
+    planned: tuple[_SizePlan, Shapes],
     names: frozenset[str],
     attributes: Mapping[str, Any],
     number: int,
     *,
     fixed: bool = False,
 ) -> ExampleCall:
-    sizes, shapes = given
+    sizes, shapes = planned
     generator = torch.Generator().manual_seed(_SEED + number)
     magnitude = _MAGNITUDES[number % len(_MAGNITUDES)]
     inputs = {
@@ -162,12 +162,12 @@ def _call(
 # ---------------------------------------------------------------------- shapes
 def _generated_shapes(composite: Composite) -> list[tuple[_SizePlan, Shapes]]:
     """Return shapes of all inputs for each of `_SIZES`; equal ones only once."""
-    found: list[tuple[_SizePlan, Shapes]] = []
+    planned: list[tuple[_SizePlan, Shapes]] = []
     for sizes in _SIZES:
         shapes = _shapes(composite, sizes)
-        if all(shapes != other for _, other in found):
-            found.append((sizes, shapes))
-    return found
+        if all(shapes != other for _, other in planned):
+            planned.append((sizes, shapes))
+    return planned
 
 
 def _shapes(composite: Composite, sizes: _SizePlan) -> Shapes:
@@ -228,12 +228,12 @@ def _presence(composite: Composite) -> list[frozenset[str]]:
 
 
 def _attribute_values(
-    composite: Composite, given: Sequence[Mapping[str, Any]]
+    composite: Composite, chosen: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return attributes to try: the defaults, then the given ones or values near the defaults."""
     usual = {a.name: a.default for a in composite.attributes if a.default is not None}
-    if given:
-        tried = [usual | dict(one) for one in given]
+    if chosen:
+        tried = [usual | dict(one) for one in chosen]
         complete = all(a.default is not None for a in composite.attributes)
         return [usual, *tried] if complete else tried
     others = []

@@ -44,13 +44,13 @@ def compiler() -> str:
     # As make and cmake: a compiler that is named is the only candidate.
     chosen = os.environ.get("CXX")
     names = (chosen,) if chosen else ("c++", "g++", "clang++")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    tool = next((path for name in names if (path := shutil.which(name))), None)
+    if tool is None:
         raise ToolchainError(
             f"there is no C++ compiler ({', '.join(names)})\n"
             "  install one with C++17 (g++ or clang++), or set CXX to its path"
         )
-    return found
+    return tool
 
 
 def kit_folder() -> Path:
@@ -68,9 +68,9 @@ def onnxruntime_headers() -> Path:
     for folder in _include_folders():
         header = folder / _HEADER
         if header.is_file():
-            found = _API_VERSION.search(header.read_text(encoding="utf-8", errors="replace"))
+            version = _API_VERSION.search(header.read_text(encoding="utf-8", errors="replace"))
             # An older header lacks functions of the C API that the kit calls.
-            if found and int(found[1]) >= OLDEST_TESTED[1]:
+            if version and int(version[1]) >= OLDEST_TESTED[1]:
                 return folder
             looked.append(f"    {folder}: its API is older than version {OLDEST_TESTED[1]}")
     chosen = os.environ.get(INCLUDE_VARIABLE)

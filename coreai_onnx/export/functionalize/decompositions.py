@@ -21,7 +21,11 @@ from coreai_onnx.export.compat.torch_names import (
 )
 from coreai_onnx.export.functionalize.buffers import WRITES_INSIDE
 from coreai_onnx.export.functionalize.in_place import mutates, without_in_place
-from coreai_onnx.export.functionalize.lifted_constants import lifted_constants, mutated_constants
+from coreai_onnx.export.functionalize.lifted_constants import (
+    lifted_constants,
+    mutated_constants,
+    without_twins,
+)
 from coreai_onnx.export.functionalize.replaced_graph import copy_of, nodes_of, with_graph
 
 
@@ -49,6 +53,8 @@ def functional(program: ExportedProgram, names: Mapping[int, str] | None = None)
     # What remains, such as the marks of vmap, only a retrace by torch resolves.
     if rewritten is not None and not _needs_work(rewritten):
         return rewritten
+    # torch's retrace does not accept one tensor as two inputs.
+    program = without_twins(program, lifted_constants(program, names))
     mutations = [node for node in program.graph.nodes if mutates(node)]
     changed = mutated_constants(mutations, program.graph, lifted_constants(program, names))
     if changed:  # torch's retrace does not handle them

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from coreai_onnx.export.compat.torch_names import OpOverload, pytree
+from coreai_onnx.export.functionalize.replaced_graph import copy_of, with_graph
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,25 @@ def lifted_constants(
         called[name] = name.removeprefix("c_") if not wanted or wanted in taken else wanted
         taken.add(called[name])
     return LiftedConstants(tensors, twins, overlaps, called)
+
+
+def without_twins(program: ExportedProgram, constants: LiftedConstants) -> ExportedProgram:
+    """Return the program with one input for each tensor: constants that are a buffer become it.
+
+    Args:
+        program: The program; it is not changed.
+        constants: Its constants.
+    """
+    if not constants.twins:
+        return program
+    module = copy_of(program.graph_module)
+    placeholders = {node.name: node for node in module.graph.nodes if node.op == "placeholder"}
+    for name, first in constants.twins.items():
+        placeholders[name].replace_all_uses_with(placeholders[first])
+        module.graph.erase_node(placeholders[name])
+    old = program.graph_signature
+    inputs = [spec for spec in old.input_specs if spec.arg.name not in constants.twins]
+    return with_graph(program, module, ExportGraphSignature(inputs, old.output_specs))
 
 
 def _address(tensor: torch.Tensor) -> int:

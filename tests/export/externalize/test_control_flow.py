@@ -92,12 +92,31 @@ class Counter(torch.nn.Module):
         return x + self.count
 
 
-def test_a_state_of_an_externalized_module_under_strict() -> None:
-    program = convert(
-        torch.nn.Sequential(Counter()), (X,), strict=True, externalize_modules=[Counter]
-    )
+class Within(torch.nn.Module):
+    """Calls a counter in contexts, which torch exports as graphs of their own."""
+
+    def __init__(self, gradients: bool, cast: bool) -> None:
+        super().__init__()
+        self.counter, self.gradients, self.cast = Counter(), gradients, cast
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with (
+            torch.set_grad_enabled(self.gradients),
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.cast),
+        ):
+            result: torch.Tensor = self.counter(x)
+        return result
+
+
+@pytest.mark.parametrize(
+    "model", [torch.nn.Sequential(Counter()), Within(True, True), Within(False, True)]
+)
+def test_a_state_of_an_externalized_module_under_strict(model: torch.nn.Module) -> None:
+    program = convert(model, (X,), strict=True, externalize_modules=[Counter])
     assert "count_out" in program.model.graph.outputs[-1].name
-    assert torch.equal(torch.as_tensor(program.run(X)[0]), X + 1)
+    session = program.session()
+    for count in (1, 2):
+        assert torch.equal(torch.as_tensor(session.run(X)[0]), X + count)
 
 
 class Holds(torch.nn.Module):
