@@ -46,10 +46,7 @@ def average_pool(b: BodyBuilder) -> Value:
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
-    window: dict[str, Any] = {
-        "kernel_shape": b.ref("kernel_size"),
-        "strides": b.ref("stride"),
-    }
+    window = {"kernel_shape": b.ref("kernel_size"), "strides": b.ref("stride")}
     pooled: Value = b.op.node("AveragePool", x, **window, **options)
     return pooled
 

@@ -125,10 +125,10 @@ def dequantize_per_channel(
     target = out_dtype or torch.float32
     scales = op.cast(scales, torch.float32)
     if _dequantizes(op, input, dtype, zero_points):
-        given = None
+        zeros = None
         if zero_points is not None and dtype != torch.int32:
-            given = op.cast(zero_points, dtype)
-        values = op.DequantizeLinear(input, scales, given, axis=axis)
+            zeros = op.cast(zero_points, dtype)
+        values = op.DequantizeLinear(input, scales, zeros, axis=axis)
         return values if target == torch.float32 else op.cast(values, target)
     centered = op.cast(input, torch.float32)
     if zero_points is not None:
