@@ -17,7 +17,6 @@ _GELU_SINCE = 20
 
 
 def _approximation_words(variant: Variant) -> list[str]:
-    """Return the variant word of the tanh approximation, if the call uses it."""
     return ["tanh"] if variant.attributes["approximate"] == "tanh" else []
 
 
@@ -38,7 +37,6 @@ def geglu(b: BodyBuilder) -> Value:
 
 
 def _activation_words(variant: Variant) -> list[str]:
-    """Return the variant word of the activation, if there is one."""
     return [] if variant.attributes["activation"] == "none" else [variant.attributes["activation"]]
 
 

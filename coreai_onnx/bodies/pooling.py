@@ -46,11 +46,8 @@ def average_pool(b: BodyBuilder) -> Value:
 
 
 def _average_pool(b: BodyBuilder, x: Value, **options: Any) -> Value:
-    window: dict[str, Any] = {
-        "kernel_shape": b.ref("kernel_size"),
-        "strides": b.ref("stride"),
-    }
-    pooled: Value = b.op.node("AveragePool", x, **window, **options)
+    options = {"kernel_shape": b.ref("kernel_size"), "strides": b.ref("stride"), **options}
+    pooled: Value = b.op.node("AveragePool", x, **options)
     return pooled
 
 

@@ -166,7 +166,7 @@ class ActivationQuantizeModule(nn.Module):
         super().__init__()
         _check(type(self).__name__, scale, zero_point, minval, output_dtype)
         self.output_dtype, self.axis = output_dtype, axis
-        _hold(self, scale, zero_point, minval)
+        _hold(self, scale=scale, zero_point=zero_point, minval=minval)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return integers, or float8, in the shape of ``x``."""
@@ -208,7 +208,7 @@ class ActivationDequantizeModule(nn.Module):
         if minval is not None and input_dtype is None:
             raise ValueError(f"{name}: minval needs an input_dtype, whose least integer it is")
         self.axis, self.input_dtype, self.output_dtype = axis, input_dtype, output_dtype
-        _hold(self, scale, zero_point, minval)
+        _hold(self, scale=scale, zero_point=zero_point, minval=minval)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return floating values in the shape of ``x``."""
@@ -227,14 +227,9 @@ def _along(x: torch.Tensor, axis: int, like: torch.Tensor) -> torch.Tensor:
     return x.reshape([-1 if i == axis else 1 for i in range(like.ndim)])
 
 
-def _hold(
-    module: nn.Module,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor | None,
-    minval: torch.Tensor | None,
-) -> None:
+def _hold(module: nn.Module, **parameters: torch.Tensor | None) -> None:
     """Register the parameters as buffers; torch 2.13 does not export buffers that are None."""
-    for name, value in (("scale", scale), ("zero_point", zero_point), ("minval", minval)):
+    for name, value in parameters.items():
         if value is None:
             setattr(module, name, None)
         else:

@@ -1,4 +1,8 @@
-"""Activations, also with a gate or a bias, and the logarithm of the softmax."""
+"""Activations, also with a gate or a bias, and the logarithm of the softmax.
+
+Inputs are floating, of any shape. Results have the shape and dtype of the first input, and are
+computed in float32 (float64 in float64) and rounded once.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,7 @@ _APPROXIMATE = Attribute("approximate", "string", "none", structural=True)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return ``gate * sigmoid(gate) * up`` (Shazeer 2020, "GLU Variants", equation 6).
-
-    Args:
-        gate: Floating, of any shape.
-        up: The shape and dtype of ``gate``.
-
-    Returns:
-        The shape and dtype of ``gate``; computed in float32 (float64 in float64), rounded once.
-    """
+    """Return ``gate * sigmoid(gate) * up`` (Shazeer 2020, "GLU Variants", equation 6)."""
     wide = compute_dtype(gate)
     x = gate.to(wide)
     return (x * torch.sigmoid(x) * up.to(wide)).to(gate.dtype)
@@ -47,13 +43,10 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "none") ->
 
     Args:
         gate: Floating, of any shape.
-        up: The shape and dtype of ``gate``.
+        up: As ``gate``.
         approximate: ``"none"``: ``gelu(x) = x / 2 (1 + erf(x / √2))``; ``"tanh"``:
             ``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``
             (Hendrycks & Gimpel 2016, section 2).
-
-    Returns:
-        The shape and dtype of ``gate``; computed in float32 (float64 in float64), rounded once.
     """
     wide = compute_dtype(gate)
     x = gate.to(wide)
@@ -100,9 +93,6 @@ def add_bias(input: torch.Tensor, bias: torch.Tensor, *, activation: str = "none
         activation: ``"none"``, ``"silu"`` (``x * sigmoid(x)``), ``"gelu"``
             (``x / 2 (1 + erf(x / √2))``) or ``"gelu_tanh"``
             (``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``; Hendrycks & Gimpel 2016, section 2).
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
     """
     wide = compute_dtype(input)
     return _ACTIVATIONS[activation](input.to(wide) + bias.to(wide)).to(input.dtype)
@@ -148,9 +138,6 @@ def gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
         input: Floating, of any shape.
         approximate: ``"none"``: ``x / 2 (1 + erf(x / √2))``; ``"tanh"``:
             ``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``.
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
     """
     return F.gelu(input, approximate=approximate)
 
@@ -169,14 +156,7 @@ GELU = Composite(
 
 
 def silu(input: torch.Tensor) -> torch.Tensor:
-    """Return ``input * sigmoid(input)`` (Elfwing et al. 2017, eq. 8).
-
-    Args:
-        input: Floating, of any shape.
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
-    """
+    """Return ``input * sigmoid(input)`` (Elfwing et al. 2017, eq. 8)."""
     return F.silu(input)
 
 
@@ -184,14 +164,7 @@ SILU = _of_elements(silu, "input * sigmoid(input)", "aten.silu.default")
 
 
 def hard_sigmoid(input: torch.Tensor) -> torch.Tensor:
-    """Return ``clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2).
-
-    Args:
-        input: Floating, of any shape.
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
-    """
+    """Return ``clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2)."""
     return F.hardsigmoid(input)
 
 
@@ -199,14 +172,7 @@ HARD_SIGMOID = _of_elements(hard_sigmoid, "clamp(input + 3, 0, 6) / 6", "aten.ha
 
 
 def hard_swish(input: torch.Tensor) -> torch.Tensor:
-    """Return ``input * clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2).
-
-    Args:
-        input: Floating, of any shape.
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
-    """
+    """Return ``input * clamp(input + 3, 0, 6) / 6`` (Howard et al. 2019, section 5.2)."""
     return F.hardswish(input)
 
 
@@ -221,9 +187,6 @@ def log_softmax(input: torch.Tensor, *, axis: int = -1) -> torch.Tensor:
     Args:
         input: Floating, with at least one axis.
         axis: The axis that is normalized.
-
-    Returns:
-        The shape and dtype of ``input``; computed in float32 (float64 in float64), rounded once.
     """
     return torch.log_softmax(input, axis)
 

@@ -93,13 +93,8 @@ def instance_norm(
 ) -> torch.Tensor:
     """Return ``(input - mean) / sqrt(variance + eps) * scale + bias`` (Ulyanov et al. 2016).
 
-    Mean and variance are those of one channel of one sample, over all its positions.
-
-    Args:
-        input: ``[batch, channels, ...]``, floating, with at least one axis of positions.
-        scale: ``[channels]``; its own dtype or that of ``input``.
-        bias: Like ``scale``.
-        eps: Added to the variance.
+    Mean and variance are those of one channel of one sample, over all its positions, of which there
+    is at least one axis. The arguments are those of :func:`group_norm`.
 
     Returns:
         The shape and dtype of ``input``; computed in float32 (float64 in float64). As in torch,
@@ -150,10 +145,10 @@ def batch_norm(
 
     Args:
         input: ``[batch, channels, ...]``, floating.
-        scale: ``[channels]``; its own dtype or that of ``input``.
+        scale: ``[channels]``, as all of the following; its own dtype or that of ``input``.
         bias: Like ``scale``.
-        mean: ``[channels]``, the running mean.
-        variance: ``[channels]``, the running variance.
+        mean: The running mean.
+        variance: The running variance.
         eps: Added to the variance.
 
     Returns:

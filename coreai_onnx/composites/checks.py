@@ -5,8 +5,7 @@ Sizes are known or None. Unknown sizes are not checked here, but by the kernel o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,33 +32,6 @@ def require(condition: bool | torch.SymBool, name: str, message: str) -> None:  
 def refuse(wrong: str, name: str) -> None:
     """Raise a ValueError with a message about a module or op, unless it is empty."""
     require(not wrong, name, wrong)
-
-
-def accepts(dims: Dims, attributes: Attributes) -> str:
-    """Return no message: every call is valid."""
-    del dims, attributes
-    return ""
-
-
-def any_value(inputs: Tensors) -> Tensors:
-    """Return the inputs unchanged."""
-    return inputs
-
-
-def as_found(attributes: Attributes) -> Iterator[Attributes]:
-    """Yield the attributes unchanged."""
-    yield attributes
-
-
-def unchanged(dims: Dims, attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes unchanged."""
-    del dims
-    return dict(attributes)
-
-
-def all_used(names: AbstractSet[str]) -> AbstractSet[str]:
-    """Return no inputs: each has an effect."""
-    return names & set()
 
 
 def not_multiple(what: str, size: int | None, of: str, divisor: int | None) -> str:

@@ -8,16 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from coreai_onnx.composites.checks import (
-    Attributes,
-    Dims,
-    Tensors,
-    accepts,
-    all_used,
-    any_value,
-    as_found,
-    unchanged,
-)
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors
 
 DOMAIN = "ai.coreai"
 """Domain of the standard composites; the only one that has native kernels."""
@@ -135,12 +126,12 @@ class Composite:
     dtypes: tuple[str, ...] = field(default=FLOAT_DTYPES)
     output_dims: tuple[str, ...] = ("*",)
     output_likes: tuple[str, ...] = ()
-    check: Callable[[Dims, Attributes], str] = accepts
-    canonical: Callable[[Dims, Attributes], dict[str, Any]] = unchanged
-    admissible: Callable[[Tensors], Tensors] = any_value
-    unused: Callable[[AbstractSet[str]], AbstractSet[str]] = all_used
-    candidates: Callable[[Attributes], Iterator[Attributes]] = as_found
-    unproven: Callable[[Dims, Attributes], str] = accepts
+    check: Callable[[Dims, Attributes], str] = lambda _dims, _attributes: ""
+    canonical: Callable[[Dims, Attributes], dict[str, Any]] = lambda _dims, attrs: dict(attrs)
+    admissible: Callable[[Tensors], Tensors] = lambda inputs: inputs
+    unused: Callable[[AbstractSet[str]], AbstractSet[str]] = lambda _names: frozenset()
+    candidates: Callable[[Attributes], Iterator[Attributes]] = lambda attrs: iter([attrs])
+    unproven: Callable[[Dims, Attributes], str] = lambda _dims, _attributes: ""
     aten: tuple[str, ...] = ()
 
     def attribute(self, name: str) -> Attribute:
@@ -190,12 +181,12 @@ class Composite:
                 broadcasts = declared.dims.startswith("~") and size == 1
                 if size is None or letter == "1" or broadcasts:
                     continue
-                other, known = letters.setdefault(letter, (name, size))
-                if known != size:
+                other, first_size = letters.setdefault(letter, (name, size))
+                if first_size != size:
                     return (
                         f"{name} has shape {_written(dims[name])}, {other} "
                         f"{_written(dims[other])}: dim {letter} of {pattern} is {size} here and "
-                        f"{known} there"
+                        f"{first_size} there"
                     )
         return ""
 

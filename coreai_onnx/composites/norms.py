@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,33 +87,21 @@ def skip_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``rms_norm(input + skip, scale)``, and the sum.
 
-    Args:
-        input: ``[..., dim]``, floating.
-        skip: The shape and dtype of ``input``.
-        scale: As in ``rms_norm``.
-        axes: Trailing axes to normalize over.
-        eps: Added to the mean square.
-
-    Returns:
-        The normalized sum and the sum, both with the shape and dtype of ``input``. The sum is
-        rounded to that dtype before it is normalized.
+    ``skip`` and both results have the shape and dtype of ``input``, to which the sum is rounded
+    before it is normalized. The other arguments are those of :func:`rms_norm`.
     """
     total = input + skip
     return rms_norm(total, scale, axes=axes, eps=eps), total
 
 
-SKIP_RMS_NORM = Composite(
+SKIP_RMS_NORM = replace(
+    RMS_NORM,
     name="skip_rms_norm",
     inputs=(_INPUT, _SKIP, _SCALE),
     outputs=("output", "sum"),
     output_dims=("*", "*"),
-    attributes=(_AXES, _RMS_EPS),
     reference=skip_rms_norm,
-    kernel=True,
     formula="sum = input + skip; output = rms_norm(sum, scale)",
-    variant_axes=(_SEVERAL_AXES, ("unscaled", "wide_scale", "narrow_scale")),
-    check=check_trailing_axes,
-    canonical=negative_axes,
 )
 
 
@@ -175,34 +164,20 @@ def skip_layer_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``layer_norm(input + skip, scale, bias)``, and the sum.
 
-    Args:
-        input: ``[..., *normalized_shape]``, floating.
-        skip: The shape and dtype of ``input``.
-        scale: As in ``layer_norm``.
-        bias: Like ``scale``.
-        axes: Trailing axes to normalize over.
-        eps: Added to the variance.
-
-    Returns:
-        The normalized sum and the sum, both with the shape and dtype of ``input``. The sum is
-        rounded to that dtype before it is normalized.
+    Inputs and results are like those of :func:`skip_rms_norm`.
     """
     total = input + skip
     return layer_norm(total, scale, bias, axes=axes, eps=eps), total
 
 
-SKIP_LAYER_NORM = Composite(
+SKIP_LAYER_NORM = replace(
+    LAYER_NORM,
     name="skip_layer_norm",
     inputs=(_INPUT, _SKIP, _SCALE, _BIAS),
     outputs=("output", "sum"),
     output_dims=("*", "*"),
-    attributes=(_AXES, _LAYER_EPS),
     reference=skip_layer_norm,
-    kernel=True,
     formula="sum = input + skip; output = layer_norm(sum, scale, bias)",
-    variant_axes=(_SEVERAL_AXES, ("unscaled", "no_bias", "bias_only"), ("wide_scale",)),
-    check=check_trailing_axes,
-    canonical=negative_axes,
 )
 
 

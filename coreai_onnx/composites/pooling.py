@@ -96,18 +96,7 @@ def avg_pool_3d(
 ) -> torch.Tensor:
     """Return the average of every window, as ``torch.nn.functional.avg_pool3d`` does.
 
-    Args:
-        input: ``[batch, channels, depth, height, width]``, floating.
-        kernel_size: Depth, height and width of a window.
-        stride: Distance between windows.
-        padding: Zeros: at the start of each axis, then at the end of each.
-        ceil_mode: As in ``avg_pool_2d``.
-        count_include_pad: As in ``avg_pool_2d``.
-        divisor_override: Divisor instead of the count.
-
-    Returns:
-        ``[batch, channels, windows, windows, windows]`` in the dtype of ``input``; computed in
-        float32 (float64 in float64), rounded once.
+    Inputs, options and results are those of :func:`avg_pool_2d`, with a depth before the height.
     """
     options = (stride, padding, ceil_mode, count_include_pad, divisor_override)
     return averages(torch.nn.functional.avg_pool3d, input, kernel_size, *options)

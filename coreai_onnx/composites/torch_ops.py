@@ -170,11 +170,11 @@ def _gather_mm_nbits(
     parts = dict(zip(NAMES, (codes, scales, *optional), strict=False))
 
     def multiply(rows: torch.Tensor, matrix: int) -> torch.Tensor:
-        own: dict[str, Any] = {
+        parts_of_matrix: dict[str, Any] = {
             name: part[matrix] if name in BY_ROW and part is not None else part
             for name, part in parts.items()
         }
-        return few_bits.linear_nbits(rows, **own, **attributes)
+        return few_bits.linear_nbits(rows, **parts_of_matrix, **attributes)
 
     return _by_matrix(lhs, indices, codes.shape[1], multiply)
 

@@ -190,9 +190,11 @@ def test_norms_want_the_last_axes() -> None:
 
 
 def test_without_a_rule_everything_is_right() -> None:
-    assert checks.accepts({}, {}) == ""
-    assert checks.unchanged({}, {"a": 1}) == {"a": 1}
-    assert checks.all_used({"a", "b"}) == set()
+    plain = Composite("plain", (Input("x"),), ("y",), (), torch.abs, formula="abs(x)")
+    assert plain.check({}, {}) == plain.unproven({}, {}) == ""
+    assert plain.canonical({}, {"a": 1}) == {"a": 1}
+    assert list(plain.candidates({"a": 1})) == [{"a": 1}]
+    assert plain.unused({"a", "b"}) == set()
     assert checks.rank_below({}, "input", 3) == ""
 
 

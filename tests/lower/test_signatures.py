@@ -38,7 +38,6 @@ UNREAD = {
         "aten.unique_dim.default": "sorted",
         "aten.topk.default": "sorted",
         "aten.sort.stable": "stable",
-        "aten.argsort.stable": "stable",
     },
     "torch does not read them either, or only to check them": {
         "quantized_decomposed.choose_qparams.tensor": "dtype",

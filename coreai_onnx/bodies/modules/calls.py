@@ -120,8 +120,8 @@ class ModuleCalls:
             composites: The composites of the program, which have their final names.
         """
         kept: dict[tuple[str, str], dict[str, ir.Function]] = {}
-        for made in self._functions.values():
-            function = made.function
+        for module_function in self._functions.values():
+            function = module_function.function
             base = (function.domain, function.name)
             bodies = kept.setdefault(base, {})
             forget_types(function.graph)
@@ -131,10 +131,14 @@ class ModuleCalls:
                 if bodies:
                     function.name = f"{function.name}.{len(bodies) + 1}"
                 bodies[text] = function
-            for node in made.calls:
+            for node in module_function.calls:
                 node.op_type = bodies[text].name
-        own = [function for bodies in kept.values() for function in bodies.values()]
-        return [*self.models.functions([*composites, *own]), *own, *self.delegates.functions()]
+        merged = [function for bodies in kept.values() for function in bodies.values()]
+        return [
+            *self.models.functions([*composites, *merged]),
+            *merged,
+            *self.delegates.functions(),
+        ]
 
     def _check_name(self, call: ModuleCall) -> None:
         """Raise if classes with different arguments have the same composite name."""
@@ -245,11 +249,11 @@ def _results(
     outputs: list[Value] = []
     changed: dict[str, Value] = {}
     # By identity, because a buffer may have several paths.
-    own = {id(tensor): path for path, tensor in call.module.named_buffers()}
+    paths = {id(tensor): path for path, tensor in call.module.named_buffers()}
     for spec, value in zip(program.graph_signature.output_specs, results, strict=True):
         if spec.kind == OutputKind.BUFFER_MUTATION:
             path = str(spec.target).removeprefix(_PREFIX)
-            changed[own[id(_tensor_at(call.module, path))]] = value
+            changed[paths[id(_tensor_at(call.module, path))]] = value
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             raise ExternalizationError(
                 f"the externalized module {call.path or '(root)'} changes its argument "
@@ -273,12 +277,12 @@ def _inputs(
     context: Context,
     op: OpBuilder,
     call: ModuleCall,
-    given: Sequence[Value],
+    arguments: Sequence[Value],
 ) -> tuple[list[Any], dict[str, Value]]:
     """Return a value for each placeholder, and the values of weights by path in the module."""
     graph, scope = op.scope.graph, op.scope
     tensor_names = iter(call_tensors(call))
-    dtypes = iter(given)
+    dtypes = iter(arguments)
     values: list[Any] = []
     weights: dict[str, Value] = {}
     later: list[Value] = []

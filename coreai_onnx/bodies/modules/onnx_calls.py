@@ -46,7 +46,7 @@ class OnnxCalls:
             others: The other functions of the program.
         """
         texts = {function.identifier(): _text(function) for function in others}
-        found: list[ir.Function] = []
+        placed: list[ir.Function] = []
         for functions in self._known.values():
             names: dict[ir.OperatorIdentifier, ir.OperatorIdentifier] = {}
             for function in functions:
@@ -55,11 +55,11 @@ class OnnxCalls:
                 function.domain, function.name, _ = names[old] = new
                 if new not in texts:
                     texts[new] = text
-                    found.append(function)
+                    placed.append(function)
             # Now that all functions of the model have their names.
             for function in functions:
                 _call(function, names)
-        return found
+        return placed
 
     def _made(self, functions: list[ir.Function]) -> list[ir.Function]:
         """Return the functions under unique names, or the equal functions of an earlier call."""
@@ -71,7 +71,7 @@ class OnnxCalls:
 
     def _rename(self, functions: Sequence[ir.Function]) -> None:
         """Number a model's functions if another model has the names."""
-        taken = {function.name for known in self._known.values() for function in known}
+        taken = {function.name for earlier in self._known.values() for function in earlier}
         name, number = functions[-1].name, 1
         while functions[-1].name in taken:
             number += 1

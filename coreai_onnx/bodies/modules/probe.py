@@ -65,10 +65,10 @@ def probe_difference(
         weights = _weights(call.module, sources, generator if index else None)
         values = {n: _input(source, arguments, weights) for n, source in sources.items()}
         for name, tensor in composite.admissible(values).items():
-            kind, own = sources[name]
-            if isinstance(arguments.get(own), torch.Tensor) and kind == "argument":
+            kind, argument = sources[name]
+            if isinstance(arguments.get(argument), torch.Tensor) and kind == "argument":
                 # The module must get the same inputs as the reference.
-                arguments[own] = tensor
+                arguments[argument] = tensor
         named = {name: _input(source, arguments, weights) for name, source in sources.items()}
         inputs = [named.get(declared.name) for declared in composite.inputs]
         try:

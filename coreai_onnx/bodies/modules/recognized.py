@@ -43,7 +43,7 @@ class _Match:
 def call_as_composite(
     op: OpBuilder,
     call: ModuleCall,
-    given: tuple[Sequence[Value], Sequence[Any]],
+    operands: tuple[Sequence[Value], Sequence[Any]],
     examples: tuple[Sequence[torch.Tensor], Sequence[Any]],
     weight: Callable[[str], Value],
     proven: dict[Any, _Match | _Differs],
@@ -58,7 +58,7 @@ def call_as_composite(
     Args:
         op: Creates nodes at the call site.
         call: The call.
-        given: Tensors and numbers of the call.
+        operands: Tensors and numbers of the call.
         examples: Their counterparts in the exported program.
         weight: Returns the value of a weight of the module.
         proven: Caches the result of the check, for equal calls.
@@ -70,7 +70,7 @@ def call_as_composite(
     assert composite is not None, "the caller handles modules without a declaration"
     # For its errors: the attributes that the spec names must exist even if they are not used.
     composite_attributes(call)
-    arguments = call.arguments(*given)
+    arguments = call.arguments(*operands)
     try:
         match = _match(composite, call, arguments)
         if not call.is_reference:
@@ -238,11 +238,11 @@ def _proven(
     """
     difference = ""
     for attributes in composite.candidates(match.attributes):
-        found = probe_difference(composite, call, match.sources, attributes, examples)
-        if not found:
+        fault = probe_difference(composite, call, match.sources, attributes, examples)
+        if not fault:
             return _Match(match.sources, attributes)
         # The first candidate has the attributes of the module itself.
-        difference = difference or found
+        difference = difference or fault
     raise _Differs(difference)
 
 

@@ -123,7 +123,7 @@ def _misfit(value: Any, node: torch.fx.Node) -> str:
         return f"{expectation}, not a {type(value).__name__}"
     same_rank = len(value.shape) == len(expected.shape)
     sizes = zip(value.shape, expected.shape, strict=False)
-    fits = all(isinstance(size, torch.SymInt) or size == own for own, size in sizes)
+    fits = all(isinstance(size, torch.SymInt) or size == declared for declared, size in sizes)
     if value.dtype != expected.dtype or not same_rank or not fits:
         return f"{expectation}, not {value.dtype} {list(value.shape)}"
     return ""

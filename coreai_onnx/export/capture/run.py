@@ -131,14 +131,14 @@ def _traceable(
         yield attributes, explanation
 
 
-def check_calls(program: ExportedProgram, given: Mapping[str, ModuleCall]) -> None:
+def check_calls(program: ExportedProgram, calls: Mapping[str, ModuleCall]) -> None:
     """Check that every externalized module that a program calls was given.
 
     Raises:
         StagingError: If some are missing; the message lists their paths.
     """
     tags = {str(n.args[3]) for n in nodes_of(program.graph_module) if n.target is OP}
-    missing = sorted(tags - given.keys())
+    missing = sorted(tags - calls.keys())
     if missing:
         paths = ", ".join(tag.rpartition("#")[0] or "(root)" for tag in missing)
         raise StagingError(

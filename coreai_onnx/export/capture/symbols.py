@@ -92,9 +92,9 @@ def range_constraints(
     return result
 
 
-def _assumed_least(expression: sympy.Expr, given: Collection[sympy.Symbol]) -> float:
+def _assumed_least(expression: sympy.Expr, user_symbols: Collection[sympy.Symbol]) -> float:
     """Return the lower bound that torch assumes for a size by default."""
-    if expression.free_symbols <= set(given):
+    if expression.free_symbols <= set(user_symbols):
         return 0
     # The bound of an expression follows from those of its symbols.
     return _NEITHER_ZERO_NOR_ONE if expression.is_Symbol else float("inf")

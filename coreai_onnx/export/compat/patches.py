@@ -125,7 +125,7 @@ class _Patch:
     def __init__(self, owner: Any, name: str) -> None:
         """Install the dispatching function."""
         self._owner, self._name = owner, name
-        self._found = _own(owner, name)
+        self._previous = _own(owner, name)
         self.original: Callable[..., Any] = self._original()
         self.replacements: list[Callable[..., Any]] = []
         self.stand_in = _stand_in(self)
@@ -134,12 +134,12 @@ class _Patch:
     def remove(self) -> None:
         """Restore the previous value, unless another library has patched the name since."""
         if _own(self._owner, self._name) is self.stand_in:
-            _put(self._owner, self._name, self._found)
+            _put(self._owner, self._name, self._previous)
 
     def _original(self) -> Callable[..., Any]:
-        if self._found is not _MISSING:
-            own: Callable[..., Any] = self._found
-            return own
+        if self._previous is not _MISSING:
+            function: Callable[..., Any] = self._previous
+            return function
         if isinstance(self._owner, type):
             return _inherited(self._owner, self._name)
         inherited: Callable[..., Any] = getattr(self._owner, self._name)

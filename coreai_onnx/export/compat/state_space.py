@@ -113,14 +113,8 @@ def scan(
 
 @scan.register_fake
 def _scan_fake(
-    x: torch.Tensor,
-    decay: torch.Tensor,
-    key: torch.Tensor,
-    query: torch.Tensor,
-    initial: torch.Tensor | None,
-    longest: int,
+    x: torch.Tensor, _decay: torch.Tensor, key: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del decay, query, initial, longest
     return torch.empty_like(x), x.new_empty(x.shape[0], *x.shape[2:], key.shape[3])
 
 

@@ -35,44 +35,44 @@ class AttributeReads:
     def __init__(self) -> None:
         """Start with nothing read."""
         self._tree: ModuleTree | None = None
-        self._found: dict[tuple[str, str], Any] = {}
+        self._keys: dict[tuple[str, str], Any] = {}
         self._values: dict[tuple[str, str], Any] = {}
         self._before: frozenset[tuple[str, str]] = frozenset()
 
     def begin(self, module: torch.nn.Module) -> None:
         """Start recording reads of a module, with its present weights."""
         self._tree = ModuleTree(module)
-        self._before = frozenset(self._found)
+        self._before = frozenset(self._keys)
 
     def end(self) -> None:
         """Stop recording, and release the module."""
         self._tree = None
 
-    def record(self, own: dict[str, Any], kind: type, name: str) -> None:
+    def record(self, attributes: dict[str, Any], kind: type, name: str) -> None:
         """Record the value of an attribute at its first read.
 
         Args:
-            own: ``__dict__`` of the module that was read; modules outside the tree are ignored.
+            attributes: ``__dict__`` of the module; modules outside the tree are ignored.
             kind: Class of that module.
             name: The attribute; ``__dict__`` means all of them.
         """
         tree = self._tree
-        path = None if tree is None else tree.paths.get(id(own))
+        path = None if tree is None else tree.paths.get(id(attributes))
         # Only the first read counts: later ones may see what the forward itself has assigned.
-        if tree is None or path is None or name in _STRUCTURE or (path, name) in self._found:
+        if tree is None or path is None or name in _STRUCTURE or (path, name) in self._keys:
             return
         if name == _DICT:
-            self._found[path, name] = _names(own)
-            for each in list(own):
-                self.record(own, kind, each)
-        elif name in own or not _is_of_class(own, kind, name):
-            self._found[path, name] = _look_up(tree, own, kind, name)
-            self._values[path, name] = own.get(name, MISSING)
+            self._keys[path, name] = frozenset(attributes)
+            for each in list(attributes):
+                self.record(attributes, kind, each)
+        elif name in attributes or not _is_of_class(attributes, kind, name):
+            self._keys[path, name] = _look_up(tree, attributes, kind, name)
+            self._values[path, name] = attributes.get(name, MISSING)
 
     def record_all(self) -> None:
         """Record every attribute of the module and its submodules."""
-        for own, kind in self._tree.dicts.values() if self._tree is not None else ():
-            self.record(own, kind, _DICT)
+        for attributes, kind in self._tree.dicts.values() if self._tree is not None else ():
+            self.record(attributes, kind, _DICT)
 
     def repeat(self, module: torch.nn.Module) -> None:
         """Report the same reads of another module to the active recordings."""
@@ -80,10 +80,10 @@ class AttributeReads:
         if not active:
             return
         dicts = ModuleTree(module).dicts
-        for path, name in self._found:
-            own, kind = dicts[path]
+        for path, name in self._keys:
+            attributes, kind = dicts[path]
             for reads in active:
-                reads.record(own, kind, name)
+                reads.record(attributes, kind, name)
 
     @contextmanager
     def restored_in(self, module: torch.nn.Module) -> Iterator[None]:
@@ -91,15 +91,15 @@ class AttributeReads:
         tree = ModuleTree(module)
         changed: list[tuple[dict[str, Any], str, Any]] = []
         for (path, name), value in self._values.items():
-            own, kind = tree.dicts[path]
-            if _look_up(tree, own, kind, name) != self._found[path, name]:
-                changed.append((own, name, own.get(name, MISSING)))
-                _put(own, name, value)
+            attributes, kind = tree.dicts[path]
+            if _look_up(tree, attributes, kind, name) != self._keys[path, name]:
+                changed.append((attributes, name, attributes.get(name, MISSING)))
+                _put(attributes, name, value)
         try:
             yield
         finally:
-            for own, name, value in changed:
-                _put(own, name, value)
+            for attributes, name, value in changed:
+                _put(attributes, name, value)
 
     def hold_for(self, module: torch.nn.Module, *, latest: bool = False) -> bool:
         """Whether the same reads give the same values in a module of the same structure.
@@ -109,12 +109,12 @@ class AttributeReads:
             latest: Compare only the reads that the latest recording added.
         """
         tree = ModuleTree(module)
-        for (path, name), found in self._found.items():
+        for (path, name), key in self._keys.items():
             if latest and (path, name) in self._before:
                 continue
-            own, kind = tree.dicts[path]
-            now = _names(own) if name == _DICT else _look_up(tree, own, kind, name)
-            if now != found:
+            attributes, kind = tree.dicts[path]
+            now = frozenset(attributes) if name == _DICT else _look_up(tree, attributes, kind, name)
+            if now != key:
                 return False
         return True
 
@@ -151,13 +151,13 @@ _local = threading.local()
 
 
 def _active() -> list[AttributeReads]:
-    found: list[AttributeReads] = _local.__dict__.setdefault("active", [])
-    return found
+    recordings: list[AttributeReads] = _local.__dict__.setdefault("active", [])
+    return recordings
 
 
-def _note(module: torch.nn.Module, own: dict[str, Any], name: str) -> None:
+def _note(module: torch.nn.Module, attributes: dict[str, Any], name: str) -> None:
     for reads in _active():
-        reads.record(own, type(module), name)
+        reads.record(attributes, type(module), name)
 
 
 def _note_all() -> None:
@@ -166,30 +166,28 @@ def _note_all() -> None:
 
 
 # ---------------------------------------------------------------------- one attribute
-def _names(own: dict[str, Any]) -> frozenset[str]:
-    return frozenset(own)
-
-
-def _is_of_class(own: dict[str, Any], kind: type, name: str) -> bool:
+def _is_of_class(attributes: dict[str, Any], kind: type, name: str) -> bool:
     """Whether a name is a weight, a submodule, or a class attribute that all instances share."""
-    if any(name in own.get(registry, ()) for registry in ("_parameters", "_buffers", "_modules")):
+    if any(
+        name in attributes.get(registry, ()) for registry in ("_parameters", "_buffers", "_modules")
+    ):
         return True
     owner = next((c for c in kind.__mro__ if name in c.__dict__), None)
     return owner is not None and not isinstance(owner.__dict__[name], MemberDescriptorType)
 
 
-def _put(own: dict[str, Any], name: str, value: Any) -> None:
+def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
     if value is MISSING:
-        own.pop(name, None)
+        attributes.pop(name, None)
     else:
-        own[name] = value
+        attributes[name] = value
 
 
-def _look_up(tree: ModuleTree, own: dict[str, Any], kind: type, name: str) -> Any:
-    if name in own:
-        return equivalence_key(own[name], tree)
+def _look_up(tree: ModuleTree, attributes: dict[str, Any], kind: type, name: str) -> Any:
+    if name in attributes:
+        return equivalence_key(attributes[name], tree)
     slot = next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), None)
     if isinstance(slot, MemberDescriptorType):
         with contextlib.suppress(AttributeError):  # the slot is not set
-            return equivalence_key(slot.__get__(tree.owner(own)), tree)
+            return equivalence_key(slot.__get__(tree.owner(attributes)), tree)
     return MISSING

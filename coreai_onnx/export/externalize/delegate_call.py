@@ -70,32 +70,32 @@ class Delegate:
         specs = self.program.graph_signature.input_specs
         return [values[spec.target] for spec in specs if spec.target is not None]
 
-    def check(self, given: Sequence[Any]) -> None:
+    def check(self, values: Sequence[Any]) -> None:
         """Check inputs, weights included, against those that the bytes were made for.
 
         Args:
-            given: A value for each placeholder; tensors may be fake, with symbolic sizes.
+            values: A value for each placeholder; tensors may be fake, with symbolic sizes.
 
         Raises:
             InputError: If a dtype, a rank or a size differs, or a size is out of its range.
         """
         sizes: list[tuple[fx.Node, Any, Any, Any]] = []
-        for node, value in zip(self.placeholders, given, strict=True):
-            wanted = node.meta["val"]
-            if not isinstance(wanted, torch.Tensor):
-                sizes.append((node, value, wanted, value))
+        for node, value in zip(self.placeholders, values, strict=True):
+            declared = node.meta["val"]
+            if not isinstance(declared, torch.Tensor):
+                sizes.append((node, value, declared, value))
                 continue
-            if wanted.dtype != value.dtype or wanted.dim() != value.dim():
+            if declared.dtype != value.dtype or declared.dim() != value.dim():
                 raise self._unfit(node, value)
-            pairs = zip(wanted.shape, value.shape, strict=True)
+            pairs = zip(declared.shape, value.shape, strict=True)
             sizes += ((node, value, first, second) for first, second in pairs)
-        known = _symbols(sizes)
-        for node, value, wanted, size in sizes:
-            expected = _evaluated(wanted, known)
+        symbols = _symbols(sizes)
+        for node, value, declared, size in sizes:
+            expected = _evaluated(declared, symbols)
             if expected is not None:
                 self._require(expected == size, node, value)
-        for node, value, wanted, size in sizes:
-            for least, most in self._bounds(wanted):
+        for node, value, declared, size in sizes:
+            for least, most in self._bounds(declared):
                 self._require(size >= least, node, value)
                 self._require(size <= most, node, value)
 
@@ -118,12 +118,12 @@ class Delegate:
             raise self._unfit(node, value)
 
     def _unfit(self, node: fx.Node, value: Any) -> InputError:
-        wanted = node.meta["val"]
-        named = {str(size): size for size in getattr(wanted, "shape", (wanted,))}
+        declared = node.meta["val"]
+        named = {str(size): size for size in getattr(declared, "shape", (declared,))}
         bounded = ((name, *bounds) for name, size in named.items() for bounds in self._bounds(size))
         ranges = "".join(f", {name} in [{least}, {most}]" for name, least, most in bounded)
         return InputError(
-            f"the part {self.tag} was processed for {node.name}: {_text(wanted)}{ranges}, "
+            f"the part {self.tag} was processed for {node.name}: {_text(declared)}{ranges}, "
             f"not {_text(value)}\n  process it for these sizes, or with dynamic_shapes"
         )
 
@@ -144,13 +144,13 @@ def delegate_of(tag: str) -> Delegate:
     Raises:
         DelegationError: If it no longer exists.
     """
-    found = _DELEGATES.get(tag)
-    if found is None:
+    delegate = _DELEGATES.get(tag)
+    if delegate is None:
         raise DelegationError(
             f"the delegated part {tag} no longer exists\n"
             "  files of torch.export do not store delegated parts: save the result of finish()"
         )
-    return found
+    return delegate
 
 
 def is_number(node: fx.Node) -> bool:
@@ -160,31 +160,31 @@ def is_number(node: fx.Node) -> bool:
 
 def _symbols(sizes: Sequence[tuple[fx.Node, Any, Any, Any]]) -> dict[sympy.Symbol, Any]:
     """Return the values of the symbols of a part, from the sizes that it is called with."""
-    known: dict[sympy.Symbol, Any] = {}
+    values: dict[sympy.Symbol, Any] = {}
     # A symbol that is itself a size is read there; expressions are solved only for the others.
     derived = []
-    for _, _, wanted, size in sizes:
-        expression = _expression(wanted)
+    for _, _, declared, size in sizes:
+        expression = _expression(declared)
         if isinstance(expression, sympy.Symbol):
-            known.setdefault(expression, size)
+            values.setdefault(expression, size)
         elif expression is not None and len(expression.free_symbols) == 1:
             derived.append((expression, size))
     for expression, size in derived:
         (symbol,) = expression.free_symbols
         factor, rest = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
-        if symbol not in known and expression == factor * symbol + rest:  # torch derives such dims
-            known[symbol] = (size - int(rest)) // int(factor)
-    return known
+        if symbol not in values and expression == factor * symbol + rest:  # torch derives such dims
+            values[symbol] = (size - int(rest)) // int(factor)
+    return values
 
 
-def _evaluated(size: Any, known: Mapping[sympy.Symbol, Any]) -> Any:
+def _evaluated(size: Any, values: Mapping[sympy.Symbol, Any]) -> Any:
     """Return the value of a size of a part; None if it has unknown symbols."""
     expression = _expression(size)
     if expression is None:
         return size
-    if not expression.free_symbols <= known.keys():
+    if not expression.free_symbols <= values.keys():
         return None
-    return sympy_interp(PythonReferenceAnalysis, dict(known), expression)
+    return sympy_interp(PythonReferenceAnalysis, dict(values), expression)
 
 
 def _expression(size: Any) -> sympy.Expr | None:
@@ -200,15 +200,14 @@ def _text(value: Any) -> str:
 def _run_delegate(
     tensors: Sequence[torch.Tensor], numbers: Sequence[Any], tag: str
 ) -> list[torch.Tensor]:
-    """Run the part of a tag."""
-    found = delegate_of(tag)
+    delegate = delegate_of(tag)
     # Only an exported program may outlive the module that holds the delegate.
     if torch.compiler.is_exporting():
-        _own(found, tensors)
+        _own(delegate, tensors)
     rest = iter(tensors), iter(numbers)
-    given = [next(rest[is_number(node)]) for node in found.placeholders]
-    found.check(given)
-    results = fx.Interpreter(found.program.graph_module).run(*given)
+    arguments = [next(rest[is_number(node)]) for node in delegate.placeholders]
+    delegate.check(arguments)
+    results = fx.Interpreter(delegate.program.graph_module).run(*arguments)
     return unshared(list(results), tensors)
 
 

@@ -69,17 +69,20 @@ class ModuleTree:
         self.tensors: dict[int, str] = {}
         self._modules: dict[int, torch.nn.Module] = {}
         for path, inner in module.named_modules():
-            own = vars(inner)
-            self.paths[id(own)] = path
-            self.dicts[path] = own, type(inner)
-            self._modules[id(own)] = inner
-            for name, tensor in (*own["_parameters"].items(), *own["_buffers"].items()):
+            attributes = vars(inner)
+            self.paths[id(attributes)] = path
+            self.dicts[path] = attributes, type(inner)
+            self._modules[id(attributes)] = inner
+            for name, tensor in (
+                *attributes["_parameters"].items(),
+                *attributes["_buffers"].items(),
+            ):
                 if tensor is not None:
                     self.tensors.setdefault(id(tensor), f"{path}.{name}")
 
-    def owner(self, own: dict[str, Any]) -> torch.nn.Module:
+    def owner(self, attributes: dict[str, Any]) -> torch.nn.Module:
         """Return the module that has a ``__dict__``."""
-        return self._modules[id(own)]
+        return self._modules[id(attributes)]
 
 
 def structure(module: torch.nn.Module) -> tuple[Any, ...]:
@@ -87,13 +90,13 @@ def structure(module: torch.nn.Module) -> tuple[Any, ...]:
     tree = ModuleTree(module)
     parts: list[Any] = []
     for path, inner in module.named_modules(remove_duplicate=False):
-        own = vars(inner)
-        parts.append((path, type(inner), tree.paths[id(own)]))
+        attributes = vars(inner)
+        parts.append((path, type(inner), tree.paths[id(attributes)]))
         for registry in ("_parameters", "_buffers"):
-            for name, tensor in own[registry].items():
+            for name, tensor in attributes[registry].items():
                 parts.append((registry, name, _layout(tensor, tree)))
-        parts.append(tuple(sorted(own["_non_persistent_buffers_set"])))
-        parts.append(tuple(name for name, child in own["_modules"].items() if child is None))
+        parts.append(tuple(sorted(attributes["_non_persistent_buffers_set"])))
+        parts.append(tuple(name for name, child in attributes["_modules"].items() if child is None))
     return tuple(parts)
 
 

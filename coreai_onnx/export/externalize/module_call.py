@@ -124,9 +124,9 @@ def _run_call(
     # Only the first of equal layers is traced: a Llama of 60 externalized layers takes 1.4 times as
     # long to convert as one of 2, without externalization 10.7 times (process CPU seconds,
     # docs/internals/performance_log.md).
-    known = _known(call.leader, mode, inputs)
-    if known is not None:
-        return known
+    results = _known(call.leader, mode, inputs)
+    if results is not None:
+        return results
     outputs = _run(call.leader, call, tensors, buffers, numbers)
     if mode is not None:
         _keep_inside(call, mode, outputs)
@@ -167,11 +167,11 @@ def _run(
 def unshared(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the outputs with clones for tensors that are also an input or another output."""
     taken = {id(t) for t in inputs}
-    own: list[torch.Tensor] = []
+    results: list[torch.Tensor] = []
     for tensor in outputs:
-        own.append(tensor.clone() if id(tensor) in taken else tensor)
+        results.append(tensor.clone() if id(tensor) in taken else tensor)
         taken.add(id(tensor))
-    return own
+    return results
 
 
 torch.library.impl(_library, "module_call", "CompositeExplicitAutograd")(_run_call)

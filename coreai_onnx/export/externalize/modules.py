@@ -118,14 +118,14 @@ class Externalization:
         Raises:
             ExternalizationError: If a module cannot be exported separately.
         """
-        found: dict[str, ModuleCall] = {}
+        calls: dict[str, ModuleCall] = {}
         for node, call in show(self._calls_in(program)):
             # Under strict, torch drops the new values where it otherwise raises.
             if call.leader.changed and node.graph is not program.graph:
                 raise ExternalizationError(WRITES_INSIDE[0], advice=WRITES_INSIDE[1])
             # The function of its composite is made from the declaration, not from this module.
             if call.is_reference:
-                found[call.tag] = call
+                calls[call.tag] = call
                 continue
             if call.leader.body is None:
                 self._export_body(call.leader, node, prepare)
@@ -135,9 +135,9 @@ class Externalization:
                 call.leader, call.changed = call, call.leader.changed
                 self._export_body(call, node, prepare)
             assert call.leader.body is not None
-            found |= {call.tag: call, call.leader.tag: call.leader}
-            found |= {c.tag: c for c in self._nested(call.leader.body)}
-        return list(found.values())
+            calls |= {call.tag: call, call.leader.tag: call.leader}
+            calls |= {c.tag: c for c in self._nested(call.leader.body)}
+        return list(calls.values())
 
     def not_called(self, called: Sequence[ModuleCall]) -> list[str]:
         """Return the paths of matching modules that neither the program nor the bodies call.
@@ -149,8 +149,8 @@ class Externalization:
         for call in called:
             leader = call.leader
             if leader is not call and leader.body is not None:
-                own = {c.path for c in self._nested(leader.body)}
-                inside = (p for p in own if p.startswith(leader.inner_path("")))
+                paths_inside = {c.path for c in self._nested(leader.body)}
+                inside = (p for p in paths_inside if p.startswith(leader.inner_path("")))
                 paths |= {call.inner_path(p.removeprefix(leader.inner_path(""))) for p in inside}
         return [path for path, _, _ in self.matches if path not in paths]
 
@@ -170,12 +170,12 @@ class Externalization:
         if leader.reads is None or not leader.reads.hold_for(module, latest=True):
             return False
         assert leader.body is not None
-        places, own = ModuleTree(leader.module), ModuleTree(module)
+        leader_tree, tree = ModuleTree(leader.module), ModuleTree(module)
         for _, inner in self._calls_in(leader.body):
-            path = places.paths.get(id(vars(inner.module)))
+            path = leader_tree.paths.get(id(vars(inner.module)))
             if path is None or inner.is_reference:
                 continue  # shared by both modules, or already checked
-            if not self._shares(inner.leader, own.owner(own.dicts[path][0])):
+            if not self._shares(inner.leader, tree.owner(tree.dicts[path][0])):
                 return False
         return True
 
@@ -207,7 +207,7 @@ class Externalization:
     # ------------------------------------------------------------------ patches
     def _matches(self) -> list[tuple[str, torch.nn.Module, ExternalizeSpec]]:
         specs = as_specs(self.specs)
-        found: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = []
+        matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = []
         for path, module in self.model.named_modules():
             spec = next((s for s in specs if isinstance(module, s.target_class)), None)
             if spec is None:
@@ -217,8 +217,8 @@ class Externalization:
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
                     advice="call restore_externalization before externalizing the model again",
                 )
-            found.append((path, module, spec))
-        used = {id(spec) for _, _, spec in found}
+            matches.append((path, module, spec))
+        used = {id(spec) for _, _, spec in matches}
         unmatched = [s.target_class.__name__ for s in specs if id(s) not in used]
         if unmatched:
             warnings.warn(
@@ -227,7 +227,7 @@ class Externalization:
                 UserWarning,
                 stacklevel=5,
             )
-        return found
+        return matches
 
     def _replacement(
         self, path: str, module: torch.nn.Module, spec: ExternalizeSpec
@@ -235,23 +235,23 @@ class Externalization:
         original = module.forward
         signature = inspect.signature(original)
         code = original.__func__ if isinstance(original, MethodType) else original
-        own = ModuleTree(module)
-        alike = (SameObject(spec), equivalence_key(original, own))
+        modules = ModuleTree(module)
+        alike = (SameObject(spec), equivalence_key(original, modules))
         # Rules out most calls before attributes are compared one by one.
         kind = (type(module), *alike, structure(module))
         buffers = buffer_paths(module)
 
-        def run(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        def run(values: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Any:
             arguments = dict(signature.bind(*args, **kwargs).arguments)
             flat, tree = pytree.tree_flatten(arguments)
             leaves, tensors, numbers = classify(flat)
             call = self._call(
                 ModuleCall(
                     module, path, spec, original, tree, leaves, buffers,
-                    kind=(kind, equivalence_key(leaves), _layouts((*tensors, *given))),
+                    kind=(kind, equivalence_key(leaves), _layouts((*tensors, *values))),
                 )
             )  # fmt: skip
-            outputs = OP(tensors, given, numbers, call.tag)
+            outputs = OP(tensors, values, numbers, call.tag)
             return _result(call.leader, module, outputs)
 
         as_one_node = called_by_dynamo(run)
@@ -274,8 +274,8 @@ class Externalization:
     def _call(self, new: ModuleCall) -> ModuleCall:
         """Return an earlier equivalent call of this module, or the new call with its leader."""
         _touch_attributes(new)
-        known = self._known.setdefault(new.kind, [])
-        for call in known:
+        earlier_calls = self._known.setdefault(new.kind, [])
+        for call in earlier_calls:
             # A call that has not returned yet, or failed, has nothing to share.
             if call.reads is None or call.out_tree is None or call.tree != new.tree:
                 continue
@@ -291,7 +291,7 @@ class Externalization:
                 return earlier
             break
         else:
-            known.append(new)
+            earlier_calls.append(new)
         self.calls[new.tag] = new
         return new
 

@@ -68,13 +68,13 @@ def callee_of(tag: str) -> OnnxCallee:
     Raises:
         DelegationError: If the model was opened in another process.
     """
-    found = _CALLEES.get(tag)
-    if found is None:
+    callee = _CALLEES.get(tag)
+    if callee is None:
         raise DelegationError(
             f"the ONNX model {tag} was opened in another process\n"
             "  export the program again from an OnnxModule of this process"
         )
-    return found
+    return callee
 
 
 def _run(

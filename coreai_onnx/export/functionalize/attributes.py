@@ -91,7 +91,8 @@ class Attributes:
             for key in {**holder.before, **now}:
                 old: Any = holder.before.get(key)
                 new: Any = now.get(key)
-                if _is_tensor(old) and _is_tensor(new) and new is not old and _fits(new, old):
+                fits = _is_tensor(old) and _is_tensor(new) and same_sizes(new, old)
+                if fits and new is not old and new.dtype == old.dtype:
                     # torch exports a write in place as a mutation, and drops an assignment.
                     holder.items[key] = old.copy_(new)
                 # Such a mark goes with the hooks that it stands for, and is not state.
@@ -120,8 +121,8 @@ class Hooks:
     def __init__(self, model: torch.nn.Module) -> None:
         """Record the hooks."""
         registries = (vars(module) for module in model.modules())
-        found = (x for items in registries for name, x in items.items() if name in _HOOKS)
-        self._before = [(hooks, set(hooks)) for hooks in found]
+        registered = (x for items in registries for name, x in items.items() if name in _HOOKS)
+        self._before = [(hooks, set(hooks)) for hooks in registered]
 
     def added(self) -> bool:
         """Whether there are more hooks now."""
@@ -206,10 +207,6 @@ def _shown(paths: Iterable[str]) -> str:
 
 def _is_tensor(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and not isinstance(x, torch.nn.Parameter)
-
-
-def _fits(new: torch.Tensor, old: torch.Tensor) -> bool:
-    return same_sizes(new, old) and new.dtype == old.dtype
 
 
 def same_sizes(new: torch.Tensor, old: torch.Tensor) -> bool:

@@ -115,30 +115,30 @@ class Substituted:
 
     Args:
         module: The module.
-        given: The replacements, in the order of :func:`buffer_paths`.
+        replacements: The replacements, in the order of :func:`buffer_paths`.
     """
 
-    def __init__(self, module: torch.nn.Module, given: Sequence[torch.Tensor]) -> None:
+    def __init__(self, module: torch.nn.Module, replacements: Sequence[torch.Tensor]) -> None:
         """Find the registry entries of the buffers; a buffer may have several."""
-        own = {id(tensor): (path, i) for i, (path, tensor) in enumerate(module.named_buffers())}
+        entries = {id(tensor): (path, i) for i, (path, tensor) in enumerate(module.named_buffers())}
         self._places: list[tuple[dict[str, Any], str, int]] = []
-        self._paths = [path for path, _ in own.values()]
+        self._paths = [path for path, _ in entries.values()]
         for inner in module.modules():
             registry: dict[str, Any] = vars(inner)["_buffers"]
             for name, tensor in registry.items():
                 if tensor is not None:
-                    self._places.append((registry, name, own[id(tensor)][1]))
+                    self._places.append((registry, name, entries[id(tensor)][1]))
         # The module may write to its buffers, and an op must not change its inputs.
-        self._given = [x.clone() for x in given]
+        self._replacements = [x.clone() for x in replacements]
         self._after: dict[int, Any] = {}
-        self._writes = _Writes(self._given)
+        self._writes = _Writes(self._replacements)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """While active, the module has the given tensors as its buffers."""
         before = [registry[name] for registry, name, _ in self._places]
         for registry, name, i in self._places:
-            registry[name] = self._given[i]
+            registry[name] = self._replacements[i]
         try:
             with self._writes:
                 yield
@@ -154,14 +154,14 @@ class Substituted:
             ExternalizationError: If a buffer was replaced by a tensor of another shape or dtype.
         """
         values: dict[str, torch.Tensor] = {}
-        for i, (path, given) in enumerate(zip(self._paths, self._given, strict=True)):
+        for i, (path, replacement) in enumerate(zip(self._paths, self._replacements, strict=True)):
             now = self._after[i]
             # Written in place or assigned: either makes a new value.
-            if now is given and _address(given) not in self._writes.found:
+            if now is replacement and _address(replacement) not in self._writes.written:
                 continue
             if not isinstance(now, torch.Tensor) or (now.dtype, now.shape) != (
-                given.dtype,
-                given.shape,
+                replacement.dtype,
+                replacement.shape,
             ):
                 raise ExternalizationError(
                     f"an externalized module changes the shape or dtype of its buffer {path}",
@@ -190,7 +190,7 @@ class _Writes(TorchDispatchMode):
     def __init__(self, watched: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self._watched = {_address(x) for x in watched}
-        self.found: set[int] = set()
+        self.written: set[int] = set()
 
     def __torch_dispatch__(
         self,
@@ -205,7 +205,7 @@ class _Writes(TorchDispatchMode):
                 if isinstance(tensor, torch.Tensor):
                     address = _address(tensor)
                     if address in self._watched:
-                        self.found.add(address)
+                        self.written.add(address)
         return result
 
     def __enter__(self) -> Any:

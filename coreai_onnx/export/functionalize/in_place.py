@@ -127,13 +127,13 @@ class _Rebuild:
     ``transpose_`` modifies is a different view of its memory from then on.
 
     Args:
-        given: The graph; its nodes have fake values.
+        source: The graph; its nodes have fake values.
         constants: The constants of a program; None for a subgraph, whose inputs must not be
             mutated.
     """
 
-    def __init__(self, given: fx.Graph, constants: LiftedConstants | None) -> None:
-        self.given, self.outer = given, constants is not None
+    def __init__(self, source: fx.Graph, constants: LiftedConstants | None) -> None:
+        self.source, self.outer = source, constants is not None
         self._constants = constants or LiftedConstants()
         self.graph = fx.Graph()
         self._current: dict[fx.Node, fx.Node] = {}
@@ -141,7 +141,7 @@ class _Rebuild:
         self._made_at: dict[fx.Node, int] = {}
         self._versions: dict[StorageWeakRef, int] = {}
         self._turned: set[StorageWeakRef] = set()
-        self._order = {node: i for i, node in enumerate(given.nodes)}
+        self._order = {node: i for i, node in enumerate(source.nodes)}
         self._groups: dict[fx.Node, tuple[StorageWeakRef, ...]] = {}
         self._members: dict[StorageWeakRef, list[fx.Node]] = {}
         self._parents: dict[fx.Node, fx.Node | None] = {}
@@ -149,7 +149,7 @@ class _Rebuild:
 
     def run(self) -> fx.Graph:
         """Return the new graph."""
-        for node in self.given.nodes:
+        for node in self.source.nodes:
             if node.op == "output":
                 self._output(node)
             elif mutates(node):
@@ -168,10 +168,10 @@ class _Rebuild:
     def _find_shared_memory(self) -> None:
         """Record the memory of each node's results, and the argument that they are a view of."""
         same: dict[StorageWeakRef, StorageWeakRef] = {}
-        found_values = values_sharing_memory(self.given, self._constants)
-        first = {n.name: n for n in self.given.nodes if n.op == "placeholder"}
-        for node in self.given.nodes:
-            storages = _memory(node, found_values.get(node, node.meta.get("val")))
+        shared_values = values_sharing_memory(self.source, self._constants)
+        first = {n.name: n for n in self.source.nodes if n.op == "placeholder"}
+        for node in self.source.nodes:
+            storages = _memory(node, shared_values.get(node, node.meta.get("val")))
             if _returns_its_argument(node) or _writes_back(node):
                 same.update(zip(storages, self._groups[node.args[0]], strict=True))
             groups = self._groups[node] = tuple(
@@ -192,8 +192,8 @@ class _Rebuild:
         # A list of views may have several memories; the sum changes with each of them.
         return sum(self._versions.get(key, 0) for key in self._groups[node])
 
-    def _settle(self, node: fx.Node, made: fx.Node) -> None:
-        self._current[node] = made
+    def _settle(self, node: fx.Node, copied_node: fx.Node) -> None:
+        self._current[node] = copied_node
         self._made_at[node] = self._version(node)
 
     def _twin(self, node: fx.Node) -> fx.Node | None:
@@ -318,7 +318,7 @@ class _Rebuild:
     # ------------------------------------------------------------------ outputs
     def _output(self, node: fx.Node) -> None:
         """Write the output node: the inputs' new values, then the results of the graph."""
-        changed = [n for n in self.given.nodes if n.op == "placeholder" and self._is_changed(n)]
+        changed = [n for n in self.source.nodes if n.op == "placeholder" and self._is_changed(n)]
         if changed and not self.outer:
             raise _CannotError(node)
         result: Any = fx.map_arg(node.args[0], self._use)

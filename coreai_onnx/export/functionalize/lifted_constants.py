@@ -162,10 +162,10 @@ def _unlike_any(node: fx.Node) -> torch.Tensor:
         )
 
 
-def _again(node: fx.Node, found: Mapping[fx.Node, Any]) -> Any:
+def _again(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     """Run a node on fake values; return None if it is not an op."""
     arguments: Any = (node.args, node.kwargs)
-    args, kwargs = fx.map_arg(arguments, lambda n: found.get(n, _value(n)))
+    args, kwargs = fx.map_arg(arguments, lambda n: values.get(n, _value(n)))
     if node.target is operator.getitem:
         return args[0][args[1]]
     if not isinstance(node.target, OpOverload):

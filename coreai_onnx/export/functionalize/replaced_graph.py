@@ -37,10 +37,10 @@ def copy_of(module: fx.GraphModule) -> fx.GraphModule:
     Nodes keep their names, and both modules share the tensors.
     """
     graph = copy.deepcopy(module.graph)
-    for given, node in zip(module.graph.nodes, graph.nodes, strict=True):
+    for original, node in zip(module.graph.nodes, graph.nodes, strict=True):
         # The copy renames nodes called like a builtin (input), to which the signature refers by
         # name.
-        node.name = given.name
+        node.name = original.name
     copied = fx.GraphModule(module, graph)
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule):

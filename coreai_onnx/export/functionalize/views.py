@@ -34,7 +34,7 @@ class Write:
     ) -> None:
         """Bind the arguments of the view by their names."""
         self.graph, self.view, self.tensor, self.new = graph, view, tensor, new
-        self.given = {k: fx.map_arg(v, of) for k, v in _arguments(view).items()}
+        self.arguments = {k: fx.map_arg(v, of) for k, v in _arguments(view).items()}
 
     def call(self, target: Any, *args: Any) -> fx.Node:
         """Append a call whose result has the dtype and shape of the tensor."""
@@ -96,21 +96,21 @@ def _scatter(write: Write) -> fx.Node:
     """Invert a slice, selection or diagonal: the op that writes into one has its parameters."""
     schema = write.view.target._schema  # type: ignore[union-attr]  # an op, as its rule says
     target = getattr(aten, f"{schema.name.partition('::')[2]}_scatter").default
-    place = [write.given.get(a.name, a.default_value) for a in schema.arguments[1:]]
+    place = [write.arguments.get(a.name, a.default_value) for a in schema.arguments[1:]]
     return write.call(target, write.tensor, write.new, *place)
 
 
 def _narrow(write: Write) -> fx.Node | None:
-    start, length = write.given["start"], write.given["length"]
+    start, length = write.arguments["start"], write.arguments["length"]
     # For a negative start, start + length may be 0, which is not the end that it stands for.
     if not (isinstance(start, int) and isinstance(length, int) and start >= 0):
         return None
-    place = (write.given["dim"], start, start + length)
+    place = (write.arguments["dim"], start, start + length)
     return write.call(aten.slice_scatter.default, write.tensor, write.new, *place)
 
 
 def _transpose(write: Write) -> fx.Node:
-    axes = [v for k, v in write.given.items() if k != "self"]
+    axes = [v for k, v in write.arguments.items() if k != "self"]
     return write.call(aten.transpose.int, write.new, *axes)
 
 
@@ -121,7 +121,7 @@ def _turn(write: Write) -> fx.Node:
 
 
 def _permute(write: Write) -> fx.Node:
-    dims = [d % len(write.given["dims"]) for d in write.given["dims"]]
+    dims = [d % len(write.arguments["dims"]) for d in write.arguments["dims"]]
     return write.call(aten.permute.default, write.new, [dims.index(i) for i in range(len(dims))])
 
 

@@ -39,7 +39,7 @@ class Block:
     worst: float = 0.0
     reason: str = ""
 
-    def check(self, wanted: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def check(self, expected: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Compare the replacement's result with the original's for the same arguments."""
         self.calls += 1
         try:
@@ -48,7 +48,7 @@ class Block:
         except RAISES as error:
             self.refuse(f"the replacement does not take its arguments ({first_line(error)})")
             return
-        fault, distance = difference(self.compared(result), self.compared(wanted))
+        fault, distance = difference(self.compared(result), self.compared(expected))
         self.worst = max(self.worst, distance)
         if fault:
             self.refuse(fault)

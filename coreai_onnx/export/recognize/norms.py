@@ -86,6 +86,9 @@ def _looks_like_a_norm(module: torch.nn.Module) -> _Norm | None:
 
 # ---------------------------------------------------------------------- forms
 _Form = Callable[..., Tensor]
+_Scale = Callable[[Tensor], Tensor]
+_SCALES: tuple[_Scale, ...] = (lambda w: w, lambda w: w.float(), lambda w: 1.0 + w.float())
+"""The scale of a norm as a function of its weight."""
 
 
 def _forms(norm: _Norm) -> Iterator[tuple[str, _Form]]:
@@ -98,34 +101,18 @@ def _forms(norm: _Norm) -> Iterator[tuple[str, _Form]]:
         yield "layer_norm", _layer_norm(norm)
         return
     # The first form that agrees is used, so the one with the fewest further operators comes first.
-    scales = [_as_it_is, _in_float32, _one_plus] if norm.weight else [_none]
-    for scale in scales:
+    for scale in _SCALES if norm.weight else _SCALES[:1]:
+        plain = _rms_norm(norm, scale)
         if norm.arguments == 1:
-            yield "rms_norm", _rms_norm(norm, scale)
+            yield "rms_norm", plain
         else:
-            yield "rms_norm", _then_gate(norm, scale)
-            yield "rms_norm", _after_gate(norm, scale)
+            yield "rms_norm", _gated(plain, before=False)
+            yield "rms_norm", _gated(plain, before=True)
     if norm.arguments == 1:
         yield "layer_norm", _layer_norm(norm)
 
 
-def _as_it_is(weight: Tensor) -> Tensor:
-    return weight
-
-
-def _in_float32(weight: Tensor) -> Tensor:
-    return weight.float()
-
-
-def _one_plus(weight: Tensor) -> Tensor:
-    return 1.0 + weight.float()
-
-
-def _none(_: Any) -> None:
-    return None
-
-
-def _rms_norm(norm: _Norm, scale: Callable[..., Any]) -> _Form:
+def _rms_norm(norm: _Norm, scale: _Scale) -> _Form:
     def form(module: torch.nn.Module, x: Tensor) -> Tensor:
         weight = scale(getattr(module, norm.weight)) if norm.weight else None
         return call("rms_norm", x, weight, eps=norm.eps)
@@ -133,20 +120,11 @@ def _rms_norm(norm: _Norm, scale: Callable[..., Any]) -> _Form:
     return form
 
 
-def _then_gate(norm: _Norm, scale: Callable[..., Any]) -> _Form:
-    plain = _rms_norm(norm, scale)
-
+def _gated(plain: _Form, *, before: bool) -> _Form:
     def form(module: torch.nn.Module, x: Tensor, gate: Tensor) -> Tensor:
-        return (plain(module, x) * F.silu(gate.float())).to(x.dtype)
-
-    return form
-
-
-def _after_gate(norm: _Norm, scale: Callable[..., Any]) -> _Form:
-    plain = _rms_norm(norm, scale)
-
-    def form(module: torch.nn.Module, x: Tensor, gate: Tensor) -> Tensor:
-        return plain(module, (x.float() * F.silu(gate.float()))).to(x.dtype)
+        factor = F.silu(gate.float())
+        result: Tensor = plain(module, x.float() * factor) if before else plain(module, x) * factor
+        return result.to(x.dtype)
 
     return form
 

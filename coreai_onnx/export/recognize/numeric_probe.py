@@ -51,15 +51,15 @@ def relative_tolerance(dtype: torch.dtype) -> float:
     return 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
 
 
-def difference(given: Any, wanted: Any) -> tuple[str, float]:
+def difference(result: Any, expected: Any) -> tuple[str, float]:
     """Compare results of a replacement and its original.
 
     Returns:
         A description of the difference (empty if there is none), and the largest relative
         distance.
     """
-    ours, ours_tree = pytree.tree_flatten(given)
-    theirs, theirs_tree = pytree.tree_flatten(wanted)
+    ours, ours_tree = pytree.tree_flatten(result)
+    theirs, theirs_tree = pytree.tree_flatten(expected)
     if ours_tree != theirs_tree:
         return "the replacement returns another structure", 0.0
     worst = 0.0

@@ -156,10 +156,10 @@ def own_symbols(
 def _own_symbol(op: OpBuilder, symbol: sympy.Symbol) -> sympy.Symbol:
     """Return a symbol for one walk, with a name other than the original, which walks look up."""
     names = op.scope.names.dims
-    own = names.unique(str(symbol))
-    if own == str(symbol):
-        own = names.unique(own)
-    return sympy.Symbol(own, **symbol.assumptions0)
+    name = names.unique(str(symbol))
+    if name == str(symbol):
+        name = names.unique(name)
+    return sympy.Symbol(name, **symbol.assumptions0)
 
 
 def as_value(op: OpBuilder, x: Any, example: Any) -> Value:
@@ -204,10 +204,10 @@ def append(
 ) -> list[Value]:
     """Append a node with graph attributes; its outputs have the dtypes of a graph's outputs."""
     node = op.scope.append(op_type, inputs, attributes, len(outputs))
-    for made, inner in zip(node.outputs, outputs, strict=True):
+    for output, inner in zip(node.outputs, outputs, strict=True):
         if inner.dtype is not None:
-            made.dtype = inner.dtype
-        complex_like(made, inner)
+            output.dtype = inner.dtype
+        complex_like(output, inner)
     return list(node.outputs)
 
 
@@ -236,7 +236,7 @@ def _is_symbol(x: Any) -> bool:
 
 def _symbols_of(graph: fx.Graph) -> list[sympy.Symbol]:
     """Return the symbols in the sizes and numbers of a graph, in order of their appearance."""
-    found: dict[sympy.Symbol, None] = {}
+    ordered: dict[sympy.Symbol, None] = {}
     for node in graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             parts = value.shape if isinstance(value, torch.Tensor) else (value,)
@@ -244,5 +244,5 @@ def _symbols_of(graph: fx.Graph) -> list[sympy.Symbol]:
                 if isinstance(part, torch.SymInt | torch.SymFloat | torch.SymBool):
                     # A set has no fixed order, and the names in a file must be reproducible.
                     symbols = sorted(part.node.expr.free_symbols, key=str)
-                    found.update(dict.fromkeys(symbols))
-    return list(found)
+                    ordered.update(dict.fromkeys(symbols))
+    return list(ordered)

@@ -61,7 +61,6 @@ def repeat_while(op: OpBuilder, state: Sequence[Value], test: Test, step: Step) 
 def _body(
     op: OpBuilder, number: str, state: Sequence[Value], step: NumberedStep, test: Test | None
 ) -> ir.Graph:
-    """Return the graph of one step."""
     names = op.scope.names
     graph = ir.Graph([], [], nodes=[], name=names.unique("loop_body"))
     inner = op.inside(op.scope.nested(graph))

@@ -190,10 +190,10 @@ class NodeBuilder:
         count = 1 if outputs is None else outputs
         if domain:
             plain = onnx_attributes(f"{domain}::{op_type}", attributes, self.scope.where)
-            made = self._opaque(op_type, operands, plain, domain, opset_version, count, dtypes)
+            results = self._opaque(op_type, operands, plain, domain, opset_version, count, dtypes)
         else:
-            made = self.node_outputs(op_type, operands, attributes, count)
-        return made[0] if outputs is None else made
+            results = self.node_outputs(op_type, operands, attributes, count)
+        return results[0] if outputs is None else results
 
     def _opaque(
         self,
@@ -280,12 +280,9 @@ class NodeBuilder:
             self._set_output(value, op_type, variable, schema, bound, attributes)
             if i == 0 and (dims := infer_dims(op_type, inputs, plain)) is not None:
                 set_dims(value, dims)
-            results.append(self._narrow(value, narrowed.get(variable)))
+            # A result that was computed in a wider dtype has its own dtype again.
+            results.append(self.cast(value, narrowed[variable]) if variable in narrowed else value)
         return tuple(results)
-
-    def _narrow(self, value: Value, dtype: ir.DataType | None) -> Value:
-        """Cast a result that was computed in a wider dtype back to its own dtype."""
-        return value if dtype is None else self.cast(value, dtype)
 
     def _operand(
         self,
@@ -331,7 +328,6 @@ class NodeBuilder:
         bound: Mapping[str, ir.DataType],
         attributes: Mapping[str, Any],
     ) -> None:
-        """Set the dtype of an output to that of its type variable."""
         if op_type in ("Cast", "EyeLike") and (to := attributes.get("to", attributes.get("dtype"))):
             dtype: ir.DataType | None = ir.DataType(to)
         elif op_type == "ConstantOfShape" and "value" in attributes:

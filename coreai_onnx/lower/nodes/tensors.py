@@ -101,11 +101,6 @@ def move_last(op: OpBuilder, x: Value, axis: int) -> Value:
     return op.transpose(x, [i for i in range(rank) if i != axis] + [axis])
 
 
-def move_back(op: OpBuilder, x: Value, axis: int, rank: int) -> Value:
-    """Undo :func:`move_last`."""
-    return op.transpose(x, [*range(axis), rank - 1, *range(axis, rank - 1)])
-
-
 def reversed_along(op: OpBuilder, x: Value, axes: Sequence[int]) -> Value:
     """Return ``x`` with the order of elements along axes reversed."""
     if not axes:

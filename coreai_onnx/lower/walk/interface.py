@@ -46,14 +46,14 @@ class ProgramInterface:
     new_values: dict[str, str]
 
 
-def interface(program: ExportedProgram, given: IONames, names: Names) -> ProgramInterface:
+def interface(program: ExportedProgram, requested: IONames, names: Names) -> ProgramInterface:
     """Return the names of inputs, outputs and states, and reserve them.
 
     User-defined names are used verbatim; default names are made unique.
 
     Args:
         program: The exported program.
-        given: Names from the user.
+        requested: Names from the user.
         names: The names of the graph, still empty.
 
     Raises:
@@ -62,22 +62,22 @@ def interface(program: ExportedProgram, given: IONames, names: Names) -> Program
     mutated = _mutated(program)
     specs = program.graph_signature.input_specs
     mutated_inputs = [s.arg.name for s in specs if _is_live(s) and s.arg.name in mutated]
-    carried = _carried(mutated, mutated_inputs, given.states)
+    carried = _carried(mutated, mutated_inputs, requested.states)
     live = [s.arg.name for s in specs if _is_live(s) and s.arg.name not in carried]
     count = sum(map(_is_output, program.graph_signature.output_specs))
-    _check_count("live inputs", len(live), given.inputs)
-    _check_count("live outputs", count, given.outputs)
-    states = list(given.states or [])
+    _check_count("live inputs", len(live), requested.inputs)
+    _check_count("live outputs", count, requested.outputs)
+    states = list(requested.states or [])
     new_states = [f"{state}_out" for state in states]
-    _check_names([*states, *(given.inputs or []), *(given.outputs or []), *new_states])
+    _check_names([*states, *(requested.inputs or []), *(requested.outputs or []), *new_states])
     # Before any default name is made: a clash gives that one a number, not the user's name.
-    for name in (*states, *(given.inputs or []), *(given.outputs or []), *new_states):
+    for name in (*states, *(requested.inputs or []), *(requested.outputs or []), *new_states):
         names.unique(name)
 
-    inputs = list(given.inputs or (names.unique(name) for name in live))
+    inputs = list(requested.inputs or (names.unique(name) for name in live))
     # After the inputs, so that a clash leaves the names of the parameters of forward alone.
     states = states or [names.unique(name) for name in carried.values()]
-    outputs = list(given.outputs or map(names.unique, output_names(program, count)))
+    outputs = list(requested.outputs or map(names.unique, output_names(program, count)))
     new_states = new_states or [names.unique(f"{state}_out") for state in states]
     by_placeholder = dict(zip(live, inputs, strict=True))
     changed = [by_placeholder[name] for name in mutated_inputs if name not in carried]
@@ -221,11 +221,11 @@ def _argument(
             return {"fields": fields | {key: {"value": None} for key in absent}}
         raise TypeError(f"{kind} has no form as JSON")
 
-    found = visit(tree, "")
+    json_tree = visit(tree, "")
     placeholder, path = used[0] if used else ("", "")
     # torch makes names of placeholders in the same way from parameters and keys.
     suffix = re.sub("[^a-z0-9_]", "_", path.lower())
-    return placeholder.removesuffix(suffix) if placeholder.endswith(suffix) else "", found
+    return placeholder.removesuffix(suffix) if placeholder.endswith(suffix) else "", json_tree
 
 
 def _leaf(spec: InputSpec, names: ProgramInterface) -> ArgumentTree:

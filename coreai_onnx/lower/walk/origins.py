@@ -52,13 +52,13 @@ def nested_origins(
     paths = {id(module): path for path, module in modules}
     lowerings = list(nested)
     times = Counter(id(module) for module, _, _ in lowerings)
-    found: dict[str, str] = {}
+    origins_inside: dict[str, str] = {}
     for module, graph, lowered in lowerings:
         path = paths.get(id(module), "")
         if path and times[id(module)] == 1:
             origins = value_origins(graph, lowered, {})
-            found |= {name: f"{path}/{origin}" for name, origin in origins.items()}
-    return found
+            origins_inside |= {name: f"{path}/{origin}" for name, origin in origins.items()}
+    return origins_inside
 
 
 def _results(name: str, result: Any) -> Iterator[tuple[str, ir.Value]]:

@@ -81,19 +81,19 @@ def _kind(node: fx.Node) -> type[UserWarning] | None:
     return RandomnessWarning if torch.Tag.nondeterministic_seeded in target.tags else None
 
 
-def _trains(target: OpOverload, given: Mapping[str, Any]) -> bool:
+def _trains(target: OpOverload, arguments: Mapping[str, Any]) -> bool:
     """Whether an op with a training flag runs in training mode."""
-    flag = next(given[name] for name in _FLAGS if name in given)
+    flag = next(arguments[name] for name in _FLAGS if name in arguments)
     if "_norm" in target._schema.name:  # without running statistics it always uses batch statistics
-        return bool(flag) and given.get("running_mean") is not None
-    rate = next((given[name] for name in _RATES if name in given), None)
+        return bool(flag) and arguments.get("running_mean") is not None
+    rate = next((arguments[name] for name in _RATES if name in arguments), None)
     # native_dropout takes None for True.
     return flag is not False and rate != 0
 
 
 def _arguments(node: fx.Node) -> Mapping[str, Any]:
     """Return the arguments of a call by name, defaults included."""
-    positional, keywords = bind_arguments(node, lambda given: given)
+    positional, keywords = bind_arguments(node, lambda argument: argument)
     parameters = node.target._schema.arguments  # type: ignore[union-attr]  # an op
     names = [each.name for each in parameters if not each.kwarg_only]
     return {**dict(zip(names, positional, strict=True)), **keywords}

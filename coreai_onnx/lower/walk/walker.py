@@ -166,8 +166,8 @@ class Walker:
     # ------------------------------------------------------------------ one node
     def _lower(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
-            found = self.submodule(node)
-            return self.op.const(found) if isinstance(found, torch.Tensor) else found
+            attribute = self.submodule(node)
+            return self.op.const(attribute) if isinstance(attribute, torch.Tensor) else attribute
         if node.op != "call_function":
             raise ConversionError(
                 f"{node.op} {node.target} in an exported graph", self._where(node)

@@ -45,16 +45,11 @@ by_parts(
 
 
 # ---------------------------------------------------------------------- construction and parts
-@lowers("aten.real.default", "prims.real.default", complex=True)
-def real(op: OpBuilder, self: Value) -> Value:
-    """Re self."""
-    return split(op, self)[0]
-
-
-@lowers("aten.imag.default", "prims.imag.default", complex=True)
-def imag(op: OpBuilder, self: Value) -> Value:
-    """Im self."""
-    return split(op, self)[1]
+@lowers("aten.real.default", "prims.real.default", complex=True, which=0)
+@lowers("aten.imag.default", "prims.imag.default", complex=True, which=1)
+def part(op: OpBuilder, self: Value, *, which: int) -> Value:
+    """Re self, or Im self."""
+    return split(op, self)[which]
 
 
 @lowers(
@@ -129,20 +124,15 @@ def sgn(op: OpBuilder, self: Value) -> Value:
 
 
 # ---------------------------------------------------------------------- arithmetic
-@lowers("aten.add.Tensor", "aten.add.Scalar", complex=True)
-def add(op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1) -> Value:
-    """self + alpha * other."""
+@lowers("aten.add.Tensor", "aten.add.Scalar", complex=True, op_type="Add")
+@lowers("aten.sub.Tensor", "aten.sub.Scalar", complex=True, op_type="Sub")
+def add_or_sub(
+    op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1, op_type: str
+) -> Value:
+    """self + alpha * other, or self - alpha * other."""
     (a, b), (c, d) = promoted_parts(op, self, other)
     c, d = _scaled(op, (c, d), alpha)
-    return _broadcast(op, op.Add(a, c), op.Add(b, d))
-
-
-@lowers("aten.sub.Tensor", "aten.sub.Scalar", complex=True)
-def sub(op: OpBuilder, self: Value, other: Operand, *, alpha: Operand = 1) -> Value:
-    """self - alpha * other."""
-    (a, b), (c, d) = promoted_parts(op, self, other)
-    c, d = _scaled(op, (c, d), alpha)
-    return _broadcast(op, op.Sub(a, c), op.Sub(b, d))
+    return _broadcast(op, op.node(op_type, a, c), op.node(op_type, b, d))
 
 
 @lowers("aten.rsub.Scalar", complex=True)
@@ -175,11 +165,7 @@ def _times(op: OpBuilder, left: Parts, right: Parts, op_type: str = "Mul") -> Pa
 
 
 def _scaled(op: OpBuilder, x: Parts, factor: Operand) -> Parts:
-    if factor == 1:
-        return x
-    number = complex(factor)
-    parts = parts_of(op, number, dtype_of(x[0]))
-    return _times(op, x, parts)
+    return x if factor == 1 else _times(op, x, parts_of(op, complex(factor), dtype_of(x[0])))
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "prims.div.default", complex=True)

@@ -34,10 +34,10 @@ def rotations(op: OpBuilder, gram: Value, number: Value) -> Value:
     met = op.And(met, op.Not(op.Equal(op.unsqueeze(index, [1]), op.unsqueeze(index, [0]))))
     zero, one = op.like(gram, 0), op.like(gram, 1)
     beside = op.ReduceSum(op.Where(met, gram, zero), [rank - 1], keepdims=0)
-    own = diagonal(op, gram)
-    others = op.Gather(own, partner, axis=rank - 2)
+    elements = diagonal(op, gram)
+    others = op.Gather(elements, partner, axis=rank - 2)
     flat = op.Equal(beside, 0.0)
-    tau = op.Div(op.Sub(others, own), op.Mul(op.Where(flat, one, beside), 2.0))
+    tau = op.Div(op.Sub(others, elements), op.Mul(op.Where(flat, one, beside), 2.0))
     # Equal diagonal elements need a rotation by 45°, where Sign would be 0. The partners turn in
     # opposite directions, as for other values of τ.
     first = op.Where(op.Less(index, partner), one, op.like(gram, -1))
@@ -94,11 +94,13 @@ def rotated(
     def unfinished(op: OpBuilder, state: list[Value]) -> Value:
         gram = gram_of(op, state)
         rank = len(dims_of(gram))
-        own = op.Abs(diagonal(op, gram))
-        sizes = op.Sqrt(op.Mul(op.unsqueeze(own, [rank - 1]), op.unsqueeze(own, [rank - 2])))
+        elements = op.Abs(diagonal(op, gram))
+        sizes = op.Sqrt(
+            op.Mul(op.unsqueeze(elements, [rank - 1]), op.unsqueeze(elements, [rank - 2]))
+        )
         ones = op.cast(identity(op, size, size), torch.bool)
         outside = op.Where(ones, op.like(gram, 0), op.Abs(gram))
-        whole = op.ReduceMax(own, [rank - 2], keepdims=1)
+        whole = op.ReduceMax(elements, [rank - 2], keepdims=1)
         # The bounds are about the spacing of float64, 2.2e-16, relative to the two diagonal
         # elements. If these are tiny, rounding of the largest elements bounds what rotations can
         # reach.

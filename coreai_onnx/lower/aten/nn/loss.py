@@ -163,8 +163,8 @@ def multilabel_margin_loss_forward(
     # Labels after the end write 0 to class 0; the maximum keeps a 1 that a label wrote there.
     hits = op.ScatterElements(nothing, safe, flags, axis=1, reduction="max")
     is_target = op.Greater(hits, 0)
-    own = op.GatherElements(x, safe, axis=1)
-    gap = op.Sub(op.like(x, 1), op.Sub(op.Unsqueeze(own, [2]), op.Unsqueeze(x, [1])))
+    scores = op.GatherElements(x, safe, axis=1)
+    gap = op.Sub(op.like(x, 1), op.Sub(op.Unsqueeze(scores, [2]), op.Unsqueeze(x, [1])))
     counted = op.And(op.Unsqueeze(valid, [2]), op.Not(op.Unsqueeze(is_target, [1])))
     terms = op.Where(counted, op.Max(gap, 0), op.like(gap, 0))
     size = op.cast(op.dim(classes), dtype_of(x))

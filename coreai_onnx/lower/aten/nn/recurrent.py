@@ -178,8 +178,8 @@ def _run(op: OpBuilder, layers: Layers, x: Value, hx: Sequence[Value]) -> list[V
         # torch stacks the states of all layers and directions on the first axis.
         states = [op.slice(h, 0, first, end) if layers.count > 1 else h for h in hx]
         x, *last = _layer(op, layers.cell, x, parts, states)
-        for found, h in zip(collected, last, strict=True):
-            found.append(h)
+        for states_of_layers, h in zip(collected, last, strict=True):
+            states_of_layers.append(h)
         if layers.dropout and layer < layers.count - 1:
             x = set_dims(op.Dropout(x, layers.dropout, True), dims_of(x))
     return [x, *(h[0] if len(h) == 1 else op.Concat(*h, axis=0) for h in collected)]

@@ -235,11 +235,10 @@ def _filtered(
     align_corners: bool,
 ) -> Value:
     """Return weighted sums of neighbors, axis by axis, in the dtype of x."""
-    kernel = LINEAR if mode == "linear" else CUBIC
     for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
         old = int(dims_of(x)[2 + i])
         where = sources(old, int(size), factor, align_corners=align_corners)
-        x = resample(op, x, 2 + i, *taps(where, old, kernel))
+        x = resample(op, x, 2 + i, *taps(where, old, mode))
     return x
 
 
@@ -267,8 +266,6 @@ def _antialiased(
 
 
 # ---------------------------------------------------------------------- filters along one axis
-LINEAR, CUBIC = 2, 4
-"""The number of elements that a filter reads."""
 _CUBIC_COEFFICIENT = -0.75
 
 
@@ -287,19 +284,19 @@ def sources(old: int, new: int, factor: float | None, *, align_corners: bool) ->
     return (index + 0.5) * (1 / factor if factor else old / new) - 0.5
 
 
-def taps(where: torch.Tensor, old: int, kernel: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices [new, kernel] and weights [new, kernel] of a filter.
+def taps(where: torch.Tensor, old: int, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the indices [new, k] and weights [new, k] of a filter: k is 2 (linear) or 4 (cubic).
 
     The cubic weights are those of Keys, "Cubic convolution interpolation for digital image
     processing" (1981), with a = -0.75.
     """
-    if kernel == LINEAR:
+    if mode == "linear":
         # As in torch, which clamps the coordinate of a linear filter, but only the indices of a
         # cubic one.
         where = where.clamp(min=0)
     below = where.floor()
     t = where - below
-    if kernel == LINEAR:
+    if mode == "linear":
         weights = torch.stack([1 - t, t], dim=1)
         offsets = torch.arange(2)
     else:

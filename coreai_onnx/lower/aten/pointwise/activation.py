@@ -33,12 +33,7 @@ def relu(op: OpBuilder, self: Value) -> Value:
     return op.Relu(self) if is_float(self) else op.Max(self, 0)
 
 
-@lowers("aten.relu6.default")
-def relu6(op: OpBuilder, self: Value) -> Value:
-    """self clamped to [0, 6]."""
-    return op.Clip(self, 0, 6)
-
-
+@lowers("aten.relu6.default", min_val=0, max_val=6)
 @lowers("aten.hardtanh.default")
 def hardtanh(op: OpBuilder, self: Value, min_val: Number = -1, max_val: Number = 1) -> Value:
     """self clamped to [min_val, max_val], in the dtype of self."""

@@ -41,7 +41,8 @@ def quantize_per_tensor(
     values = op.cast(input, torch.float32)
     scale = _scalar(op, scale, torch.float32)
     # Limits that are tensors are known only at run time.
-    if not _has_linear_ops(op, dtype) or not _are_numbers(quant_min, quant_max):
+    limits_known = isinstance(quant_min, int) and isinstance(quant_max, int)
+    if not _has_linear_ops(op, dtype) or not limits_known:
         zero_point = _scalar(op, zero_point, torch.float32)
         return _steps(op, values, scale, zero_point, quant_min, quant_max, dtype)
     result = op.QuantizeLinear(values, scale, _scalar(op, zero_point, dtype))
@@ -125,10 +126,10 @@ def dequantize_per_channel(
     target = out_dtype or torch.float32
     scales = op.cast(scales, torch.float32)
     if _dequantizes(op, input, dtype, zero_points):
-        given = None
+        zeros = None
         if zero_points is not None and dtype != torch.int32:
-            given = op.cast(zero_points, dtype)
-        values = op.DequantizeLinear(input, scales, given, axis=axis)
+            zeros = op.cast(zero_points, dtype)
+        values = op.DequantizeLinear(input, scales, zeros, axis=axis)
         return values if target == torch.float32 else op.cast(values, target)
     centered = op.cast(input, torch.float32)
     if zero_points is not None:
@@ -237,10 +238,6 @@ def _is_zero(x: Value | Number | None) -> bool:
     if not isinstance(x, Value):
         return not x
     return x.const_value is not None and not x.const_value.numpy().any()
-
-
-def _are_numbers(*bounds: Value | int) -> bool:
-    return all(isinstance(x, int) for x in bounds)
 
 
 def _narrowest(low: int, high: int) -> torch.dtype:

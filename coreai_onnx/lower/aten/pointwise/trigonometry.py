@@ -7,6 +7,7 @@ cosine, exponential, logarithm and square root.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -18,11 +19,23 @@ from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.lower.walk.registry import lowers
 
 
-@lowers("aten.tan.default", "prims.tan.default")
-def tan(op: OpBuilder, self: Value) -> Value:
-    """sin(self) / cos(self)."""
-    (x,) = promote_to_float(op, self)
-    return op.Div(op.Sin(x), op.Cos(x)) if is_double(x) else op.Tan(x)
+def _in_float64(formula: Callable[[OpBuilder, Value], Value]) -> Callable[..., Value]:
+    """Register the lowering of an op: the ONNX op of that name, or this formula for float64."""
+    name = formula.__name__
+
+    @lowers(f"aten.{name}.default", f"prims.{name}.default")
+    def lowering(op: OpBuilder, self: Value) -> Value:
+        (x,) = promote_to_float(op, self)
+        return formula(op, x) if is_double(x) else op.node(name.title(), x)
+
+    lowering.__doc__ = formula.__doc__
+    return lowering
+
+
+@_in_float64
+def tan(op: OpBuilder, x: Value) -> Value:
+    """sin(x) / cos(x)."""
+    return op.Div(op.Sin(x), op.Cos(x))
 
 
 def atan_of(op: OpBuilder, x: Value) -> Value:
@@ -47,21 +60,15 @@ def atan(op: OpBuilder, self: Value) -> Value:
     return atan_of(op, promote_to_float(op, self)[0])
 
 
-@lowers("aten.asin.default", "prims.asin.default")
-def asin(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def asin(op: OpBuilder, x: Value) -> Value:
     """Arc sine: atan(x / sqrt((1 - x)(1 + x)))."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Asin(x)
     return atan_of(op, op.Div(x, op.Sqrt(op.Mul(op.Sub(1.0, x), op.Add(x, 1.0)))))
 
 
-@lowers("aten.acos.default", "prims.acos.default")
-def acos(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def acos(op: OpBuilder, x: Value) -> Value:
     """Arc cosine: 2 atan(sqrt((1 - x) / (1 + x)))."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Acos(x)
     return op.Mul(atan_of(op, op.Sqrt(op.Div(op.Sub(1.0, x), op.Add(x, 1.0)))), 2.0)
 
 
@@ -88,12 +95,9 @@ def angle(op: OpBuilder, self: Value) -> Value:
     return op.Where(op.IsNaN(x), x, turned)
 
 
-@lowers("aten.sinh.default", "prims.sinh.default")
-def sinh(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def sinh(op: OpBuilder, x: Value) -> Value:
     """Hyperbolic sine: (e + e / (e + 1)) / 2 with the sign of x, where e = exp(|x|) - 1."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Sinh(x)
     size = op.Abs(x)
     half = op.Tanh(op.Mul(size, 0.5))
     rise = op.Mul(half, op.Add(op.Exp(size), 1.0))
@@ -105,21 +109,15 @@ def sinh(op: OpBuilder, self: Value) -> Value:
     return op.Where(op.Less(x, 0.0), op.Neg(grown), grown)
 
 
-@lowers("aten.cosh.default", "prims.cosh.default")
-def cosh(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def cosh(op: OpBuilder, x: Value) -> Value:
     """Hyperbolic cosine: (exp(x) + exp(-x)) / 2."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Cosh(x)
     return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), 0.5)
 
 
-@lowers("aten.asinh.default", "prims.asinh.default")
-def asinh(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def asinh(op: OpBuilder, x: Value) -> Value:
     """Inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))) with the sign of x."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Asinh(x)
     size = op.Abs(x)
     square = op.Mul(size, size)
     small = log1p_of(op, op.Add(size, op.Div(square, op.Add(op.Sqrt(op.Add(square, 1.0)), 1.0))))
@@ -129,22 +127,16 @@ def asinh(op: OpBuilder, self: Value) -> Value:
     return op.Where(op.Less(x, 0.0), op.Neg(value), value)
 
 
-@lowers("aten.acosh.default", "prims.acosh.default")
-def acosh(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def acosh(op: OpBuilder, x: Value) -> Value:
     """Inverse hyperbolic cosine: log1p(t + sqrt(2 t + t²)) with t = x - 1."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Acosh(x)
     t = op.Sub(x, 1.0)
     # As for asinh, the square of large numbers may overflow.
     small = log1p_of(op, op.Add(t, op.Sqrt(op.Mul(t, op.Add(t, 2.0)))))
     return op.Where(op.Greater(x, 1e8), op.Add(op.Log(x), math.log(2.0)), small)
 
 
-@lowers("aten.atanh.default", "prims.atanh.default")
-def atanh(op: OpBuilder, self: Value) -> Value:
+@_in_float64
+def atanh(op: OpBuilder, x: Value) -> Value:
     """Inverse hyperbolic tangent: log1p(2 x / (1 - x)) / 2."""
-    (x,) = promote_to_float(op, self)
-    if not is_double(x):
-        return op.Atanh(x)
     return op.Mul(log1p_of(op, op.Div(op.Mul(x, 2.0), op.Sub(1.0, x))), 0.5)

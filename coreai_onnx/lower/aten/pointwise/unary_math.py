@@ -115,16 +115,11 @@ def log1p(op: OpBuilder, self: Value) -> Value:
     return log1p_of(op, widen(op, self)[0])
 
 
-@lowers("aten.log2.default", "prims.log2.default")
-def log2(op: OpBuilder, self: Value) -> Value:
-    """Logarithm to base 2, in float64, so that powers of two give integers."""
-    return op.Div(op.Log(*in_double(op, self)), math.log(2.0))
-
-
-@lowers("aten.log10.default", "prims.log10.default")
-def log10(op: OpBuilder, self: Value) -> Value:
-    """Logarithm to base 10, in float64, so that powers of ten give integers."""
-    return op.Div(op.Log(*in_double(op, self)), math.log(10.0))
+@lowers("aten.log2.default", "prims.log2.default", base=2.0)
+@lowers("aten.log10.default", "prims.log10.default", base=10.0)
+def logarithm(op: OpBuilder, self: Value, *, base: float) -> Value:
+    """Logarithm to a base, in float64, so that powers of the base give integers."""
+    return op.Div(op.Log(*in_double(op, self)), math.log(base))
 
 
 @lowers("aten.logit.default", "aten.special_logit.default")

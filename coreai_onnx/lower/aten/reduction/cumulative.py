@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from coreai_onnx.lower.aten.reduction.sums import accumulated
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.loops import scan
 from coreai_onnx.lower.nodes.numerics import widen
@@ -22,17 +23,10 @@ from coreai_onnx.lower.nodes.values import (
 from coreai_onnx.lower.walk.registry import lowers
 
 
-def _accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in torch's accumulation dtype: int64 for integers."""
-    if dtype is not None and dtype != dtype_of(x):
-        x = op.cast(x, dtype)
-    return x if is_float(x) else op.cast(x, torch.int64)
-
-
 @lowers("aten.cumsum.default")
 def cumsum(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Sum of the elements up to each element."""
-    x = _accumulated(op, self, dtype)
+    x = accumulated(op, self, dtype)
     rank = rank_of(x)
     return op.CumSum(x, op.const(wrap(dim, rank))) if rank else x
 
@@ -40,7 +34,7 @@ def cumsum(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = 
 @lowers("aten.cumprod.default")
 def cumprod(op: OpBuilder, self: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Product of the elements up to each element."""
-    x = _accumulated(op, self, dtype)
+    x = accumulated(op, self, dtype)
     dims = dims_of(x)
     if not dims:
         return x

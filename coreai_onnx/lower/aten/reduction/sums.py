@@ -46,14 +46,14 @@ def sum_(
     """Sum over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
         return _truth(op, self, dim, keepdim=keepdim, **_ANY)
-    x = _addends(op, self, dtype)
+    x = accumulated(op, self, dtype)
     if dtype_of(x) == dtype_of(self) == torch.int64 and 0 not in dims_of(x):
         return exact_sum(op, x, dim, keepdim=keepdim)
     return reduced(op, "ReduceSum", x, dim, keepdim=keepdim)
 
 
-def _addends(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
-    """Return ``x`` in the accumulation dtype: as in torch, int64 (with wraparound) for integers."""
+def accumulated(op: OpBuilder, x: Value, dtype: torch.dtype | None) -> Value:
+    """Return ``x`` in torch's accumulation dtype: int64 (with wraparound) for integers."""
     if dtype is not None and dtype != dtype_of(x):
         x = op.cast(x, dtype)
     return x if is_float(x) else op.cast(x, torch.int64)
@@ -72,7 +72,7 @@ def prod(
     """Product over axes, in ``dtype`` if given."""
     if dtype == torch.bool:
         return _truth(op, self, dim, keepdim=keepdim, **_ALL)
-    factors = _addends(op, self, dtype)
+    factors = accumulated(op, self, dtype)
     # A product of booleans is 0 or 1, which ReduceProd computes exactly.
     if is_integer(factors) and not is_bool(self) and rank_of(self) and 0 not in dims_of(self):
         return exact_product(op, factors, dim, keepdim=keepdim)

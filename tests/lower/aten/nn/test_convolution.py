@@ -48,6 +48,13 @@ def test_even_kernels_pad_more_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
+def test_results_of_transposed_convolutions_are_named_after_them(axes: int) -> None:
+    args = values(2, 4, *[7] * axes), values(4, 2, *[3] * axes)
+    model = check(lambda *x: -TRANSPOSED[axes](*x), *args)
+    assert model.graph.node("ConvTranspose").outputs[0].name == f"conv_transpose{axes}d"
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize(
     "options",
     [

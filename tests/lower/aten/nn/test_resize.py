@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.nn.resize import CUBIC, LINEAR, antialias_weights, sources, taps
+from coreai_onnx.lower.aten.nn.resize import antialias_weights, sources, taps
 from tests.lower.checking import check, op_types
 
 
@@ -36,11 +36,11 @@ def test_antialiasing_of_unknown_sizes_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("kernel", [LINEAR, CUBIC])
+@pytest.mark.parametrize(("mode", "count"), [("linear", 2), ("cubic", 4)])
 @pytest.mark.parametrize("align", [False, True])
-def test_weights_sum_to_one_and_places_are_inside(kernel: int, align: bool) -> None:
-    places, weights = taps(sources(5, 12, None, align_corners=align), 5, kernel)
-    assert places.shape == weights.shape == (12, kernel)
+def test_weights_sum_to_one_and_places_are_inside(mode: str, count: int, align: bool) -> None:
+    places, weights = taps(sources(5, 12, None, align_corners=align), 5, mode)
+    assert places.shape == weights.shape == (12, count)
     assert places.min() == 0
     assert places.max() == 4
     torch.testing.assert_close(weights.sum(1), torch.ones(12, dtype=torch.float64))
