@@ -121,6 +121,10 @@ TRACED_WRITE = _torch(
 FUNCTIONALIZED_WRITE = _torch(
     "might be modifying the input", "the same, found while in-place operators are removed"
 )
+MUTATED_CONSTANT = _torch(
+    r"Constant (?P<name>\S+) is mutated in the forward method",
+    "a tensor that is no buffer changes in a context such as autocast",
+)
 BOOLEAN_CONDITION = _torch(
     r"data-dependent expression Eq\(u\d+, 1\)", "a condition is the value of a Boolean tensor"
 )

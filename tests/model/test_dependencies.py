@@ -136,6 +136,24 @@ def functionalized_branch() -> str:
     return str(raised.value)
 
 
+class Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = torch.zeros(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.count.add_(1)
+        return x + self.count
+
+
+def mutated_constant() -> str:
+    program = exported(Counts())
+    with pytest.raises(RuntimeError) as raised:
+        program.run_decompositions()
+    return str(raised.value)
+
+
 def squares_derivative(x: torch.Tensor) -> torch.Tensor:
     derivative: torch.Tensor = torch.func.jacfwd(lambda y: (y**2).sum())(x)
     return derivative
@@ -192,6 +210,7 @@ PROVOKED: dict[str, Callable[[], str | list[str] | Iterator[str]]] = {
     "LOOPS_OF_TORCH": lambda: compile_failure(lambda x: -reenter_make_fx(torch.sin)(x)),
     "TRACED_WRITE": lambda: export_failure(in_place_branch),
     "FUNCTIONALIZED_WRITE": functionalized_branch,
+    "MUTATED_CONSTANT": mutated_constant,
     "BOOLEAN_CONDITION": lambda: export_failure(lambda x: x if (x > 0).all() else -x),
     "FIXED_SIZE": lambda: fixed(Dim("n")),
     "FIXED_BY_EXAMPLE": lambda: fixed(Dim.DYNAMIC, 1),

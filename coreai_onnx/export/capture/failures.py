@@ -18,6 +18,7 @@ from coreai_onnx.export.versions import is_ours, is_torch, is_users, relative_pa
 from coreai_onnx.model.dependencies import (
     DERIVATIVE,
     FAKE_CONSTANT,
+    MUTATED_CONSTANT,
     OPAQUE_CACHE,
     OPAQUE_OUTPUT,
     OPAQUE_TYPE,
@@ -62,6 +63,13 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
         return ExportError(DERIVATIVES)
     if is_write_inside(error):
         return ExportError("\n  ".join(WRITES_INSIDE))
+    if constant := MUTATED_CONSTANT.pattern.search(str(error)):
+        name = constant["name"].rpartition(".")[2]
+        return ExportError(
+            f"Your model failed to export: the tensor {constant['name']} changes inside "
+            "torch.autocast, which torch.export follows for buffers only\n"
+            f'  register it: self.register_buffer("{name}", ..., persistent=False)'
+        )
     # That function only runs what torch compiled for a cond or a loop inside a recording.
     if any(f.filename.endswith("compat/attribute_access.py") and f.name == "call" for f in frames):
         return ExportError(_IN_EXTERNALIZED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 from typing import Any
@@ -174,3 +175,32 @@ def test_a_write_to_data_under_strict_is_named() -> None:
     with pytest.raises(ExportError, match=r"tensor\.data: write tensor\.detach\(\)"):
         convert(WritesData(), (X,), strict=True)
     compare(convert(WritesData(), (X,)), WritesData(), (X,)).assert_close()
+
+
+class CountsInAutocast(torch.nn.Module):
+    """Changes a tensor inside autocast."""
+
+    def __init__(self, register: bool) -> None:
+        super().__init__()
+        self.count = torch.zeros(4)
+        if register:
+            del self.count
+            self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.count.add_(1)
+        return x + self.count
+
+
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_tensor_that_changes_inside_autocast_must_be_a_buffer(strict: bool) -> None:
+    x = torch.arange(16.0).reshape(4, 4) / 8
+    with pytest.raises(ExportError, match=r"the tensor count changes inside torch\.autocast"):
+        convert(CountsInAutocast(register=False), (x,), strict=strict)
+    model = CountsInAutocast(register=True)
+    program = convert(copy.deepcopy(model), (x,), strict=strict)
+    session = program.session()
+    for _ in range(2):
+        torch.testing.assert_close(torch.from_numpy(session.run(x)[0]), model(x))
