@@ -188,7 +188,8 @@ def test_a_static_cache_is_updated_in_place(tmp_path: Path) -> None:
     model = llama()
     folder = export_model(model, tmp_path / "folder", cache="static").path
     session = coreai_onnx.session(folder / "model.onnx")
-    assert set(session._model.in_place) == set(session.states)
+    assert session._model.undo is not None
+    assert session._model.undo.states == set(session.states)
     ids, mask = padded()
     wanted = tokens_of_transformers(model, ids, mask, max_new_tokens=20)
     tokens = coreai_onnx.generate(folder, ids, attention_mask=mask, max_new_tokens=20, stop_ids=())

@@ -82,7 +82,9 @@ def export_error(error: Exception, *, after_export: bool) -> ExportError:
             f"  at {relative_path(place.filename)}:{place.lineno}   {place.line}\n"
             "  this is a defect of coreai_onnx: please report it with the model and the traceback"
         )
-    if unsupported := OPAQUE_TYPE.pattern.search(str(error)):
+    unsupported = OPAQUE_TYPE.pattern.search(str(error))
+    # A cache has a form once transformers has told torch.
+    if unsupported and not OPAQUE_CACHE.is_in(error):
         side = unsupported["side"] or unsupported["place"] or unsupported["argument"]
         return ExportError(_on_type(unsupported["type"], of=side))
     if unknown := OPAQUE_OUTPUT.pattern.match(str(error)):
