@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from coreai_onnx.composites.checks import Attributes, Dims, Tensors
+from coreai_onnx.model import inventory
 
-DOMAIN = "ai.coreai"
-"""Domain of the standard composites; the only one that has native kernels."""
-USER_DOMAIN = "ai.coreai.user"
-"""Domain of composites that users define; their kernels are those of `coreai_onnx.kernel`."""
-MODULE_DOMAIN = "ai.coreai.module"
-"""Domain of plain externalized modules."""
+DOMAIN = inventory.STANDARD_DOMAIN
+USER_DOMAIN = inventory.USER_DOMAIN
+MODULE_DOMAIN = inventory.MODULE_DOMAIN
 ONNX_DOMAIN = "ai.coreai.onnx"
 """Domain of ONNX models that modules call."""
 

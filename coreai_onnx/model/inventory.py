@@ -12,11 +12,13 @@ from coreai_onnx.messages import printable, render, size_text
 from coreai_onnx.model.interface import interface
 from coreai_onnx.model.metadata import TARGET
 
-MODULE_DOMAIN = "ai.coreai.module"
 STANDARD_DOMAIN = "ai.coreai"
-COMPOSITE_DOMAINS = (STANDARD_DOMAIN, "ai.coreai.user", MODULE_DOMAIN)
-"""Same as in ``composites/declaration.py``, which imports torch; a test compares the two."""
-
+"""Domain of the standard composites; the only one that has native kernels."""
+USER_DOMAIN = "ai.coreai.user"
+"""Domain of composites that users define; their kernels are those of `coreai_onnx.kernel`."""
+MODULE_DOMAIN = "ai.coreai.module"
+"""Domain of plain externalized modules."""
+COMPOSITE_DOMAINS = (STANDARD_DOMAIN, USER_DOMAIN, MODULE_DOMAIN)
 CONTRIB_DOMAIN = "com.microsoft"
 MOST_CALLS = 10**15
 """Upper limit of counts: nested functions that call each function twice grow exponentially."""

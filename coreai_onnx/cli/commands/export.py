@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from coreai_onnx.cli.options import quantization
-from coreai_onnx.cli.options.numbers import SEED, stages_shown, switch
+from coreai_onnx.cli.options import output, quantization
+from coreai_onnx.cli.options.numbers import SEED, stages_shown
 from coreai_onnx.targets.opsets import DEFAULT_TARGET, TARGETS
 
 NAME = "export"
@@ -47,11 +47,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="the oldest onnxruntime that must be able to run the file, 1.20",
     )
-    switch(
-        parser,
-        "--external-data",
-        "store weights in a data file beside the model (default: above 1.5 GiB)",
-    )
+    output.declare_external_data(parser)
     parser.add_argument(
         "--include-kernels",
         action="store_true",

@@ -57,6 +57,11 @@ def declare_file(parser: argparse.ArgumentParser) -> None:
         choices=LEVELS,
         help="debug information of nodes: on each node, in a table (default), or none",
     )
+    declare_external_data(parser)
+
+
+def declare_external_data(parser: argparse.ArgumentParser) -> None:
+    """Declare the option of where the weights are stored."""
     switch(
         parser,
         "--external-data",

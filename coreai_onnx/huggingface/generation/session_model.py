@@ -24,7 +24,21 @@ SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """The options that turn on sampling."""
 
 
-class SessionModel(PreTrainedModel, GenerationMixin):
+class WithoutWeights:
+    """A model whose weights are in sessions; transformers reads these two from weights."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of inputs and results."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of inputs and results."""
+        return torch.float32
+
+
+class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
     """A decoder in a session, with its encoder if it has one.
 
     ``generate`` is that of transformers: beams, candidates of an assistant, stopping criteria,
@@ -51,16 +65,6 @@ class SessionModel(PreTrainedModel, GenerationMixin):
         self.generation_config = GenerationConfig(**settings)
         # transformers then refuses candidates, of which some are taken back.
         self._is_stateful = not is_rewindable(session)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of inputs and results."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the logits."""
-        return torch.float32
 
     def get_encoder(self, *_: Any, **__: Any) -> torch.nn.Module:
         """Return the encoder."""

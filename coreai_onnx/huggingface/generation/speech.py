@@ -18,7 +18,12 @@ from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import CONFIG
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.prompts import read_features
-from coreai_onnx.huggingface.generation.session_model import SAMPLING, SessionEncoder, seeded
+from coreai_onnx.huggingface.generation.session_model import (
+    SAMPLING,
+    SessionEncoder,
+    WithoutWeights,
+    seeded,
+)
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
 
@@ -106,7 +111,7 @@ def _check_sizes(config: Any, encoder: Session, decoder: Session) -> None:
             )
 
 
-class _Whisper(WhisperForConditionalGeneration):
+class _Whisper(WithoutWeights, WhisperForConditionalGeneration):
     """The model that transformers' ``generate`` calls; it has modules but no weights."""
 
     def __init__(self, config: Any, encoder: Session, decoder: Session) -> None:
@@ -116,16 +121,6 @@ class _Whisper(WhisperForConditionalGeneration):
         self._encoder_in_session, self._decoder = SessionEncoder(encoder), decoder
         self._decoding: Decoding | None = None
         self._state: torch.Tensor | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of inputs and results."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of inputs and results."""
-        return torch.float32
 
     def get_encoder(self, *_: Any, **__: Any) -> torch.nn.Module:
         """Return the encoder."""

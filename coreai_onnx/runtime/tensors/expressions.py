@@ -81,6 +81,8 @@ def holds(condition: str, sizes: Mapping[str, int]) -> bool | None:
     return compare(left, right)
 
 
+# As for `_parsed`.
+@functools.lru_cache(1024)
 def names_in(expression: str) -> tuple[str, ...]:
     """Return the names of sizes in an expression, in order."""
     try:
