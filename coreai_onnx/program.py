@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.recognize.blocks import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
+    from coreai_onnx.quantization.weights.rewriting import BodiesOf
 
 
 class OnnxProgram(Quantizable):
@@ -181,9 +182,8 @@ class OnnxProgram(Quantizable):
             record = self.records.get(name)
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
             check = check_of(verify, model, make)
-            self.pass_reports[name] = optimize_for(
-                model, target, passes, minimum_onnxruntime, check
-            )
+            done = optimize_for(model, target, passes, minimum_onnxruntime, check, _write_body)
+            self.pass_reports[name] = done
         return self
 
     def save(
@@ -385,3 +385,15 @@ class OnnxProgram(Quantizable):
 
     def _close_sessions(self) -> None:
         self._sessions.clear()
+
+    def _few_bit_bodies(self) -> BodiesOf:
+        from coreai_onnx.bodies.quantized import FewBitBodies
+
+        return FewBitBodies
+
+
+def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
+    # This imports torch, 3.8 s of CPU time: most files need no body that they lack.
+    from coreai_onnx.bodies.pass_bodies import write_pass_body
+
+    return write_pass_body(name, dtype, opset)

@@ -13,7 +13,7 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_duplicates import pure_functions
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.bodies import Bodies
+from coreai_onnx.passes.engine.bodies import Bodies, BodyWriter
 from coreai_onnx.passes.engine.body_types import BodyTypes, forget_types, untyped
 from coreai_onnx.passes.engine.graphs import adopt_objects, context_of, with_subgraphs
 from coreai_onnx.passes.engine.integrity import BrokenGraphError, check, interface_of, too_new
@@ -66,6 +66,7 @@ def run_passes(
     *,
     progress: Progress | None = None,
     verify: Verify | None = None,
+    write_body: BodyWriter | None = None,
 ) -> PassReport:
     """Optimize ``model`` in place.
 
@@ -79,6 +80,8 @@ def run_passes(
         passes: The passes in order; None for ``coreai_onnx.passes.order.ORDER``.
         progress: Called before each pass.
         verify: Called after each pass that changed the model.
+        write_body: Writes the bodies of the composites that passes create, as
+            `coreai_onnx.bodies.pass_bodies.write_pass_body` does; None to create none.
 
     Returns:
         Counts per pass and the near misses.
@@ -91,9 +94,9 @@ def run_passes(
             no such node before.
     """
     chosen = tuple(ORDER if passes is None else passes)
-    run = _Run(model, chosen, progress)
+    run = _Run(model, chosen, write_body, progress)
     if verify is not None:
-        run = _Replay(model, chosen, None, verify, progress)
+        run = _Replay(model, chosen, write_body, None, verify, progress)
     try:
         run.all()
         result = run.valid if isinstance(run, _Replay) else _closed(run, model)
@@ -102,9 +105,11 @@ def run_passes(
     except _TooNewError as late:  # an old model, which is still unchanged
         # A pass works in place and cannot be undone, so the others start again from the model.
         fitting = tuple(one for one in chosen if one is not late.one)
-        return run_passes(model, fitting, progress=progress, verify=verify)
+        return run_passes(model, fitting, progress=progress, verify=verify, write_body=write_body)
     except _BadPassError as first:
-        replay = run if isinstance(run, _Replay) else _Replay(model, chosen, run.steps + 1)
+        replay = (
+            run if isinstance(run, _Replay) else _Replay(model, chosen, write_body, run.steps + 1)
+        )
         error = first if replay is run else replay.first_error() or first
         if replay.valid is not None:
             adopt(replay.valid, model)
@@ -181,6 +186,7 @@ class _Run:
         self,
         model: ir.Model,
         passes: Sequence[Pass],
+        write_body: BodyWriter | None,
         progress: Progress | None = None,
     ) -> None:
         self.main = open_model(model)
@@ -190,7 +196,7 @@ class _Run:
         )
         self.steps = 0
         self._passes, self._progress = passes, progress
-        self._bodies = Bodies(self.main)
+        self._bodies = Bodies(self.main, write_body)
 
     def all(self) -> None:
         main = self.main
@@ -284,6 +290,7 @@ class _Replay(_Run):
     Args:
         model: The model before the run.
         passes: The passes.
+        write_body: Writes the bodies of the composites that passes create.
         limit: The number of steps that the failed run began; None for all.
         verify: Called after each pass that changed the model.
         progress: Called before each pass.
@@ -296,11 +303,12 @@ class _Replay(_Run):
         self,
         model: ir.Model,
         passes: Sequence[Pass],
+        write_body: BodyWriter | None,
         limit: int | None,
         verify: Verify | None = None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(model, passes, progress)
+        super().__init__(model, passes, write_body, progress)
         self.valid: ir.Model | None = None
         self._model, self._limit, self._verify = model, limit, verify
 

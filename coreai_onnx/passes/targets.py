@@ -19,7 +19,7 @@ from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
-from coreai_onnx.passes.engine.bodies import can_make_functions
+from coreai_onnx.passes.engine.bodies import BodyWriter, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
 from coreai_onnx.passes.runner import Verify, run_passes
@@ -204,6 +204,7 @@ def optimize_for(
     passes: Sequence[Pass] | None = None,
     minimum_onnxruntime: str | None = None,
     verify: Verify | None = None,
+    write_body: BodyWriter | None = None,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -214,6 +215,7 @@ def optimize_for(
         minimum_onnxruntime: The oldest onnxruntime that must run the file; None for the version in
             the model's metadata, which a conversion writes, or else the newest.
         verify: Called after each pass that changed the model.
+        write_body: Writes the bodies of the composites that passes create; None to create none.
 
     Returns:
         The report of the passes.
@@ -233,11 +235,11 @@ def optimize_for(
         if minimum is not None:  # passes read it
             model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
         chosen = usual if passes is None else passes
-        report = run_passes(model, chosen, verify=verify)
+        report = run_passes(model, chosen, verify=verify, write_body=write_body)
         if target == "portable" and make_portable(model):
             # Inlined bodies have the shapes of their calls, and composites are plain ops now:
             # passes match what they could not before.
-            again = run_passes(model, chosen, verify=verify)
+            again = run_passes(model, chosen, verify=verify, write_body=write_body)
             for name, count in again.counts.items():
                 report.counts[name] += count
             # The near misses of the first run are of nodes that no longer exist.

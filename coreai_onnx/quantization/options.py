@@ -16,6 +16,7 @@ from coreai_onnx.quantization.evaluation import beginning, output_changes
 from coreai_onnx.quantization.quantizer import quantize_models
 from coreai_onnx.quantization.report import Quantized
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
+from coreai_onnx.quantization.weights.rewriting import BodiesOf
 from coreai_onnx.quantization.weights.scheme import Method, ScaleDtype, Scheme, check_choice
 
 Metric = Callable[[Any], float]
@@ -128,6 +129,7 @@ def quantize_entrypoints(
     calibrated: str,
     bits: int,
     group_size: int,
+    bodies_of: BodiesOf,
     **options: Unpack[QuantizeOptions],
 ) -> dict[str, Quantized]:
     """Quantize the models of a program, in copies.
@@ -138,6 +140,7 @@ def quantize_entrypoints(
             entrypoints itself; empty without data.
         bits: Size of a weight.
         group_size: Number of neighbors that share a scale.
+        bodies_of: Adds functions to a model, such as `coreai_onnx.bodies.quantized.FewBitBodies`.
         **options: The other options; ``metrics`` are left to the caller.
 
     Returns:
@@ -161,7 +164,7 @@ def quantize_entrypoints(
             )
         else:
             # With an empty mapping, the error for missing data would speak of loops and branches.
-            done = quantize_models(models, rules, feeds or None)
+            done = quantize_models(models, rules, bodies_of, feeds or None)
         for name, calls in evaluation.items():
             done[name] = _evaluated(models[name], done[name], calls)
     return done

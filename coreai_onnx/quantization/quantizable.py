@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coreai_onnx.quantization.half.precision import DtypeOptions, DtypeReport
     from coreai_onnx.quantization.options import Metric, QuantizeOptions
     from coreai_onnx.quantization.report import QuantizationReport
+    from coreai_onnx.quantization.weights.rewriting import BodiesOf
 
 
 class Quantizable:
@@ -74,7 +75,9 @@ class Quantizable:
         # A mapping names its entrypoints; anything else needs the only one, or ``main``.
         has_calls = any(calls is not None and not isinstance(calls, Mapping) for calls in data)
         calibrated = self._choose(None) if has_calls else ""
-        done = quantize_entrypoints(self.models, calibrated, bits, group_size, **options)
+        done = quantize_entrypoints(
+            self.models, calibrated, bits, group_size, self._few_bit_bodies(), **options
+        )
         reports = {name: one.report for name, one in done.items()}
         if metrics := options.get("metrics"):
             # Metrics may fail: until all are computed, the result is a program of its own.
@@ -118,6 +121,10 @@ class Quantizable:
             what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
             raise StagingError(f"{what}; there are {', '.join(self.models)}")
         return name
+
+    def _few_bit_bodies(self) -> BodiesOf:
+        """Return what adds the functions of quantized weights to a model."""
+        raise NotImplementedError
 
     def _close_sessions(self) -> None:
         """Close the sessions of the models before their change; a program has some."""

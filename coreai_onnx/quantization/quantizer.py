@@ -23,7 +23,12 @@ from coreai_onnx.quantization.rules import Rules
 from coreai_onnx.quantization.weights.convolutions import convolution_weights, rewrite_convolutions
 from coreai_onnx.quantization.weights.packed_weights import PackedWeight, pack_weight
 from coreai_onnx.quantization.weights.products import MatrixWeight, Products
-from coreai_onnx.quantization.weights.rewriting import Rewriting, refuse_few_bits, refuse_integers
+from coreai_onnx.quantization.weights.rewriting import (
+    BodiesOf,
+    Rewriting,
+    refuse_few_bits,
+    refuse_integers,
+)
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
 from coreai_onnx.quantization.weights.specialization import specialize
 
@@ -40,6 +45,7 @@ class _Plan:
 def quantize_models(
     models: Mapping[str, ir.Model],
     rules: Rules,
+    bodies_of: BodiesOf,
     calibration: Mapping[str, Iterable[Feed]] | None = None,
 ) -> dict[str, Quantized]:
     """Quantize the weights of products and embeddings in copies of the models.
@@ -50,6 +56,7 @@ def quantize_models(
     Args:
         models: The models by entrypoint, which stay as they are.
         rules: Select the scheme of each weight.
+        bodies_of: Adds functions to a model, such as `coreai_onnx.bodies.quantized.FewBitBodies`.
         calibration: The inputs of calls by entrypoint.
 
     Returns:
@@ -75,8 +82,9 @@ def quantize_models(
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
         # A function has one body: calls that pass weights of different schemes need copies of it
         # first.
-        Rewriting(specialize(plan.products, kinds), packed).run()
-        rewrite_convolutions(plan.products.model, packed)
+        bodies = bodies_of(plan.products.model)
+        Rewriting(specialize(plan.products, kinds), packed, bodies).run()
+        rewrite_convolutions(plan.products.model, packed, bodies)
         report = _report(models[name], plan, packed)
         results[name] = Quantized(plan.products.model, report)
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -13,11 +14,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx import passes
+from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.passes import Pass, PassReport
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from tests.support.tolerances import assert_close
 
-run_passes, optimize_for = passes.run_passes, passes.optimize_for
+run_passes = functools.partial(passes.run_passes, write_body=write_pass_body)
+optimize_for = functools.partial(passes.optimize_for, write_body=write_pass_body)
 HEAD = '<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>\n'
 
 

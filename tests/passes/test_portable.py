@@ -7,9 +7,8 @@ import pytest
 
 from coreai_onnx.errors import TargetError
 from coreai_onnx.model.checks.violations import violations
-from coreai_onnx.passes import optimize_for
 from coreai_onnx.passes.targets import make_portable
-from tests.passes.rewriting import parse, run, same_bytes
+from tests.passes.rewriting import optimize_for, parse, run, same_bytes
 
 TEXT = """<ir_version: 10, opset_import: ["": {opset}, "ai.coreai": 1]>
 main (bool c, float[n] x) => (float[n] y) {{

@@ -7,11 +7,11 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import PassError, SpecViolationError
-from coreai_onnx.passes import ORDER, Pass, run_passes, runner
+from coreai_onnx.passes import ORDER, Pass, runner
 from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.runner import MAX_ROUNDS
-from tests.passes.rewriting import parse, same_bytes, shown
+from tests.passes.rewriting import parse, run_passes, same_bytes, shown
 
 TEXT = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
 main (bool c, float[n] x) => (float[n] y) {

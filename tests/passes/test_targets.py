@@ -17,12 +17,12 @@ from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.delegation import FinishConfig, to_edge
 from coreai_onnx.errors import TargetError
 from coreai_onnx.model.metadata import TARGET
-from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, optimize_for, passes_for
+from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, passes_for
 from coreai_onnx.targets.contrib import contrib_since
 from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
-from tests.passes.rewriting import parse, same_bytes
+from tests.passes.rewriting import optimize_for, parse, same_bytes
 from tests.support.tolerances import assert_close
 
 NAMES = ("bert", "llama", "whisper", "resnet")

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from coreai_onnx.bodies.quantized import FewBitBodies
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.options import quantize_entrypoints, rules_of
 from tests.quantization.example_weights import heavy_tailed, linear
@@ -15,7 +16,9 @@ from tests.quantization.example_weights import heavy_tailed, linear
 def test_options_select_scheme_and_rules() -> None:
     models = {"main": linear(heavy_tailed(8, 32))}
     options = {"method": "rtn", "symmetric": True, "scale_dtype": "float32", "minimum_size": 0}
-    (layer,) = quantize_entrypoints(models, "", 3, 16, **options)["main"].report.layers
+    (layer,) = quantize_entrypoints(models, "", 3, 16, FewBitBodies, **options)[
+        "main"
+    ].report.layers
     scheme = layer.scheme
     assert (scheme.bits, scheme.group_size, scheme.method) == (3, 16, "rtn")
     assert (scheme.symmetric, scheme.scale_dtype) == (True, "float32")
@@ -23,7 +26,9 @@ def test_options_select_scheme_and_rules() -> None:
 
 def test_integers_of_numpy_are_integers() -> None:
     models = {"main": linear(heavy_tailed(8, 32))}
-    made = quantize_entrypoints(models, "", np.int64(4), np.int32(16), method="rtn", minimum_size=0)
+    made = quantize_entrypoints(
+        models, "", np.int64(4), np.int32(16), FewBitBodies, method="rtn", minimum_size=0
+    )
     (layer,) = made["main"].report.layers
     assert (layer.scheme.bits, layer.scheme.group_size) == (4, 16)
 
@@ -33,7 +38,9 @@ def test_an_unknown_option_is_an_error() -> None:
         QuantizationError,
         match="there is no option 'group'; there are activation_bits, activations",
     ):
-        quantize_entrypoints({"main": linear(heavy_tailed(8, 32))}, "", 4, 32, group=8)
+        quantize_entrypoints(
+            {"main": linear(heavy_tailed(8, 32))}, "", 4, 32, FewBitBodies, group=8
+        )
 
 
 def test_options_are_checked_without_a_model() -> None:
@@ -46,7 +53,9 @@ def test_calibration_data_is_evaluation_data_too_and_may_be_an_iterator() -> Non
     calls = [(call.astype(np.float32),) for call in x]
     options = {"method": "gptq", "minimum_size": 0}
     plain, lazy, own = (
-        quantize_entrypoints({"main": linear(weight)}, "main", 4, 32, **options, **data)["main"]
+        quantize_entrypoints(
+            {"main": linear(weight)}, "main", 4, 32, FewBitBodies, **options, **data
+        )["main"]
         for data in (
             {"calibration": calls},
             {"calibration": iter(calls)},
@@ -61,7 +70,7 @@ def test_calibration_data_is_evaluation_data_too_and_may_be_an_iterator() -> Non
 
 def test_models_stay_as_they_are() -> None:
     model = linear(heavy_tailed(64, 64))
-    done = quantize_entrypoints({"main": model}, "", 4, 32, minimum_size=0)["main"]
+    done = quantize_entrypoints({"main": model}, "", 4, 32, FewBitBodies, minimum_size=0)["main"]
     assert [node.op_type for node in model.graph] == ["Transpose", "MatMul"]
     assert [node.op_type for node in done.model.graph] == ["linear_nbits.zero_points"]
 
@@ -95,4 +104,6 @@ def test_models_stay_as_they_are() -> None:
 def test_options_of_another_kind_are_errors(options: dict[str, object], message: str) -> None:
     arguments = {"bits": 4, "group_size": 32, **options}
     with pytest.raises(QuantizationError, match=re.escape(message)):
-        quantize_entrypoints({"main": linear(heavy_tailed(64, 64))}, "main", **arguments)
+        quantize_entrypoints(
+            {"main": linear(heavy_tailed(64, 64))}, "main", bodies_of=FewBitBodies, **arguments
+        )

@@ -18,9 +18,10 @@ import torch
 from coreai_onnx import OnnxProgram, TorchConverter
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.messages import render
-from coreai_onnx.passes import TARGETS, optimize_for
+from coreai_onnx.passes import TARGETS
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import ARCHITECTURES
+from tests.passes.rewriting import optimize_for
 from tests.support.tolerances import assert_close
 
 

@@ -12,6 +12,7 @@ import torch
 
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import SpecializationWarning
+from coreai_onnx.model.metadata import read_mutated_inputs, read_states
 from tests.lower.checking import run_model
 
 
@@ -47,5 +48,6 @@ def coreai(
         warnings.simplefilter("ignore", SpecializationWarning)
         converter = TorchConverter().add_exported_program(exported_program)
     program = converter.to_onnx().optimize()
-    states = program.model.metadata_props.get("coreai.states", "[]").count('"output"')
-    return Runner(program.model, len(program.model.graph.outputs) - states)
+    metadata = program.model.metadata_props
+    changed = len(read_states(metadata)) + len(read_mutated_inputs(metadata))
+    return Runner(program.model, len(program.model.graph.outputs) - changed)

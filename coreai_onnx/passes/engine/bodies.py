@@ -1,15 +1,14 @@
 """Bodies of the composites that passes create.
 
-Passes do not import torch, which bodies are written with: it is imported when a pass creates the
-first one. If the model already has an equal body, that function is called: functions are compared
-by what they do, not by which stage created them.
+Passes import neither torch nor the writers of bodies: whoever runs passes hands a writer in. If the
+model already has an equal body, that function is called: functions are compared by what they do,
+not by which stage created them.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,30 +31,25 @@ _MAKERS: set[Callable[..., int]] = set()
 """The passes that `makes_functions` decorated, which the target ``"portable"`` leaves out."""
 
 
-def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
-    """Return the body of a composite, perhaps the same object as before.
+BodyWriter = Callable[[str, str, int], ir.Function | None]
+"""Returns the body of a composite, perhaps the same object as before.
 
-    Args:
-        name: Its op type with the variant, or a part of a body (``skip_rms_norm/sum``).
-        dtype: The dtype of the first input; there may be no body for it.
-        opset: The opset of the body.
-    """
-    # By name, because this imports torch: 3.8 s of CPU time, which most files do not need.
-    write = import_module("coreai_onnx.bodies.pass_bodies").write_pass_body
-    written: ir.Function | None = write(name, dtype, opset)
-    return written
+Called with its op type and variant or a part of a body (``skip_rms_norm/sum``), the dtype of the
+first input, and the opset; returns None if there is no body for the dtype.
+"""
 
 
 class Bodies:
     """The functions of a model while passes run on it."""
 
-    def __init__(self, main: gs.Graph) -> None:
+    def __init__(self, main: gs.Graph, write_body: BodyWriter | None = None) -> None:
         """Index the functions of a model.
 
         Args:
             main: The main graph.
+            write_body: Writes the bodies of composites; None if the model gets no new ones.
         """
-        self._main = main
+        self._main, self._write_body = main, write_body
         self._by_name: dict[tuple[str, str], gs.Function] = {}
         self._indexed: Sequence[gs.Function] = ()
         self._calls = CallIndex()
@@ -113,9 +107,9 @@ class Bodies:
         return None if written is None else _copied(written)
 
     def _written(self, name: str, dtype: np.dtype[Any] | None) -> ir.Function | None:
-        if dtype is None:
+        if dtype is None or self._write_body is None:
             return None
-        return _write_body(name, dtype.name, self.opset)
+        return self._write_body(name, dtype.name, self.opset)
 
     def _equal(self, name: str, structure: tuple[Any, ...], fixed: str) -> str | None:
         """Return the op type of the function of a composite that has the outline.

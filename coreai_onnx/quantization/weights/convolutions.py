@@ -12,7 +12,6 @@ import onnx_ir as ir
 from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
-from coreai_onnx.quantization.weights.bodies import FewBitBodies
 from coreai_onnx.quantization.weights.packed_weights import PackedWeight
 from coreai_onnx.quantization.weights.products import (
     FLOATS,
@@ -22,6 +21,7 @@ from coreai_onnx.quantization.weights.products import (
     origin,
     searched,
 )
+from coreai_onnx.quantization.weights.rewriting import FewBitFunctions
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
 
 _OPS = ("Conv", "ConvTranspose")
@@ -134,21 +134,23 @@ def _path(value: ir.Value, reader: Product) -> str:
     return scope or (value.name or "").removesuffix(".weight")
 
 
-def rewrite_convolutions(model: ir.Model, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
+def rewrite_convolutions(
+    model: ir.Model, packed: Mapping[MatrixWeight, PackedWeight], bodies: FewBitFunctions
+) -> None:
     """Replace the weights of convolutions by calls that dequantize them, in place.
 
     Args:
         model: The model.
         packed: The packed weights; those of products are left out.
+        bodies: The functions of the model.
     """
-    bodies = FewBitBodies(model)
     for weight, done in packed.items():
         if isinstance(weight, ConvolutionWeight):
             _replace(model, bodies, weight, done)
 
 
 def _replace(
-    model: ir.Model, bodies: FewBitBodies, weight: ConvolutionWeight, done: PackedWeight
+    model: ir.Model, bodies: FewBitFunctions, weight: ConvolutionWeight, done: PackedWeight
 ) -> None:
     graph, value, dtype = model.graph, weight.value, weight.products[0].dtype
     assert value.const_value is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -11,7 +12,6 @@ from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.delegated_parts import BACKEND
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, STANDARD_DOMAIN, graphs
-from coreai_onnx.quantization.weights.bodies import FewBitBodies
 from coreai_onnx.quantization.weights.packed_weights import PackedWeight
 from coreai_onnx.quantization.weights.products import MatrixWeight, Product, Products, Root, origin
 
@@ -22,20 +22,50 @@ DIVISORS = "input_scales"
 _BIAS = 2
 
 
+class FewBitFunctions(Protocol):
+    """Adds the functions of composites of few bits to a model, one per distinct body."""
+
+    def op_type(
+        self,
+        name: str,
+        dtype: ir.DataType,
+        present: Sequence[str],
+        attributes: Mapping[str, int | Sequence[int]],
+    ) -> str:
+        """Return the op type of a call, after adding its function if the model lacks it.
+
+        Args:
+            name: Name of the composite.
+            dtype: Dtype of the floating inputs that are neither scales nor palettes.
+            present: Names of the inputs of the call.
+            attributes: All attributes of the call.
+        """
+
+
+BodiesOf = Callable[[ir.Model], FewBitFunctions]
+"""Returns the functions of a model; whoever quantizes hands it in, as it is written with torch."""
+
+
 class Rewriting:
     """Rewrites one model.
 
     Args:
         products: The products of the model.
         packed: The packed weights.
+        bodies: The functions of the model.
     """
 
-    def __init__(self, products: Products, packed: Mapping[MatrixWeight, PackedWeight]) -> None:
+    def __init__(
+        self,
+        products: Products,
+        packed: Mapping[MatrixWeight, PackedWeight],
+        bodies: FewBitFunctions,
+    ) -> None:
         """Prepare the rewriting; nothing is changed yet."""
         self.products = products
         self.packed = {weight.value: done for weight, done in packed.items()}
         self._by_rows = {weight.value: weight.by_rows for weight in packed}
-        self.bodies = FewBitBodies(products.model)
+        self.bodies = bodies
         self._dtypes = {
             value: product.dtype
             for product in products.products

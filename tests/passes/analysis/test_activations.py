@@ -3,10 +3,9 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.analysis.activations import activation_of
 from coreai_onnx.passes.engine.why import Why
-from tests.passes.rewriting import parse
+from tests.passes.rewriting import parse, run_passes
 
 TEXT = "main ({dtype}[n] x) => ({dtype}[n] y) <float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}}> {{ {body} }}"
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.passes import run_passes
+from coreai_onnx.bodies.pass_bodies import write_pass_body
 from coreai_onnx.passes.analysis.attention_bodies import (
     NAME,
     attention_without_mask,
@@ -16,7 +16,7 @@ from coreai_onnx.passes.analysis.attention_bodies import (
 from coreai_onnx.passes.engine.bodies import Bodies
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
-from tests.passes.rewriting import parse
+from tests.passes.rewriting import parse, run_passes
 
 MAIN = "main ({kind}[b, 4, s, 8] q, {kind}[b, {k}, s, 8] k, {kind}[b, {v}, s, 8] v, bool[s, s] m) => ({kind}[b, 4, s, 8] y) {{ y = ai.coreai.attend (q, k, v, m) }}"
 FUNCTION = '\n<domain: "ai.coreai", opset_import: ["": 23]>\n'
@@ -33,7 +33,9 @@ def opened(functions: str, kind: str = "float", k: int = 2, v: int = 2):
 
 def provided(functions: str, *, causal: bool, kind: str = "float") -> tuple[str | None, set[str]]:
     graph = opened(functions, kind)
-    name = attention_without_mask(Bodies(graph), graph.nodes[0], "mask", causal=causal)
+    name = attention_without_mask(
+        Bodies(graph, write_pass_body), graph.nodes[0], "mask", causal=causal
+    )
     return name, {function.name for function in graph.functions}
 
 

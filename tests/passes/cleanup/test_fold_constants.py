@@ -7,9 +7,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.fold_constants import LIMIT, fold_constants, fold_shapes
-from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
+from tests.passes.rewriting import leaves, parse, rewrite, run_passes, same_numbers
 
 TEXT = """main (float[n] x) => (float[n] y) <float a = {2}, float b = {3}>
 { c = Mul (a, b)  d = Add (c, a)  y = Add (x, d) }"""

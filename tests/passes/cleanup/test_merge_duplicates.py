@@ -4,12 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.merge_duplicates import (
     merge_common_subexpressions,
     merge_duplicate_constants,
 )
-from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
+from tests.passes.rewriting import leaves, parse, rewrite, run_passes, same_numbers
 
 TEXT = """main (float[n] x) => (float[n] z) <float[2] a = {1, 2}, float[2] b = {1, 2}>
 { c = Constant <value = float[2] {1, 2}> ()  y = Add (x, a)  w = Mul (y, b)  z = Add (w, c) }"""

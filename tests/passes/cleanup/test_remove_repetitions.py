@@ -3,13 +3,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_repetitions import (
     remove_broadcast_expands,
     remove_expands_in_functions,
     remove_repeated_heads,
 )
-from tests.passes.rewriting import fuses, leaves, parse, rewrite, run, same_bytes, same_numbers
+from tests.passes.rewriting import (
+    fuses,
+    leaves,
+    parse,
+    rewrite,
+    run,
+    run_passes,
+    same_bytes,
+    same_numbers,
+)
 
 TEXT = "main (float[1, s] x, float[{y}] y, int64[2] d) => (float[b, s] z) {{ float[b, s] e = Expand (x, d)  z = Add ({e}, y) }}"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes import ORDER, open_model, run_passes
+from coreai_onnx.passes import ORDER, open_model
 from coreai_onnx.passes.cleanup.remove_unused import (
     remove_dead_code,
     remove_single_inputs,
     remove_unused_functions,
 )
 from coreai_onnx.passes.engine.why import Why
-from tests.passes.rewriting import leaves, parse, rewrite, same_numbers
+from tests.passes.rewriting import leaves, parse, rewrite, run_passes, same_numbers
 
 TEXT = """main (float[n] x, float[n] unused) => (float[n] y) <float[1] w = {1}, float[1] v = {2}>
 { a = Exp (x)  b = Add (a, w)  y = Add (x, v) }"""

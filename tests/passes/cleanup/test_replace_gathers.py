@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.cleanup.replace_gathers import gathers_of_one_row, gathers_of_ranges
-from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 
 HEAD = "main (float[b, s, 2] x, int64[b, s] ids) => (float[b, s, 2] y) <float[3, 2] t = {1, 2, 3, 4, 5, 6}, int64[1, 4] kinds = {1, 1, 1, 1}, int64[1] o = {0}, int64[1] i = {1}> {"
 FEEDS = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from coreai_onnx.composites.attention import scaled_dot_product_attention
-from coreai_onnx.passes import ORDER, run_passes
+from coreai_onnx.passes import ORDER
 from coreai_onnx.passes.contrib.attention import contrib_attention
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 NAME = "scaled_dot_product_attention"

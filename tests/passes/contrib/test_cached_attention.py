@@ -5,11 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import ORDER, run_passes
+from coreai_onnx.passes import ORDER
 from coreai_onnx.passes.analysis.attention_bodies import NAME
 from coreai_onnx.passes.contrib.attention_calls import contrib_cached_attention
 from coreai_onnx.passes.contrib.rope import contrib_rope
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 HEAD = """main (float[b, s, 64] x, float[b, s, 32] k, float[b, s, 32] v, float[b, 2, p, 16] pk, float[b, 2, p, 16] pv, float[1, 1, s, 8] c{extra})

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.passes import optimize_for, run_passes
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.program import OnnxProgram
-from tests.passes.rewriting import run
+from tests.passes.rewriting import optimize_for, run, run_passes
 from tests.support.tolerances import assert_close
 from tools.bench.composite_model import composite_model
 

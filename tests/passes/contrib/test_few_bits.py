@@ -12,7 +12,6 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.passes import optimize_for, run_passes
 from coreai_onnx.passes.contrib.few_bits import (
     become_matmul_nbits,
     contrib_linear_nbits,
@@ -20,7 +19,7 @@ from coreai_onnx.passes.contrib.few_bits import (
 )
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.why import Why
-from tests.passes.rewriting import parse, run
+from tests.passes.rewriting import optimize_for, parse, run, run_passes
 from tests.support.tolerances import assert_close
 from tools.bench.composite_model import composite_model
 

@@ -6,10 +6,9 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
-from tests.passes.rewriting import run
+from tests.passes.rewriting import run, run_passes
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 

@@ -7,10 +7,9 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.moe import ExpertBlock, contrib_moe, in_turns
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 EXPERTS, LANES, HIDDEN = 4, 6, 3

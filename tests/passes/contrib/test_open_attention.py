@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import Pass, run_passes
+from coreai_onnx.passes import Pass
 from coreai_onnx.passes.contrib.attention import contrib_attention
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
 from tests.passes.contrib.test_attention import NAME, OPEN, PLAIN, text
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)

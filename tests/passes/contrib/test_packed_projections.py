@@ -7,11 +7,10 @@ import torch
 import transformers
 
 import coreai_onnx
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from tests.models.zoo import named
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)

@@ -13,12 +13,11 @@ import torch
 import coreai_onnx
 from coreai_onnx.composites import GatherMM
 from coreai_onnx.export.compat.experts import experts_as_gather_mm
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.targets.contrib import contrib_needs
 from tests.models.mixtures import MIXTURES
-from tests.passes.rewriting import run
+from tests.passes.rewriting import run, run_passes
 from tests.support.tolerances import assert_close
 
 EXPERTS, LANES, HIDDEN, CHOSEN = 6, 32, 48, 2

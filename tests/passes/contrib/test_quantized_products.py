@@ -12,11 +12,10 @@ import torch.ao.quantization.fx._decomposed  # defines quantized_decomposed
 import torch.nn.functional as F
 
 import coreai_onnx
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.contrib.quantized_products import contrib_matmul_nbits
 from tests.passes.quantized_products import COLUMNS, INT4, RNG, ROWS, UINT4, linear
-from tests.passes.rewriting import run, same_bytes
+from tests.passes.rewriting import run, run_passes, same_bytes
 from tests.support.tolerances import assert_close
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.bodies.pass_bodies import CALLS
+from coreai_onnx.bodies.pass_bodies import CALLS, write_pass_body
 from coreai_onnx.composites import COMPOSITES
 from coreai_onnx.composites.declaration import FLOAT_DTYPES
 from coreai_onnx.passes import ORDER, passes_for
@@ -97,7 +97,7 @@ def test_a_pass_may_change_the_body_that_it_gets(name: str) -> None:
 
 
 def test_a_composite_has_bodies_for_some_dtypes() -> None:
-    bodies = Bodies(opened("Mul")[0])
+    bodies = Bodies(opened("Mul")[0], write_pass_body)
     assert bodies.provide_composite("rope", np.dtype(np.float32)) == "rope"
     assert bodies.provide_composite("rope", np.dtype(np.int64)) is None
 
@@ -166,7 +166,10 @@ def test_a_pass_calls_the_function_of_a_converted_model(name: str, dtype: str, o
         for dynamic in (False, True):
             model = call.model(getattr(torch, dtype), dynamic=dynamic, opset=opset)
             main = open_model(model)
-            assert Bodies(main).provide_composite(name, numpy_dtype(dtype)) == call.composite
+            assert (
+                Bodies(main, write_pass_body).provide_composite(name, numpy_dtype(dtype))
+                == call.composite
+            )
             assert len(main.functions) == 1
 
 
@@ -227,7 +230,7 @@ f <k: float = 1.0> (x) => (y) {{ c = Constant <value_float: float = @k> ()  m = 
 
 def opened(op: str) -> tuple[gs.Graph, Bodies]:
     main = open_model(parse(SAME.format(op=op)))
-    return main, Bodies(main)
+    return main, Bodies(main, write_pass_body)
 
 
 def function(name: str) -> gs.Function:

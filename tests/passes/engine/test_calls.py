@@ -4,11 +4,11 @@ from unittest.mock import patch
 
 import onnx_graphsurgeon as gs
 
-from coreai_onnx.passes import open_model, run_passes
+from coreai_onnx.passes import open_model
 from coreai_onnx.passes.engine import calls
 from coreai_onnx.passes.engine.calls import CallIndex, sorted_callers_first
 from coreai_onnx.passes.engine.graphs import with_subgraphs
-from tests.passes.rewriting import parse
+from tests.passes.rewriting import parse, run_passes
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "d": 1]>\n'
 MAIN = "main (float[n] x) => (float[n] y) { a = d.f (x)  b = d.g (a)  y = d.f (b) }\n"

@@ -5,11 +5,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
-from coreai_onnx.passes import open_model, run_passes
+from coreai_onnx.passes import open_model
 from coreai_onnx.passes.engine.edit import Edit
 from coreai_onnx.passes.engine.narrow import computation, computed_by, in_dtype
 from coreai_onnx.passes.engine.why import Why
-from tests.passes.rewriting import parse
+from tests.passes.rewriting import parse, run_passes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TEXT = (

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.passes import Target, run_passes
+from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_noops import remove_noop_casts
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from tests.lower.checking import op_types, open_model, run_session
-from tests.passes.rewriting import fuses, leaves
+from tests.passes.rewriting import fuses, leaves, run_passes
 from tests.support.tolerances import assert_close
 
 TEXT = (

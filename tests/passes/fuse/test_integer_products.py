@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.fuse.integer_products import integer_products
-from tests.passes.rewriting import fuses, leaves, parse, run
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 WEIGHT = "<int8[2, 3] w = {1, -2, 3, 4, -5, 6}, float[3] t = {1, 2, 3}"

@@ -6,9 +6,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
-from tests.passes.rewriting import leaves, parse, run
+from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 NAME = "scaled_dot_product_attention"

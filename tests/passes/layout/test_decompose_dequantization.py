@@ -5,10 +5,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from tests.passes.quantized_products import COLUMNS, INT4, ROWS, UINT4, linear
-from tests.passes.rewriting import fuses, leaves, parse, run, same_numbers
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes, same_numbers
 from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
-from tests.passes.rewriting import leaves, parse, rewrite, run
+from tests.passes.rewriting import leaves, parse, rewrite, run, run_passes
 from tests.support.tolerances import assert_close
 
 RNG = np.random.default_rng(0)

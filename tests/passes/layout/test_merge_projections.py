@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.passes import LAYOUT, ORDER, run_passes
+from coreai_onnx.passes import LAYOUT, ORDER
 from coreai_onnx.passes.layout.merge_projections import merge_projections
-from tests.passes.rewriting import fuses, leaves, parse
+from tests.passes.rewriting import fuses, leaves, parse, run_passes
 
 W = "<float[2, 2] q = {1, 2, 3, 4}, float[2, 1] k = {5, 6}, float[2] b = {7, 8}>"
 WITH = f"""main (float[n, s, 2] x) => (float[n, s, 2] y, float[n, s, 1] z) {W} {{

@@ -3,12 +3,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.pretranspose import (
     pretranspose_integers,
     pretranspose_weights,
 )
-from tests.passes.rewriting import fuses, leaves, parse, rewrite, same_numbers
+from tests.passes.rewriting import fuses, leaves, parse, rewrite, run_passes, same_numbers
 
 TEXT = """main (float[n, 2] x) => (float[n, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
   t = Transpose <perm = [1, 0]> (w)  y = MatMul (x, t)

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from coreai_onnx import ExternalizeSpec, convert
-from coreai_onnx.passes import run_passes
 from coreai_onnx.passes.layout.transposes_of_products import (
     separate_transposes,
     transposes_after_products,
 )
-from tests.passes.rewriting import leaves, parse, rewrite, run
+from tests.passes.rewriting import leaves, parse, rewrite, run, run_passes
 from tests.support.tolerances import assert_close
 
 OPEN = """

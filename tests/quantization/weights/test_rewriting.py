@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import coreai_onnx
+from coreai_onnx.bodies.quantized import FewBitBodies
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.weights.packed_weights import pack_weight
@@ -38,7 +39,7 @@ def rewritten(model: ir.Model, scheme: Scheme, moments: np.ndarray | None = None
     """Quantize all weights of a model in place; return their values by name."""
     products = Products(model)
     packed = {weight: pack_weight(weight, scheme, moments) for weight in products.weights()}
-    Rewriting(products, packed).run()
+    Rewriting(products, packed, FewBitBodies(model)).run()
     return {weight.name: values_of(done) for weight, done in packed.items()}
 
 

@@ -1,4 +1,4 @@
-"""The bodies of the composites that a quantized model calls."""
+"""The bodies of the composites of few bits that quantization calls."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
+from coreai_onnx.bodies.quantized import FewBitBodies
 from coreai_onnx.errors import QuantizationError
-from coreai_onnx.quantization.weights.bodies import FewBitBodies
 from tests.quantization.example_weights import heavy_tailed, linear
 
 ATTRIBUTES = {"bits": 4, "group_size": 32, "activation_bits": 0}
