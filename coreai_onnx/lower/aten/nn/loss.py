@@ -1,4 +1,4 @@
-"""Losses whose torch decomposition is inefficient: class likelihoods and multilabel margins."""
+"""Losses whose torch decomposition is inefficient or loses digits of 16-bit floats."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from coreai_onnx.lower.nodes.values import (
     Value,
     dims_of,
     dtype_of,
+    is_bool,
     is_float,
     rank_of,
     set_dims,
@@ -143,6 +144,23 @@ def _soft(
 
 
 # ---------------------------------------------------------------------- margins
+@lowers("aten.hinge_embedding_loss.default")
+def hinge_embedding_loss(
+    op: OpBuilder, self: Value, target: Value, margin: float = 1.0, reduction: int = 1
+) -> Value:
+    """self where the target is 1, max(0, margin - self) where it is -1."""
+    if dtype_of(self) in (torch.float16, torch.bfloat16):
+        # Losses of both signs cancel: torch's decomposition, which rounds each of them, is off by
+        # more than torch's own kernel.
+        self = op.cast(self, torch.float32)
+    if is_bool(target):
+        target = op.cast(target, torch.int64)  # -1 as a boolean would be true
+    zero = op.like(self, 0)
+    far = op.Where(op.Equal(target, 1), zero, op.Max(op.Sub(margin, self), zero))
+    near = op.Where(op.Equal(target, -1), zero, self)
+    return reduced(op, op.Add(far, near), reduction)
+
+
 @lowers("aten.multilabel_margin_loss_forward.default")
 def multilabel_margin_loss_forward(
     op: OpBuilder, self: Value, target: Value, reduction: int
