@@ -101,9 +101,11 @@ def _make_body(
     attributes = dict(structural)
     body = write_body(composite, examples, attributes, opset)
     if body is None:
-        general = _for_all_dtypes(examples)
-        traced = trace_reference(composite, general, attributes, scalars)
-        body = lower_body(composite, general, traced, opset)
+        for dtypes in dict.fromkeys((_for_all_dtypes(examples), examples)):
+            traced = trace_reference(composite, dtypes, attributes, scalars)
+            body = lower_body(composite, dtypes, traced, opset)
+            if not _names_float16(body):
+                break
         write_fixed(body, attributes)
     return body, body_text(body)
 
@@ -120,6 +122,16 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
     return tuple(
         Example(torch.float16, e.dims) if e is not None and e.dtype == first.dtype else e
         for e in examples
+    )
+
+
+def _names_float16(body: ir.Function) -> bool:
+    """Return whether a node has the dtype of the trace: a constant, which is also rounded to it."""
+    return any(
+        getattr(attribute.value, "dtype", None) == ir.DataType.FLOAT16
+        or (attribute.name == "dtype" and attribute.value == ir.DataType.FLOAT16)
+        for node in body.all_nodes()
+        for attribute in node.attributes.values()
     )
 
 
