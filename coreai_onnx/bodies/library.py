@@ -101,13 +101,27 @@ def _make_body(
     attributes = dict(structural)
     body = write_body(composite, examples, attributes, opset)
     if body is None:
-        for dtypes in dict.fromkeys((_for_all_dtypes(examples), examples)):
-            traced = trace_reference(composite, dtypes, attributes, scalars)
-            body = lower_body(composite, dtypes, traced, opset)
-            if not _names_float16(body):
-                break
+        body = _trace(composite, examples, attributes, scalars, opset)
         write_fixed(body, attributes)
     return body, body_text(body)
+
+
+def _trace(
+    composite: Composite,
+    examples: tuple[Example | None, ...],
+    attributes: dict[str, Any],
+    scalars: tuple[str, ...],
+    opset: int,
+) -> ir.Function:
+    """Return a body for all dtypes up to float32 if the reference has one, else for this one."""
+
+    def lowered(dtypes: tuple[Example | None, ...]) -> ir.Function:
+        traced = trace_reference(composite, dtypes, attributes, scalars)
+        return lower_body(composite, dtypes, traced, opset)
+
+    general = _for_all_dtypes(examples)
+    body = lowered(general)
+    return lowered(examples) if general != examples and _names_float16(body) else body
 
 
 def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None, ...]:
