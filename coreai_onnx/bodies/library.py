@@ -101,11 +101,27 @@ def _make_body(
     attributes = dict(structural)
     body = write_body(composite, examples, attributes, opset)
     if body is None:
-        general = _for_all_dtypes(examples)
-        traced = trace_reference(composite, general, attributes, scalars)
-        body = lower_body(composite, general, traced, opset)
+        body = _trace(composite, examples, attributes, scalars, opset)
         write_fixed(body, attributes)
     return body, body_text(body)
+
+
+def _trace(
+    composite: Composite,
+    examples: tuple[Example | None, ...],
+    attributes: dict[str, Any],
+    scalars: tuple[str, ...],
+    opset: int,
+) -> ir.Function:
+    """Return a body for all dtypes up to float32 if the reference has one, else for this one."""
+
+    def lowered(dtypes: tuple[Example | None, ...]) -> ir.Function:
+        traced = trace_reference(composite, dtypes, attributes, scalars)
+        return lower_body(composite, dtypes, traced, opset)
+
+    general = _for_all_dtypes(examples)
+    body = lowered(general)
+    return lowered(examples) if general != examples and _names_float16(body) else body
 
 
 def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None, ...]:
@@ -120,6 +136,16 @@ def _for_all_dtypes(examples: Sequence[Example | None]) -> tuple[Example | None,
     return tuple(
         Example(torch.float16, e.dims) if e is not None and e.dtype == first.dtype else e
         for e in examples
+    )
+
+
+def _names_float16(body: ir.Function) -> bool:
+    """Return whether a node has the dtype of the trace: a constant, which is also rounded to it."""
+    return any(
+        getattr(attribute.value, "dtype", None) == ir.DataType.FLOAT16
+        or (attribute.name == "dtype" and attribute.value == ir.DataType.FLOAT16)
+        for node in body.all_nodes()
+        for attribute in node.attributes.values()
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -9,7 +11,11 @@ import torch
 
 from coreai_onnx.bodies import library
 from coreai_onnx.composites import COMPOSITES
+from coreai_onnx.converter import TorchConverter
+from coreai_onnx.lower.nodes.builder import OpBuilder
+from coreai_onnx.lower.nodes.values import Value
 from tests.composites.matrix import model_of
+from tests.delegation.user_kernels.declared import SCALED
 from tests.lower.checking import run_model
 from tests.support.composite_calls import CASES, Case
 from tests.support.tolerances import assert_close
@@ -68,3 +74,21 @@ def test_what_has_no_word_is_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "variant_words", lambda *_: [])
     gelu = [Case("gelu", ((2, 3),), {"approximate": a}, label=a) for a in ("none", "tanh")]
     assert names_of(*((g, torch.float32) for g in gelu)) == ["gelu", "gelu.2"] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_constant_of_a_traced_reference_has_the_dtype_of_the_call(dtype: torch.dtype) -> None:
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0.3, x * 0.1, 0.7) + torch.full_like(x, 0.2)
+
+    composite = dataclasses.replace(SCALED, attributes=(), reference=reference)
+    converter = TorchConverter()
+
+    @converter.register_torch_lowering("aten::tanh.default", allow_override=True)
+    def tanh(op: OpBuilder, self: Value) -> Value:
+        return op.composite(composite, [self])
+
+    x = torch.randn(4, 5, dtype=dtype)
+    program = converter.add_exported_program(torch.export.export(torch.nn.Tanh(), (x,))).to_onnx()
+    (actual,) = run_model(program.model, [x])
+    assert_close(actual, reference(x))

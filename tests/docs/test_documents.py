@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 import types
@@ -11,7 +13,8 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-from coreai_onnx.errors import ToolchainError
+from coreai_onnx.errors import KernelsNotBuiltError, ToolchainError
+from tests.docs import tutorials
 from tests.rules.tree import REPO, files
 
 DOCUMENTS = [
@@ -29,9 +32,30 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     document.namespace = vars(module)
     try:
         for example in document.examples():
-            example.evaluate()
-    except ToolchainError as error:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                example.evaluate()
+            if name.startswith(tutorials.FOLDER):
+                shown = tutorials.OUTPUT.match(document.text, example.region.end)
+                tutorials.assert_shown(shown[1] if shown else "", printed.getvalue())
+    except (ToolchainError, KernelsNotBuiltError) as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("", "one\n"),
+        ("one\n", "one two\n"),
+        ("one\n  ...\ntwo\n", "one\n  more\n"),
+        ("[2, 10]", "[2, 11]"),
+        ("accuracy 0.95", "accuracy 0.7"),
+        ("error 1.0e-07", "error nan"),
+    ],
+)
+def test_another_output_is_noticed(shown: str, printed: str) -> None:
+    with pytest.raises(AssertionError):
+        tutorials.assert_shown(shown, printed)
 
 
 def test_the_readme_has_an_example() -> None:

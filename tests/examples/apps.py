@@ -62,7 +62,11 @@ def npm_install(app: str) -> Path:
     if shutil.which("npm") is None:
         pytest.fail(f"no npm: as root, apt-get install npm; or set {NO_NODE}=1 to go without")
     folder = CACHE / app
-    shutil.copytree(EXAMPLES / app, folder, dirs_exist_ok=True)
     if not (folder / "node_modules" / ".package-lock.json").is_file():
-        run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], folder)
+        parts = folder.with_name(f"{app}.{os.getpid()}")
+        shutil.copytree(EXAMPLES / app, parts, dirs_exist_ok=True)
+        run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], parts)
+        shutil.rmtree(folder, ignore_errors=True)
+        parts.rename(folder)
+    shutil.copytree(EXAMPLES / app, folder, dirs_exist_ok=True)
     return folder

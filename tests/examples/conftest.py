@@ -1,4 +1,4 @@
-"""The model that every example app loads."""
+"""The models that the example apps and those of the tutorial load."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import apps
+from tests.examples import apps, tutorial
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of ``make_model.py``."""
     return apps.make_model(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture(scope="session")
+def tutorial_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of docs/tutorials/deploying.md."""
+    return tutorial.make_model(tmp_path_factory.mktemp("tutorial"))

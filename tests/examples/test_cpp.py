@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import onnxruntime
 import pytest
 
 from tests.compat import older_onnxruntime
-from tests.examples import apps
+from tests.examples import apps, tutorial
 
 pytestmark = pytest.mark.slow
 HEADERS = "build/*/debian-headers/usr/include/onnxruntime/onnxruntime_cxx_api.h"
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built app."""
+def headers() -> Path:
+    """The folder of the headers that ``make build`` unpacked."""
     found = next(iter(sorted(apps.REPO.glob(HEADERS))), None)
     if found is None or shutil.which("cmake") is None:
         pytest.skip("no CMake, or no onnxruntime headers: make build")
+    return found.parent
+
+
+@pytest.fixture(scope="module")
+def program(headers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built app."""
     folder = tmp_path_factory.mktemp("cpp")
     command = ["cmake", "-S", apps.EXAMPLES / "cpp", "-B", folder]
-    apps.run([*command, f"-DONNXRUNTIME_INCLUDE_DIR={found.parent}"], folder)
+    apps.run([*command, f"-DONNXRUNTIME_INCLUDE_DIR={headers}"], folder)
     apps.run(["cmake", "--build", folder], folder)
     return folder / "run_encoder"
 
@@ -63,3 +71,10 @@ def test_errors_are_told(program: Path, model: Path) -> None:
         )
         assert done.returncode == code
         assert said in done.stderr
+
+
+def test_the_tutorial(headers: Path, kernels: Path, tmp_path: Path, tutorial_model: Path) -> None:
+    tutorial.begin("C++", tmp_path, tutorial_model)
+    shutil.copy(kernels, tmp_path / "libkernels.so")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    tutorial.run_commands("C++", tmp_path, HEADERS=str(headers), PATH=path)

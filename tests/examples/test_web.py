@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import apps
+from tests.examples import apps, tutorial
 from tests.netron.viewer import browser_path
 
 pytestmark = pytest.mark.slow
+
+ENDED = "() => /\\d|error/.test(document.getElementById('result').innerText)"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -41,20 +44,34 @@ def serving(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def test_runs_the_bodies(model: Path) -> None:
+def shown(folder: Path) -> str:
+    """Return what the page of a folder shows in the end."""
     from playwright.sync_api import sync_playwright
 
-    browser = browser_path()
-    folder = apps.npm_install("web")
-    shutil.copy(model, folder / "encoder.onnx")
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
     with serving(folder) as address, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=browser, headless=True, args=arguments
+            executable_path=browser_path(), headless=True, args=arguments
         )
         page = chromium.new_page()
         page.goto(address)
-        page.wait_for_selector("body[data-done]", timeout=60_000)
+        page.wait_for_function(ENDED, timeout=60_000)
         line = page.inner_text("#result")
         chromium.close()
-    apps.assert_as_python(line, model)
+    return line
+
+
+def test_runs_the_bodies(model: Path) -> None:
+    folder = apps.npm_install("web")
+    shutil.copy(model, folder / "encoder.onnx")
+    apps.assert_as_python(shown(folder), model)
+
+
+def test_the_tutorial(tmp_path: Path, tutorial_model: Path) -> None:
+    folder = tmp_path / "app"
+    shutil.copytree(apps.npm_install("web"), folder, copy_function=os.link)
+    (folder / "index.html").unlink()  # a link to that of the example
+    tutorial.begin("A browser", folder, tutorial_model)
+    tutorial.run_commands("A browser", folder)
+    assert shown(folder) == tutorial.NUMBERS
+    assert f"```text\n{tutorial.NUMBERS}\n```" in tutorial.section("A browser")
