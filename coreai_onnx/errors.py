@@ -163,6 +163,10 @@ class TorchVersionError(LibraryVersionError):
     """The installed torch lacks something that this package needs."""
 
 
+class DistributionConflictError(CoreaiError, ImportError):
+    """Another distribution that is installed beside this one overwrites files of this package."""
+
+
 class InternalError(ExportError):
     """This package failed on a model that ``torch.export`` may support; please report it."""
 

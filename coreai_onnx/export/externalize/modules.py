@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.dynamo import called_by_dynamo
+from coreai_onnx.export.compat.regions import is_region, unmarked
 from coreai_onnx.export.compat.torch_names import TorchDynamoException, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
 from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
@@ -207,11 +208,16 @@ class Externalization:
     # ------------------------------------------------------------------ patches
     def _matches(self) -> list[tuple[str, torch.nn.Module, ExternalizeSpec]]:
         specs = as_specs(self.specs)
+        regions: dict[type, ExternalizeSpec] = {}
         matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = []
         for path, module in self.model.named_modules():
             spec = next((s for s in specs if isinstance(module, s.target_class)), None)
             if spec is None:
-                continue
+                if not is_region(module.forward):
+                    continue
+                # Marked by the user with nested_compile_region, which torch inlines without strict.
+                kind = type(module)
+                spec = regions.setdefault(kind, ExternalizeSpec(kind))
             if hasattr(vars(module).get("forward"), EQUIVALENCE_KEY):
                 raise ExternalizationError(
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
@@ -232,7 +238,7 @@ class Externalization:
     def _replacement(
         self, path: str, module: torch.nn.Module, spec: ExternalizeSpec
     ) -> Callable[..., Any]:
-        original = module.forward
+        original = unmarked(module.forward)
         signature = inspect.signature(original)
         code = original.__func__ if isinstance(original, MethodType) else original
         modules = ModuleTree(module)
