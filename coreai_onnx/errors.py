@@ -195,6 +195,10 @@ class TrainingModeWarning(UserWarning):
     """The converted model computes as in training mode: with dropout, or with batch statistics."""
 
 
+class LostCompositesWarning(UserWarning):
+    """Operators that would be composites were decomposed before the conversion."""
+
+
 class DroppedStateWarning(UserWarning):
     """A module keeps state between calls that the converted model does not keep."""
 

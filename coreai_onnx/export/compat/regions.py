@@ -8,12 +8,14 @@ from types import MethodType
 from typing import Any
 
 from torch._dynamo import config
+from torch._higher_order_ops import utils as higher_order
 from torch._higher_order_ops.invoke_subgraph import mark_compile_region
 
 from coreai_onnx.export.compat.patches import patched
 
 _MARK = "__marked_compile_region_fn__"
 _INLINES = "inline_single_use_invoke_subgraph"
+_CALL = "_hop_compile_and_call"
 
 
 def is_region(function: Callable[..., Any]) -> bool:
@@ -48,4 +50,25 @@ def regions_run() -> Iterator[None]:
         return function(*args, **kwargs)
 
     with patched(mark_compile_region.__globals__, "invoke_subgraph_placeholder", lambda _: run):
+        yield
+
+
+@contextmanager
+def regions_called_by(call: Callable[..., Any]) -> Iterator[None]:
+    """While active, an export without ``strict`` does not inline marked functions.
+
+    Args:
+        call: Called with a function, its arguments and its keyword arguments; returns the result.
+    """
+
+    def wrap(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+            if function.__name__ == "_invoke_subgraph_placeholder_wrapper":
+                return call(*args)
+            return compile_and_call(function, args, kwargs)
+
+        return replacement
+
+    # Not every supported torch has it; without it, torch inlines the functions.
+    with patched(higher_order, _CALL, wrap) if hasattr(higher_order, _CALL) else nullcontext():
         yield

@@ -55,7 +55,9 @@ class Waves(nn.Module):
         return wave(wave(x))
 
 
-def exported(model: nn.Module, *inputs: torch.Tensor, shapes: Any = None) -> torch.export.ExportedProgram:
+def exported(
+    model: nn.Module, *inputs: torch.Tensor, shapes: Any = None
+) -> torch.export.ExportedProgram:
     with torch.no_grad():
         return torch.export.export(model.eval(), inputs, strict=True, dynamic_shapes=shapes)
 
@@ -98,9 +100,10 @@ def test_convert_externalizes_marked_modules(strict: bool) -> None:  # noqa: FBT
     assert_close(list(model(X)), list(Blocks.forward(model, X)))  # restored
 
 
-def test_a_function_gives_its_name() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_function_gives_its_name(strict: bool) -> None:  # noqa: FBT001
     model = Waves()
-    program = convert(model, (X,), dynamic_shapes=BATCH, strict=True)
+    program = convert(model, (X,), dynamic_shapes=BATCH, strict=strict)
     assert program.composites() == {"ai.coreai.module::wave": 2}
     agrees(program, model, torch.randn(3, 8))
 
@@ -149,10 +152,11 @@ def rows(x: torch.Tensor, ids: torch.Tensor, count: int) -> Any:
     return x[ids] * count, ids + count
 
 
-def test_sizes_are_passed() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_sizes_are_passed(strict: bool) -> None:  # noqa: FBT001
     model, ids = Sized(), torch.tensor([1, 0, 1])
     shapes = ({0: Dim("batch")}, {0: Dim("ids")})
-    program = convert(model, (X, ids), dynamic_shapes=shapes, strict=True)
+    program = convert(model, (X, ids), dynamic_shapes=shapes, strict=strict)
     assert list(functions(program)) == ["rows"]
     agrees(program, model, X, ids)
     agrees(program, model, torch.randn(4, 8), torch.tensor([3, 2]))
@@ -163,9 +167,54 @@ class Branch(nn.Module):
         return torch.cond(x.sum() > 0, lambda y: wave(y), lambda y: wave(y) - 1, (x,))
 
 
-def test_a_region_in_a_branch_is_a_function() -> None:
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_region_in_a_branch_is_a_function(strict: bool) -> None:  # noqa: FBT001
     model = Branch()
-    program = TorchConverter().add_exported_program(exported(model, X)).to_onnx()
-    assert list(functions(program)) == ["wave"]
+    program = convert(model, (X,), strict=strict, optimize=False)
+    # Without strict, the trace of a branch has no frames of the user's functions.
+    assert list(functions(program)) == ["wave" if strict else "region"]
     for x in (X.abs(), -X.abs()):
         agrees(program, model, x)
+
+
+class Method(nn.Module):
+    """A region that is a method with weights, and writes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("total", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.half(self.half(x, scale=2.0), scale=0.5)
+
+    @nested_compile_region
+    def half(self, x: torch.Tensor, *, scale: float) -> torch.Tensor:
+        self.total.add_(x.sum(0))
+        return self.linear(x).relu() * scale
+
+
+def test_a_method_with_weights_and_state() -> None:
+    model = Method().eval()
+    program = convert(model, (X,), optimize=False)
+    assert functions(program) == dict.fromkeys(
+        ("half", "half.2"), ["x", "a.linear.weight", "a.linear.bias", "a.total"]
+    )
+    assert [v.name for v in program.model.graph.inputs] == ["x", "total"]
+    agrees(program, model, X)
+
+
+def test_a_closure_is_inlined() -> None:
+    factor = torch.tensor(3.0)
+
+    @nested_compile_region
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    class Closure(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled(scaled(x))
+
+    program = convert(Closure(), (X,))
+    assert functions(program) == {}
+    agrees(program, Closure(), X)
