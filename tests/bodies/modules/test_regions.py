@@ -200,7 +200,7 @@ def test_a_method_with_weights_and_state() -> None:
     assert functions(program) == dict.fromkeys(
         ("half", "half.2"), ["x", "a.linear.weight", "a.linear.bias", "a.total"]
     )
-    assert [v.name for v in program.model.graph.inputs] == ["x", "total"]
+    assert [v.name for v in program.model.graph.inputs] == ["total", "x"]
     agrees(program, model, X)
 
 
