@@ -120,9 +120,9 @@ def test_the_other_distribution_of_this_name_is_refused(tmp_path: Path) -> None:
     result = imported_beside(tmp_path, "coreai_onnx-1.2.1.dist-info")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
-        "coreai_onnx.errors.DistributionConflictError: coreai-onnx and coreai-onnx-bridge overwrite "
-        "each other's files, since both install the package coreai_onnx: run `pip uninstall -y "
-        "coreai-onnx coreai-onnx-bridge`, then install coreai-onnx-bridge again"
+        "coreai_onnx.errors.DistributionConflictError: coreai-onnx and coreai-onnx-bridge "
+        "overwrite each other's files, since both install the package coreai_onnx: run "
+        "`pip uninstall -y coreai-onnx coreai-onnx-bridge`, then install coreai-onnx-bridge again"
     )
     assert issubclass(DistributionConflictError, ImportError)
 

@@ -1,4 +1,4 @@
-"""Regions marked with ``torch.compiler.nested_compile_region``: calls, and the functions they call."""
+"""Calls of regions (``torch.compiler.nested_compile_region``), and the functions they call."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def functions(program: OnnxProgram) -> dict[str, Sequence[str]]:
 
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("shapes", [None, BATCH])
-def test_equal_layers_are_one_function(shapes: Any, decomposed: bool) -> None:  # noqa: FBT001
+def test_equal_layers_are_one_function(shapes: Any, decomposed: bool) -> None:
     model = Blocks()
     program = exported(model, X, shapes=shapes)
     program = program.run_decompositions() if decomposed else program
@@ -90,7 +90,7 @@ def test_equal_layers_are_one_function(shapes: Any, decomposed: bool) -> None:  
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_convert_externalizes_marked_modules(strict: bool) -> None:  # noqa: FBT001
+def test_convert_externalizes_marked_modules(strict: bool) -> None:
     model = Blocks().eval()
     program = convert(model, (X,), dynamic_shapes=BATCH, strict=strict)
     assert program.composites() == {"ai.coreai.module::Block": 3}
@@ -101,7 +101,7 @@ def test_convert_externalizes_marked_modules(strict: bool) -> None:  # noqa: FBT
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_function_gives_its_name(strict: bool) -> None:  # noqa: FBT001
+def test_a_function_gives_its_name(strict: bool) -> None:
     model = Waves()
     program = convert(model, (X,), dynamic_shapes=BATCH, strict=strict)
     assert program.composites() == {"ai.coreai.module::wave": 2}
@@ -132,7 +132,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_other_bodies_are_other_functions_and_regions_nest(strict: bool) -> None:  # noqa: FBT001
+def test_other_bodies_are_other_functions_and_regions_nest(strict: bool) -> None:
     model = Differing().eval()
     program = convert(model, (X,), strict=strict, optimize=False)
     assert list(functions(program)) == ["wave", "Scaled", "Scaled.2"]
@@ -153,7 +153,7 @@ def rows(x: torch.Tensor, ids: torch.Tensor, count: int) -> Any:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_sizes_are_passed(strict: bool) -> None:  # noqa: FBT001
+def test_sizes_are_passed(strict: bool) -> None:
     model, ids = Sized(), torch.tensor([1, 0, 1])
     shapes = ({0: Dim("batch")}, {0: Dim("ids")})
     program = convert(model, (X, ids), dynamic_shapes=shapes, strict=strict)
@@ -164,11 +164,11 @@ def test_sizes_are_passed(strict: bool) -> None:  # noqa: FBT001
 
 class Branch(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda y: wave(y), lambda y: wave(y) - 1, (x,))
+        return torch.cond(x.sum() > 0, wave, lambda y: wave(y) - 1, (x,))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_region_in_a_branch_is_a_function(strict: bool) -> None:  # noqa: FBT001
+def test_a_region_in_a_branch_is_a_function(strict: bool) -> None:
     model = Branch()
     program = convert(model, (X,), strict=strict, optimize=False)
     # Without strict, the trace of a branch has no frames of the user's functions.
@@ -197,9 +197,8 @@ class Method(nn.Module):
 def test_a_method_with_weights_and_state() -> None:
     model = Method().eval()
     program = convert(model, (X,), optimize=False)
-    assert functions(program) == dict.fromkeys(
-        ("half", "half.2"), ["x", "a.linear.weight", "a.linear.bias", "a.total"]
-    )
+    names = ["x", "a.linear.weight", "a.linear.bias", "a.total"]
+    assert functions(program) == {"half": names, "half.2": names}
     assert [v.name for v in program.model.graph.inputs] == ["total", "x"]
     agrees(program, model, X)
 

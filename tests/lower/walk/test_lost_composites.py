@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from coreai_onnx import TorchConverter, get_decomp_table
 from coreai_onnx.errors import LostCompositesWarning
@@ -50,10 +50,10 @@ def converted(program: ExportedProgram) -> tuple[list[str], dict[str, int]]:
 
 MODELS = {
     "attention": Model(lambda x, part: part(x), Attention()),
-    "silu": Model(lambda x: F.silu(x)),
-    "gelu": Model(lambda x: F.gelu(x)),
-    "hard_swish": Model(lambda x: F.hardswish(x)),
-    "hard_sigmoid": Model(lambda x: F.hardsigmoid(x)),
+    "silu": Model(F.silu),
+    "gelu": Model(F.gelu),
+    "hard_swish": Model(F.hardswish),
+    "hard_sigmoid": Model(F.hardsigmoid),
     "pixel_shuffle": Model(lambda x: F.pixel_shuffle(x, 2)),
     "float64": Model(lambda x: F.silu(x.double())),
     "log_softmax": Model(lambda x: F.log_softmax(x, -1)),
@@ -107,7 +107,7 @@ def test_a_saved_and_retraced_program_is_recognized() -> None:
 def test_it_looks_into_branches() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cond(x.sum() > 0, lambda y: F.silu(y), lambda y: y.clone(), (x,))
+            return torch.cond(x.sum() > 0, F.silu, lambda y: y.clone(), (x,))
 
     (text,), _ = converted(exported(Branch()).run_decompositions())
     assert "1x silu" in text
