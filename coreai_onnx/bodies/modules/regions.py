@@ -47,7 +47,8 @@ def call_region(
         domain, name, list(inputs.values()), {}, outputs=len(function.function.outputs)
     )
     for output, inner in zip(outputs, function.function.outputs, strict=True):
-        output.dtype = inner.dtype
+        if inner.dtype is not None:
+            output.dtype = inner.dtype
     producer = outputs[0].producer()
     assert producer is not None
     function.calls.append(producer)

@@ -38,7 +38,7 @@ def regions_called_once_kept() -> Iterator[None]:
     It inlines these by default, and then fails where a region is called in another one.
     """
     # Not every supported torch inlines.
-    with config.patch(**{_INLINES: False}) if hasattr(config, _INLINES) else nullcontext():
+    with config.patch({_INLINES: False}) if hasattr(config, _INLINES) else nullcontext():
         yield
 
 

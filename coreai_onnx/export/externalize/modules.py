@@ -42,7 +42,7 @@ from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
 
 
-class Region(torch.nn.Module):
+class MarkedFunction(torch.nn.Module):
     """A function that is marked as a region, with the modules among its arguments."""
 
     def __init__(self, function: Callable[..., Any], owners: Iterable[torch.nn.Module]) -> None:
@@ -258,7 +258,8 @@ class Externalization:
         if function.__closure__:
             return function(*args, **kwargs)
         if function not in self._regions:
-            self._regions[function] = ExternalizeSpec(type(function.__name__, (Region,), {})), {}
+            kind = type(function.__name__, (MarkedFunction,), {})
+            self._regions[function] = ExternalizeSpec(kind), {}
         spec, known = self._regions[function]
         owners = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.nn.Module)]
         key = tuple(map(id, owners))
