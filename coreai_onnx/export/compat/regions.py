@@ -64,7 +64,9 @@ def regions_called_by(call: Callable[..., Any]) -> Iterator[None]:
     def wrap(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:
         def replacement(function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
             if function.__name__ == "_invoke_subgraph_placeholder_wrapper":
-                return call(*args)
+                # Some releases of torch do not pass keyword arguments on.
+                marked, arguments, *keywords = args
+                return call(marked, arguments, *(keywords or [{}]))
             return compile_and_call(function, args, kwargs)
 
         return replacement
