@@ -1,5 +1,6 @@
 """PyTorch to ONNX converter that keeps composite ops as functions, which native kernels can run."""
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -156,6 +157,29 @@ def _present_name(name: str) -> str | None:
             return new + name[len(old) :]
     return None
 
+
+def _refuse_the_other_distribution() -> None:
+    """Raise if the folder of this package also holds the distribution ``coreai-onnx``.
+
+    That project installs a package of the same name. Its uninstallation would remove files of ours.
+    """
+    folder = os.path.dirname(__path__[0])  # noqa: PTH120 - as below
+    # This takes 0.1 ms; to import pathlib or importlib.metadata takes tens of it.
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - as above
+    except OSError:  # a zip archive
+        return
+    if any(n.startswith("coreai_onnx-") and n.endswith(".dist-info") for n in names):
+        from coreai_onnx.errors import DistributionConflictError
+
+        raise DistributionConflictError(
+            "coreai-onnx and coreai-onnx-bridge overwrite each other's files, since both install "
+            "the package coreai_onnx: run `pip uninstall -y coreai-onnx coreai-onnx-bridge`, then "
+            "install coreai-onnx-bridge again"
+        )
+
+
+_refuse_the_other_distribution()
 
 # First: the path finder would find a submodule in the folder of the module, and load it twice.
 sys.meta_path.insert(0, _MovedModules())

@@ -32,6 +32,7 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
+from coreai_onnx.lower.walk.lost_composites import warn_about_lost_composites
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering
 from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
@@ -272,6 +273,8 @@ class TorchConverter:
         Warns:
             RandomnessWarning: If the model draws random numbers.
             TrainingModeWarning: If the model computes as in training mode.
+            LostCompositesWarning: If a program was decomposed without ``get_decomp_table``, and
+                has lost composites.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
@@ -304,6 +307,7 @@ class TorchConverter:
         begin_stage("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
+        warn_about_lost_composites(staged.program)
         # The walk reports a step for every other node.
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)

@@ -163,6 +163,10 @@ class TorchVersionError(LibraryVersionError):
     """The installed torch lacks something that this package needs."""
 
 
+class DistributionConflictError(CoreaiError, ImportError):
+    """Another distribution that is installed beside this one overwrites files of this package."""
+
+
 class InternalError(ExportError):
     """This package failed on a model that ``torch.export`` may support; please report it."""
 
@@ -189,6 +193,10 @@ class RandomnessWarning(UserWarning):
 
 class TrainingModeWarning(UserWarning):
     """The converted model computes as in training mode: with dropout, or with batch statistics."""
+
+
+class LostCompositesWarning(UserWarning):
+    """Operators that would be composites were decomposed before the conversion."""
 
 
 class DroppedStateWarning(UserWarning):

@@ -11,6 +11,7 @@ from types import UnionType
 import pytest
 
 import coreai_onnx
+from coreai_onnx.errors import DistributionConflictError
 
 
 def test_every_public_name_has_a_home() -> None:
@@ -100,3 +101,32 @@ def test_passes_import_torch_when_they_create_a_composite(repo: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def imported_beside(folder: Path, distribution: str) -> subprocess.CompletedProcess[str]:
+    """Import the package from a folder that also has the metadata of another distribution."""
+    (folder / "coreai_onnx").symlink_to(Path(coreai_onnx.__file__).parent)
+    (folder / distribution).mkdir()
+    return subprocess.run(
+        [sys.executable, "-c", "import coreai_onnx; print(coreai_onnx.__version__)"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_other_distribution_of_this_name_is_refused(tmp_path: Path) -> None:
+    result = imported_beside(tmp_path, "coreai_onnx-1.2.1.dist-info")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == (
+        "coreai_onnx.errors.DistributionConflictError: coreai-onnx and coreai-onnx-bridge "
+        "overwrite each other's files, since both install the package coreai_onnx: run "
+        "`pip uninstall -y coreai-onnx coreai-onnx-bridge`, then install coreai-onnx-bridge again"
+    )
+    assert issubclass(DistributionConflictError, ImportError)
+
+
+def test_the_own_distribution_is_not_refused(tmp_path: Path) -> None:
+    result = imported_beside(tmp_path, "coreai_onnx_bridge-0.1.0.dist-info")
+    assert (result.returncode, result.stdout) == (0, f"{coreai_onnx.__version__}\n")

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from coreai_onnx.bodies.body import forget_types
 from coreai_onnx.bodies.modules.delegates import DelegateCalls
 from coreai_onnx.bodies.modules.functions import (
+    ModuleFunction,
     close_body,
     composite_attributes,
     declarations,
@@ -23,9 +24,10 @@ from coreai_onnx.bodies.modules.functions import (
 )
 from coreai_onnx.bodies.modules.onnx_calls import OnnxCalls
 from coreai_onnx.bodies.modules.recognized import call_as_composite
+from coreai_onnx.bodies.modules.regions import call_region
 from coreai_onnx.composites.declaration import MODULE_DOMAIN, USER_DOMAIN
 from coreai_onnx.errors import ConversionError, ExternalizationError
-from coreai_onnx.export.compat.torch_names import pytree
+from coreai_onnx.export.compat.torch_names import REGION, pytree
 from coreai_onnx.export.externalize.delegate_call import DELEGATE
 from coreai_onnx.export.externalize.module_call import ModuleCall
 from coreai_onnx.export.externalize.onnx_call import ONNX_CALL
@@ -36,21 +38,6 @@ from coreai_onnx.lower.walk.program import storage_key
 from coreai_onnx.lower.walk.walker import Walker
 
 _PREFIX = "module."
-
-
-@dataclass
-class ModuleFunction:
-    """A function made from an externalized module, and the nodes that call it.
-
-    Attributes:
-        function: The function; renamed when all functions are known.
-        weights: Paths in the module of the weights that follow the tensor inputs, in order.
-        calls: Nodes that call it.
-    """
-
-    function: ir.Function
-    weights: tuple[str, ...]
-    calls: list[ir.Node] = field(default_factory=list)
 
 
 @dataclass
@@ -66,14 +53,16 @@ class ModuleCalls:
     calls: Mapping[str, ModuleCall]
     delegates: DelegateCalls = field(default_factory=DelegateCalls)
     models: OnnxCalls = field(default_factory=OnnxCalls)
-    _functions: dict[str, ModuleFunction] = field(default_factory=dict)
+    _functions: dict[Any, ModuleFunction] = field(default_factory=dict)
     _proven: dict[Any, Any] = field(default_factory=dict)
     _signatures: dict[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
 
     def __call__(
         self, walker: Walker, node: torch.fx.Node, args: Sequence[Any], _kwargs: Mapping[str, Any]
-    ) -> list[Value]:
+    ) -> list[Any]:
         """Lower one call to a standard composite if it is one, otherwise to its own function."""
+        if node.target is REGION:
+            return call_region(walker, node, args, self._functions)
         if node.target is DELEGATE:
             return self.delegates(walker, *args)
         if node.target is ONNX_CALL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -73,12 +74,29 @@ def declarations(attributes: Mapping[str, Any]) -> list[ir.Attr]:
     return [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
 
 
-def open_body(context: Context, program: ExportedProgram, name: str) -> tuple[Context, OpBuilder]:
+@dataclass
+class ModuleFunction:
+    """A function made from an externalized module, and the nodes that call it.
+
+    Attributes:
+        function: The function; renamed when all functions are known.
+        weights: Paths in the module of the weights that follow the tensor inputs, in order.
+        calls: Nodes that call it.
+    """
+
+    function: ir.Function
+    weights: tuple[str, ...] = ()
+    calls: list[ir.Node] = field(default_factory=list)
+
+
+def open_body(
+    context: Context, program: ExportedProgram | None, name: str
+) -> tuple[Context, OpBuilder]:
     """Return the context in which the program of a function is lowered, and a builder of its body.
 
     Args:
         context: The conversion of the model that calls the function.
-        program: The program.
+        program: The program; None for a graph of the program that calls the function.
         name: The name of the graph.
     """
     graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name=name)
@@ -88,7 +106,7 @@ def open_body(context: Context, program: ExportedProgram, name: str) -> tuple[Co
         composites=context.composites,
         user_lowerings=context.user_lowerings,
         module_calls=context.module_calls,
-        symbols=symbol_names(program),
+        symbols=dict(context.symbols) if program is None else symbol_names(program),
         step=context.step,
     )
     inner.share(context)

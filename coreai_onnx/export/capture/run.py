@@ -17,6 +17,7 @@ from coreai_onnx.export.capture.explain import Explanation, explained
 from coreai_onnx.export.capture.exported import check_program
 from coreai_onnx.export.capture.failures import export_error
 from coreai_onnx.export.compat.attribute_access import table_of_the_user
+from coreai_onnx.export.compat.regions import regions_called_once_kept
 from coreai_onnx.export.compat.traces import data_writes_refused, transforms_restored
 from coreai_onnx.export.externalize.bodies import BodyExport, known_loops, trust
 from coreai_onnx.export.externalize.module_call import OP, ModuleCall
@@ -120,6 +121,7 @@ def _traceable(
         torch.no_grad(),
         transforms_restored(),
         data_writes_refused(),
+        regions_called_once_kept(),
         known_loops(model, trusts),
         attributes_kept(model) as attributes,
         assignments_kept(model),

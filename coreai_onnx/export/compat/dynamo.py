@@ -14,6 +14,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_rows
 
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.regions import regions_run
 from coreai_onnx.export.compat.torch_names import (
     OptimizedModule,
     assume_constant_result,
@@ -56,7 +57,7 @@ _is_strict: Callable[[], bool] = assume_constant_result(_exports_strictly)
 
 @contextmanager
 def without_dynamo() -> Iterator[None]:
-    """While active, ``cond`` and the loops run their functions without compiling them first.
+    """While active, ``cond``, loops and regions run their functions without compiling them first.
 
     Only a graph needs what Dynamo does to them. While it traces the code around a call, or while a
     dispatch mode is active, it cannot trace their functions.
@@ -65,7 +66,7 @@ def without_dynamo() -> Iterator[None]:
     def compile_nothing(function: Any = None, **_: Any) -> Any:
         return function if function is not None else lambda function: function
 
-    with patched(torch, "compile", lambda _: compile_nothing):
+    with patched(torch, "compile", lambda _: compile_nothing), regions_run():
         yield
 
 

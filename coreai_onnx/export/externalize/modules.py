@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import string
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from torch.export import ExportedProgram
 
 from coreai_onnx.errors import ExternalizationError
 from coreai_onnx.export.compat.dynamo import called_by_dynamo
+from coreai_onnx.export.compat.regions import is_region, regions_called_by, unmarked
 from coreai_onnx.export.compat.torch_names import TorchDynamoException, pytree
 from coreai_onnx.export.externalize.attribute_reads import AttributeReads, is_recording, recording
 from coreai_onnx.export.externalize.bodies import ModuleBody, example_inputs
@@ -38,6 +40,17 @@ from coreai_onnx.export.functionalize.buffers import (
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 
 __all__ = ["Externalization", "ExternalizeSpec", "ModuleCall"]
+
+
+class MarkedFunction(torch.nn.Module):
+    """A function that is marked as a region, with the modules among its arguments."""
+
+    def __init__(self, function: Callable[..., Any], owners: Iterable[torch.nn.Module]) -> None:
+        """Hold the modules, so that their weights have a path."""
+        super().__init__()
+        for name, owner in zip(string.ascii_lowercase, owners, strict=False):
+            self.add_module(name, owner)
+        self.forward = function
 
 
 @dataclass(eq=False)
@@ -64,18 +77,22 @@ class Externalization:
     _inside: list[torch.nn.Module] = field(default_factory=list)
     _known: dict[Any, list[ModuleCall]] = field(default_factory=dict)
     _patches: list[tuple[torch.nn.Module, Any, Any]] = field(default_factory=list)
+    _regions: dict[Any, tuple[ExternalizeSpec, dict[Any, Any]]] = field(default_factory=dict)
+    _active: bool = False
 
     @contextmanager
     def patched(self) -> Iterator[None]:
         """While active, every matching module is exported as a single op."""
         self.patch()
         try:
-            yield
+            with regions_called_by(self._call_region):
+                yield
         finally:
             self.restore()
 
     def patch(self) -> None:
         """Replace every matching module's forward by a single op; an error restores the model."""
+        self._active = True
         try:
             self.matches = self.matches or self._matches()
             for path, module, spec in self.matches:
@@ -88,6 +105,7 @@ class Externalization:
 
     def restore(self) -> None:
         """Restore the forward of every module."""
+        self._active = False
         for module, forward, replacement in reversed(self._patches):
             if vars(module).get("forward") is not replacement:
                 continue  # another library has wrapped ours since
@@ -207,11 +225,16 @@ class Externalization:
     # ------------------------------------------------------------------ patches
     def _matches(self) -> list[tuple[str, torch.nn.Module, ExternalizeSpec]]:
         specs = as_specs(self.specs)
+        regions: dict[type, ExternalizeSpec] = {}
         matches: list[tuple[str, torch.nn.Module, ExternalizeSpec]] = []
         for path, module in self.model.named_modules():
             spec = next((s for s in specs if isinstance(module, s.target_class)), None)
             if spec is None:
-                continue
+                if not is_region(module.forward):
+                    continue
+                # Marked by the user with nested_compile_region, which torch inlines without strict.
+                kind = type(module)
+                spec = regions.setdefault(kind, ExternalizeSpec(kind))
             if hasattr(vars(module).get("forward"), EQUIVALENCE_KEY):
                 raise ExternalizationError(
                     f"{path or '(root)'} ({type(module).__name__}) is already marked",
@@ -229,10 +252,26 @@ class Externalization:
             )
         return matches
 
+    def _call_region(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function that is marked as a region as a single op."""
+        # What a closure holds may be a tensor or a module, whose weights would become constants.
+        if function.__closure__:
+            return function(*args, **kwargs)
+        if function not in self._regions:
+            kind = type(function.__name__, (MarkedFunction,), {})
+            self._regions[function] = ExternalizeSpec(kind), {}
+        spec, known = self._regions[function]
+        owners = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.nn.Module)]
+        key = tuple(map(id, owners))
+        if key not in known:
+            region = spec.target_class(function, owners)
+            known[key] = self._replacement("", region, spec)
+        return known[key](*args, **kwargs)
+
     def _replacement(
         self, path: str, module: torch.nn.Module, spec: ExternalizeSpec
     ) -> Callable[..., Any]:
-        original = module.forward
+        original = unmarked(module.forward)
         signature = inspect.signature(original)
         code = original.__func__ if isinstance(original, MethodType) else original
         modules = ModuleTree(module)
@@ -261,7 +300,7 @@ class Externalization:
             if is_dynamo_compiling():
                 return as_one_node([module.get_buffer(path) for path in buffers], args, kwargs)
             # Libraries may hold this function after the restore, and a body calls its own forward.
-            if not self._patches or (self._inside and self._inside[-1] is module):
+            if not self._active or (self._inside and self._inside[-1] is module):
                 return original(*args, **kwargs)
             return run(buffers_of(module), args, kwargs)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from coreai_onnx.export.compat.torch_names import REGION
 from coreai_onnx.lower.control_flow.nested import walk_graph
 from coreai_onnx.lower.walk.binding import resolve
 from coreai_onnx.lower.walk.decompose import trace
@@ -36,6 +37,9 @@ def inline(walker: Walker, node: fx.Node) -> Any:
     name = str(node.target)
     graph_at, operands_at = INLINED[name]
     arguments = resolve(node.args, walker.value_of)
+    # What the user marked as a region of its own is a function.
+    if node.target is REGION and walker.context.module_calls is not None:
+        return _as_called(node, walker.context.module_calls(walker, node, arguments, {}))
     operands = arguments[operands_at] if name in _TAKE_A_LIST else arguments[operands_at:]
     return _as_called(node, walk_graph(walker, walker.op, arguments[graph_at], operands))
 

@@ -14,7 +14,7 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>.*)'
 )
 # Dynamo's names of the root module; exports without strict name it by an empty path.
-_ROOT = re.compile(r"^(L\['self'\]|L__self__+)\.?")
+_ROOT = re.compile(r"^(L\['self'\]|L__self__+|_export_root\b)\.?")
 # torch appends @1, @2, ... to the path of a module that forward calls again.
 _INDEX = re.compile(r"\['?([^'\]]+)'?\]|@\d+$")
 
@@ -42,11 +42,26 @@ def _clean_path(path: str) -> str:
     return _INDEX.sub(lambda m: f".{m[1]}" if m[1] else "", _ROOT.sub("", path)).strip(".")
 
 
-@functools.lru_cache(maxsize=4096)
-def _last_user_frame(trace: str) -> tuple[str, str]:
+def called_function(call: fx.Node, inside: fx.Node) -> str:
+    """Return the name of the function that a node calls, or an empty text.
+
+    Args:
+        call: The node.
+        inside: A node of the graph that the call runs.
+    """
+    around, frames = (_user_frames(n.meta.get("stack_trace") or "") for n in (call, inside))
+    return frames[len(around)]["function"] if len(frames) > len(around) else ""
+
+
+def _user_frames(trace: str) -> list[re.Match[str]]:
     candidates = [m for m in _FRAME.finditer(trace) if not is_torch(m["file"])]
     # Nodes of a replacement have only frames of this package, which are better than none.
-    frames = [m for m in candidates if is_users(m["file"])] or candidates
+    return [m for m in candidates if is_users(m["file"])] or candidates
+
+
+@functools.lru_cache(maxsize=4096)
+def _last_user_frame(trace: str) -> tuple[str, str]:
+    frames = _user_frames(trace)
     if not frames:
         return "", ""
     last = frames[-1]

@@ -14,6 +14,7 @@ from torch.export import Dim
 import coreai_onnx
 from coreai_onnx import ExternalizeSpec
 from coreai_onnx.composites import COMPOSITES, SDPA
+from coreai_onnx.errors import LostCompositesWarning
 from coreai_onnx.lower.nodes.attention_call import call_of_module
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
@@ -143,7 +144,8 @@ def test_the_module_takes_any_leading_dims(lead: Shape, extra: str, opset: int) 
 def test_a_decomposed_program_keeps_its_groups() -> None:
     args = tuple(tensors((2, 8, 5, 4), (2, 2, 7, 4), (2, 2, 7, 4)))
     exported = torch.export.export(torchs(), args).run_decompositions()
-    program = coreai_onnx.TorchConverter().add_exported_program(exported).to_onnx()
+    with pytest.warns(LostCompositesWarning):
+        program = coreai_onnx.TorchConverter().add_exported_program(exported).to_onnx()
     (actual,) = program.run(*args, kernels=False)
     assert_close(actual, torchs()(*args))
 
