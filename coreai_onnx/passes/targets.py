@@ -87,6 +87,8 @@ def _portable(model: ir.Model, target: Target) -> tuple[ir.Model, int]:
     # the model's, and theirs is 18.
     _lower_opset(result)
     count += _inline(result)
+    if target in PROVIDER_TARGETS:
+        _declare_dtypes(result)
     # `_check_ops` skips ops that have an older form; one of them in a dtype without such a form
     # shows up here.
     if violations := new_violations(model, result):
@@ -120,6 +122,15 @@ def _call_older_forms(model: ir.Model, opset: int, *, composed: bool) -> None:
         elif value is not None and value in types:
             dtype = ir.DataType(types[value].tensor_type.elem_type)
             call_older_form(model, node, dtype, opset, PORTABLE_OPSET)
+
+
+def _declare_dtypes(model: ir.Model) -> None:
+    """Declare the dtypes of inlined values, on which the kernels of a provider depend."""
+    types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.dtype is None and value in types and types[value].HasField("tensor_type"):
+                value.dtype = ir.DataType(types[value].tensor_type.elem_type)
 
 
 def _lower_opset(model: ir.Model) -> None:

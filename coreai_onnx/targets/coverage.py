@@ -132,6 +132,9 @@ def computes_sizes(node: ir.Node, types: Types) -> bool:
     Views and conversions of such integers count as well, and so does what they are compared with.
     """
     dtypes = [dtype_of(value, types) for value in (*node.inputs, *node.outputs) if value]
+    # Where positions become floats, what they become is computed by the provider.
+    if node.op_type == "Cast" and dtypes[0] == ir.DataType.INT64:
+        return True
     if not dtypes or ir.DataType.INT64 not in dtypes or not set(dtypes) <= _INTEGERS:
         return False
     shapes = [_shape(value, types) for value in (*node.inputs, *node.outputs) if value]
