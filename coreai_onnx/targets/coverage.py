@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from coreai_onnx.model.inventory import op_name
+from coreai_onnx.model.inventory import op_name, roots
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.model.standard.op_schemas import (
     ONNX_DOMAINS,
@@ -16,13 +16,20 @@ from coreai_onnx.model.standard.op_schemas import (
     plain_domain,
     types_of,
 )
-from coreai_onnx.targets.cuda_kernels import CUDA_KERNELS
+from coreai_onnx.targets import cuda_kernels, webgpu_kernels
 from coreai_onnx.targets.providers import CUDA, WEBGPU
-from coreai_onnx.targets.webgpu_kernels import WEBGPU_KERNELS
 
 Table = Mapping[str, tuple[tuple[int, int, dict[str, str]], ...]]
-TABLES: Mapping[str, Table] = {CUDA: CUDA_KERNELS, WEBGPU: WEBGPU_KERNELS}
+TABLES: Mapping[str, Table] = {
+    CUDA: cuda_kernels.CUDA_KERNELS,
+    WEBGPU: webgpu_kernels.WEBGPU_KERNELS,
+}
 """By provider, the dtypes of each operator with a kernel, per range of opsets and type variable."""
+SOURCES: Mapping[str, str] = {
+    provider: str(module.__doc__).partition("from ")[2].partition(";")[0]
+    for provider, module in ((CUDA, cuda_kernels), (WEBGPU, webgpu_kernels))
+}
+"""By provider, the release that its table is from, ``onnxruntime 1.27.0``."""
 Types = Mapping[ir.Value, onnx.TypeProto]
 
 _FREE = ("Constant",)  # onnxruntime turns it into an initializer
@@ -57,6 +64,22 @@ def gaps(model: ir.Model, provider: str) -> list[Gap]:
     """
     types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
     return list(_gaps(model.graph, types, TABLES[provider]))
+
+
+def has_kernels(model: ir.Model, provider: str) -> bool:
+    """Return whether a provider may have kernels for a node; False if it has no table.
+
+    Args:
+        model: A model, of whose functions and dtypes those that are declared count.
+        provider: The provider.
+    """
+    table = TABLES.get(provider)
+    return table is not None and any(
+        node.op_type not in _FREE
+        and not kernel_fault(node, imported_version(node.domain, root.opset_imports) or 1, {}, table)
+        for root in roots(model)
+        for node in root.all_nodes()
+    )
 
 
 def _gaps(graph: ir.Graph, types: Types, table: Table) -> Iterator[Gap]:

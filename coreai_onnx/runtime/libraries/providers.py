@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
+from coreai_onnx.targets.coverage import has_kernels
 from coreai_onnx.targets.providers import CPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
@@ -37,7 +39,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             except Exception as error:  # onnxruntime's exceptions share no base class
                 raise SessionError(_not_loaded(name, error)) from error
         else:
-            raise _missing(name)
+            raise missing_provider(name)
 
 
 def record_claims(options: ort.SessionOptions) -> None:
@@ -45,8 +47,15 @@ def record_claims(options: ort.SessionOptions) -> None:
     options.add_session_config_entry(_RECORD, "1")
 
 
-def warn_of_unused(session: ort.InferenceSession, providers: Iterable[str]) -> None:
+def warn_of_unused(
+    session: ort.InferenceSession, providers: Iterable[str], model: ir.Model | None
+) -> None:
     """Warn of providers that run no node of a session.
+
+    Args:
+        session: The session, whose options `record_claims` has set.
+        providers: The providers.
+        model: The model of the session; None if it was not read.
 
     Raises:
         SessionError: If onnxruntime could not load the library of a provider, and left it out.
@@ -57,8 +66,9 @@ def warn_of_unused(session: ort.InferenceSession, providers: Iterable[str]) -> N
     if not others or not hasattr(session, "get_provider_graph_assignment_info"):
         return
     used = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    # The nodes of providers that are built in are not recorded, as opposed to those of plugins.
     for name in others:
-        if name not in used:
+        if name not in used and (model is None or not has_kernels(model, name)):
             warnings.warn(
                 f"{name} takes no node of the model, which runs on {', '.join(sorted(used))}: "
                 f"coreai-onnx inspect --provider {name} says why",
@@ -73,10 +83,11 @@ def provider_version(name: str) -> str:
     Raises:
         SessionError: If it is not available.
     """
+    if not has_provider(name):
+        raise missing_provider(name)
     device = _devices().get(name)
-    if device is None and name not in ort.get_available_providers():
-        raise _missing(name)
-    return str(ort.__version__ if device is None else device.ep_metadata.get("version", ort.__version__))
+    version = None if device is None else device.ep_metadata.get("version")
+    return str(version or ort.__version__)
 
 
 def claimed_nodes(model: bytes, provider: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +145,13 @@ def _devices() -> dict[str, Any]:
     return {device.ep_name: device for device in reversed(listed)}
 
 
-def _missing(name: str) -> SessionError:
+def has_provider(name: str) -> bool:
+    """Return whether the installed onnxruntime has a provider, perhaps as a registered plugin."""
+    return name in ort.get_available_providers() or name in _devices()
+
+
+def missing_provider(name: str) -> SessionError:
+    """Return the error for a provider that is not available; it lists those that are."""
     if not hasattr(ort, "get_ep_devices"):
         return SessionError(
             f"onnxruntime {ort.__version__} cannot list execution providers; "

@@ -102,7 +102,7 @@ class OpenModel:
         self.ort = opened_with(parts, opened)
         # Compiled parts that are stale run on their bodies, of which `opened_with` warned.
         if not any(domain.startswith(PROVIDER) for domain in parts):
-            warn_of_unused(self.ort, self._providers)
+            warn_of_unused(self.ort, self._providers, graph)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
