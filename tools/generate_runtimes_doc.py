@@ -38,7 +38,7 @@ Every architecture of [models.md](models.md) runs in float16 and in bfloat16, wi
 dims, in a stock onnxruntime without options and without kernels. It is compared at three shapes
 with torch, which computes with the same weights in float32. A cell holds the largest difference in
 units of the tolerance (`half_model` in `tests/support/tolerances.py`), and the share of the values
-beyond it. Mixtures of experts choose by scores: in 16 bits, a tie may be decided differently, and
+beyond it. For GPUs and other devices, see [execution providers](providers.md). Mixtures of experts choose by scores: in 16 bits, a tie may be decided differently, and
 the result for that token differs. Only release 1.29 accumulates products of float16 in float16.
 Releases before 1.23 run files of opset 21, the others files of opset 23. bart limits float16
 activations in a Python branch on their values; the branch is

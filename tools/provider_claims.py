@@ -155,7 +155,9 @@ class Operator:
         yield from sorted(few, key=lambda dtypes: sum(ranks[dtype] for dtype in dtypes))
 
     def _inputs(self, optional: bool) -> list[Any]:
-        kinds = [one for one in self._schema.inputs if optional or "Optional" not in str(one.option)]
+        kinds = [
+            one for one in self._schema.inputs if optional or "Optional" not in str(one.option)
+        ]
         return kinds if optional else kinds[: max(self._schema.min_input, 1)]
 
     def _claimed(self, dtypes: dict[str, str], optional: bool) -> bool:

@@ -76,7 +76,11 @@ def _portable(model: ir.Model, target: Target) -> tuple[ir.Model, int]:
     _check_ops(model, target)
     opset = model.graph.opset_imports.get("", PORTABLE_OPSET)
     domains = {"", CONTRIB_DOMAIN} if target in PROVIDER_TARGETS else {""}
-    if not model.functions and opset <= PORTABLE_OPSET and model.graph.opset_imports.keys() <= domains:
+    if (
+        not model.functions
+        and opset <= PORTABLE_OPSET
+        and model.graph.opset_imports.keys() <= domains
+    ):
         return model, 0
     # A copy, so that an error leaves the model as it is: whether it fits shows only at the end.
     result = model.clone()

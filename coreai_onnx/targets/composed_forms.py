@@ -88,7 +88,9 @@ def _defined(
     if schema.has_function:
         proto = onnx.FunctionProto.FromString(schema.function_body.SerializeToString())
         return _with_attributes(proto, node)
-    inputs = [types.get(v, onnx.TypeProto()) if v is not None else onnx.TypeProto() for v in node.inputs]
+    inputs = [
+        types.get(v, onnx.TypeProto()) if v is not None else onnx.TypeProto() for v in node.inputs
+    ]
     found = schema.get_context_dependent_function_with_opset_version(
         schema.context_dependent_function_opset_versions[-1],
         ir.serde.serialize_node(node).SerializeToString(),
@@ -127,7 +129,11 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
     scale = node.attributes.get("scale")
     if ranks != [4, 4, 4] or scale is None or len(inputs) > 4 or len(node.outputs) > 1:
         return ""
-    if len(inputs) < len(node.inputs) or not _zeroed(node) or node.attributes.get("softmax_precision"):
+    if (
+        len(inputs) < len(node.inputs)
+        or not _zeroed(node)
+        or node.attributes.get("softmax_precision")
+    ):
         return ""
     dtype = kinds[0].tensor_type.elem_type if kinds[0] is not None else 1
     softcap = node.attributes.get_float("softcap", 0.0)

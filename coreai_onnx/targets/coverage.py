@@ -76,7 +76,9 @@ def has_kernels(model: ir.Model, provider: str) -> bool:
     table = TABLES.get(provider)
     return table is not None and any(
         node.op_type not in _FREE
-        and not kernel_fault(node, imported_version(node.domain, root.opset_imports) or 1, {}, table)
+        and not kernel_fault(
+            node, imported_version(node.domain, root.opset_imports) or 1, {}, table
+        )
         for root in roots(model)
         for node in root.all_nodes()
     )
@@ -128,9 +130,7 @@ def dtype_of(value: ir.Value | None, types: Types) -> ir.DataType | None:
     return ir.DataType(known.tensor_type.elem_type) if known is not None else None
 
 
-def _dtypes(
-    node: ir.Node, opset: int, types: Types
-) -> Iterator[tuple[str, ir.DataType]]:
+def _dtypes(node: ir.Node, opset: int, types: Types) -> Iterator[tuple[str, ir.DataType]]:
     """Yield the type variables of a node with their dtypes."""
     if node.domain not in ONNX_DOMAINS:
         # Schemas of contrib operators are not in onnx: T is the dtype of their first input.

@@ -23,6 +23,7 @@ from coreai_onnx.messages import render
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
+from coreai_onnx.targets.providers import full_name
 
 NAME = "run"
 DESCRIPTION = """\
@@ -78,7 +79,8 @@ def execute(options: argparse.Namespace) -> int:
     outputs = session.run(*arguments, **inputs)
     rows = [(name, *describe(array)) for name, array in outputs.items()]
     rows += [(f"state {name}", *describe(array)) for name, array in outputs.states.items()]
-    print(f"ran on {'kernels' if session.kernels else 'function bodies'}")
+    where = f", {full_name(options.provider)}" if options.provider else ""
+    print(f"ran on {'kernels' if session.kernels else 'function bodies'}{where}")
     print(render(("output", "type", "min", "mean", "max"), rows))
     if save is not None:
         _write(save, outputs)

@@ -68,7 +68,9 @@ def provider_gaps(path: str | PathLike[str], provider: str) -> str:
 def _text(model: ir.Model, provider: str, *, installed: bool) -> str:
     plain = marked(model, lambda _: True)
     nodes = {
-        node.name or "": node for node in plain.model.graph.all_nodes() if node.op_type != "Constant"
+        node.name or "": node
+        for node in plain.model.graph.all_nodes()
+        if node.op_type != "Constant"
     }
     left = _by_table(plain, provider)
     lines = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.debugging.reference.random_inputs import random_inputs
@@ -11,6 +11,7 @@ from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.timing import time_interleaved
 from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.targets.providers import Choice
 
 if TYPE_CHECKING:
     from coreai_onnx.debugging.reference.torch_side import InputSet

@@ -77,8 +77,10 @@ def _grows(node: gs.Node) -> bool:
 
 def _narrow(edit: Edit, node: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
     values = constant_of(tensor)
-    if values is not None and _INT32.min <= values.min(initial=0) <= values.max(initial=0) <= _INT32.max:
+    if (
+        values is not None
+        and _INT32.min <= values.min(initial=0) <= values.max(initial=0) <= _INT32.max
+    ):
         return edit.constant(f"{tensor.name}_int32", values.astype(np.int32))
     shape = shape_of(tensor)
     return edit.add("Cast", node, [tensor], np.dtype(np.int32), shape, to=int(ir.DataType.INT32))
-

@@ -54,7 +54,7 @@ def session(
         entrypoint: The entrypoint to run; None is ``main``, or else the first. `Session.entrypoint`
             returns the sessions of the others.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False); None uses the kernels if they are built.
+            (False); None uses the kernels if they are built and there is no provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
             An endless ``Loop`` ends after it.
@@ -69,8 +69,8 @@ def session(
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
         provider: The execution provider to use before the CPU: ``"webgpu"``, onnxruntime's own
-            name, or either with options: ``("cuda", {"device_id": 1})``. Composites run on their
-            bodies then, unless ``kernels=True``. A plugin must be registered with onnxruntime.
+            name, or either with options: ``("cuda", {"device_id": 1})``. The library of
+            a plugin must be registered with onnxruntime.
         providers: Several providers, in order of preference.
 
     Returns:
