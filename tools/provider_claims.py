@@ -51,6 +51,15 @@ BY_OP: dict[str, dict[str, Any]] = {
 DTYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype"}
 """The attribute that is the dtype of the result."""
 FORK = multiprocessing.get_context("fork")
+INVALID = (
+    state.Fail,
+    state.InvalidArgument,
+    state.InvalidGraph,
+    state.NotImplemented,
+    state.RuntimeException,
+    RuntimeError,
+)
+"""What onnxruntime raises for a node that a kernel cannot be created for."""
 MOST_TRIALS = 60
 """Combinations of dtypes that are tried before an operator counts as one without a kernel."""
 
@@ -124,8 +133,8 @@ class Operator:
         claimed = False
         # An optional input has dtypes too; with it, a kernel may not be created.
         for inputs in (False, True):
-            used = {i.typeStr for i in (*self._inputs(inputs), *self._schema.outputs[:1])}
-            basis = self._basis([name for name in names if name in used], inputs)
+            used = {i.typeStr for i in (*self._inputs(optional=inputs), *self._schema.outputs[:1])}
+            basis = self._basis([name for name in names if name in used], optional=inputs)
             if basis is None:
                 continue
             claimed = True
@@ -134,16 +143,16 @@ class Operator:
                     found[name] |= {
                         one
                         for one in self._variables[name]
-                        if one == dtype or self._claimed({**basis, name: one}, inputs)
+                        if one == dtype or self._claimed({**basis, name: one}, optional=inputs)
                     }
         return dict(found) if claimed else None
 
-    def _basis(self, names: Sequence[str], optional: bool) -> dict[str, str] | None:
+    def _basis(self, names: Sequence[str], *, optional: bool) -> dict[str, str] | None:
         """Return the first dtypes that the provider claims."""
         products = itertools.product(*(self._variables[name] for name in names))
         for dtypes in itertools.islice(self._likely(products), MOST_TRIALS):
             basis = dict(zip(names, dtypes, strict=True))
-            if self._claimed(basis, optional):
+            if self._claimed(basis, optional=optional):
                 return basis
         return None
 
@@ -154,30 +163,29 @@ class Operator:
         few = itertools.islice(products, 20000)
         yield from sorted(few, key=lambda dtypes: sum(ranks[dtype] for dtype in dtypes))
 
-    def _inputs(self, optional: bool) -> list[Any]:
+    def _inputs(self, *, optional: bool) -> list[Any]:
         kinds = [
             one for one in self._schema.inputs if optional or "Optional" not in str(one.option)
         ]
         return kinds if optional else kinds[: max(self._schema.min_input, 1)]
 
-    def _claimed(self, dtypes: dict[str, str], optional: bool) -> bool:
-        model = self._model(dtypes, optional)
+    def _claimed(self, dtypes: dict[str, str], *, optional: bool) -> bool:
+        model = self._model(dtypes, optional=optional)
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
             session = ort.InferenceSession(model, options, providers=[self._provider])
-        # onnxruntime's exceptions share no base class: an invalid node is one without a kernel.
-        except Exception:
+        except INVALID:
             return False
         # Nodes of providers whose kernels are built in are not recorded, those of the CPU are.
         parts = session.get_provider_graph_assignment_info()
         return {part.ep_name for part in parts} <= {self._provider}
 
-    def _model(self, dtypes: dict[str, str], optional: bool) -> bytes:
+    def _model(self, dtypes: dict[str, str], *, optional: bool) -> bytes:
         schema = self._schema
         inputs, feeds = [], []
-        for index, one in enumerate(self._inputs(optional)):
+        for index, one in enumerate(self._inputs(optional=optional)):
             name = f"x{index}"
             inputs.append(name)
             feeds.append(_value(name, dtypes.get(one.typeStr) or one.typeStr))
@@ -203,7 +211,8 @@ class Operator:
         node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain, **attributes)
         opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
         graph = helper.make_graph([node], "one", feeds, [result])
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        return bytes(model.SerializeToString())
 
 
 _SAMPLES: dict[str, Any] = {"STRING": "", "INTS": [1, 1], "FLOAT": 1.0, "FLOATS": [1.0]}

@@ -7,6 +7,7 @@ so the calls that composites make are written here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import onnx
 import onnx.parser
@@ -82,7 +83,7 @@ def _defined(
     node: ir.Node, opset: int, types: Mapping[ir.Value, onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
     """Return the function by which ONNX defines the operator of a node."""
-    schema = schema_of(node.op_type, opset)
+    schema: Any = schema_of(node.op_type, opset)  # the stubs of onnx lack its functions
     if schema is None:
         return None
     if schema.has_function:

@@ -18,33 +18,9 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "Atan": ((7, 21, {"T": "float float16"}),),
     "Atanh": ((9, 21, {"T": "float float16"}),),
     "AveragePool": ((11, 18, {"T": "float float16"}),),
-    "BatchNormalization": (
-        (9, 13, {"T": "float float16"}),
-        (14, 14, {"T": "float float16", "U": "bfloat16 double float float16"}),
-        (
-            15,
-            999,
-            {
-                "T": "float float16",
-                "T1": "bfloat16 double float float16",
-                "T2": "bfloat16 double float float16",
-            },
-        ),
-    ),
-    "Cast": (
-        (
-            13,
-            24,
-            {"T1": "bool float float16 int32 uint32", "T2": "bool float float16 int32 uint32"},
-        ),
-    ),
-    "CastLike": (
-        (
-            15,
-            24,
-            {"T1": "bool float float16 int32 uint32", "T2": "bool float float16 int32 uint32"},
-        ),
-    ),
+    "BatchNormalization": ((9, 13, {"T": "float float16"}), (14, 14, {"T": "float float16", "U": "bfloat16 double float float16"}), (15, 999, {"T": "float float16", "T1": "bfloat16 double float float16", "T2": "bfloat16 double float float16"}),),
+    "Cast": ((13, 24, {"T1": "bool float float16 int32 uint32", "T2": "bool float float16 int32 uint32"}),),
+    "CastLike": ((15, 24, {"T1": "bool float float16 int32 uint32", "T2": "bool float float16 int32 uint32"}),),
     "Ceil": ((13, 999, {"T": "float float16"}),),
     "Clip": ((13, 999, {"T": "float float16"}),),
     "Concat": ((13, 999, {"T": "float float16 int32 uint32"}),),
@@ -52,17 +28,9 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "ConvTranspose": ((11, 21, {"T": "float float16"}),),
     "Cos": ((7, 21, {"T": "float float16"}),),
     "Cosh": ((9, 21, {"T": "float float16"}),),
-    "CumSum": (
-        (11, 13, {"T": "float", "T2": "int32 int64"}),
-        (14, 999, {"T": "float float16", "T2": "int32 int64"}),
-    ),
+    "CumSum": ((11, 13, {"T": "float", "T2": "int32 int64"}), (14, 999, {"T": "float float16", "T2": "int32 int64"}),),
     "DepthToSpace": ((13, 27, {"T": "float float16"}),),
-    "DequantizeLinear": (
-        (13, 18, {"T": "int32 int8 uint8"}),
-        (19, 20, {"T1": "int32 int8 uint8", "T2": "float float16"}),
-        (21, 22, {"T1": "int32 int4 int8 uint4 uint8", "T2": "float float16"}),
-        (23, 23, {"T1": "int32 int4 int8 uint4 uint8", "T2": "float", "T3": "float"}),
-    ),
+    "DequantizeLinear": ((13, 18, {"T": "int32 int8 uint8"}), (19, 20, {"T1": "int32 int8 uint8", "T2": "float float16"}), (21, 22, {"T1": "int32 int4 int8 uint4 uint8", "T2": "float float16"}), (23, 23, {"T1": "int32 int4 int8 uint4 uint8", "T2": "float", "T3": "float"}),),
     "Div": ((13, 999, {"T": "float float16 int32 uint32"}),),
     "Einsum": ((12, 27, {"T": "float float16"}),),
     "Elu": ((6, 21, {"T": "float float16"}),),
@@ -84,36 +52,8 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "GridSample": ((16, 19, {"T1": "float float16", "T2": "float float16"}),),
     "HardSigmoid": ((6, 21, {"T": "float float16"}),),
     "HardSwish": ((14, 21, {"T": "float float16"}),),
-    "Identity": (
-        (13, 13, {"T": "float float16 int32 uint32"}),
-        (14, 999, {"V": "float float16 int32 uint32"}),
-    ),
-    "If": (
-        (
-            13,
-            15,
-            {
-                "B": "bool",
-                "V": "bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
-            },
-        ),
-        (
-            16,
-            20,
-            {
-                "B": "bool",
-                "V": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8",
-            },
-        ),
-        (
-            21,
-            22,
-            {
-                "B": "bool",
-                "V": "bfloat16 bool double float float16 int16 int32 int4 int64 int8 uint16 uint32 uint4 uint64 uint8",
-            },
-        ),
-    ),
+    "Identity": ((13, 13, {"T": "float float16 int32 uint32"}), (14, 999, {"V": "float float16 int32 uint32"}),),
+    "If": ((13, 15, {"B": "bool", "V": "bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"}), (16, 20, {"B": "bool", "V": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"}), (21, 22, {"B": "bool", "V": "bfloat16 bool double float float16 int16 int32 int4 int64 int8 uint16 uint32 uint4 uint64 uint8"}),),
     "InstanceNormalization": ((6, 999, {"T": "float float16"}),),
     "LayerNormalization": ((17, 999, {"T": "float float16"}),),
     "LeakyRelu": ((6, 999, {"T": "float float16"}),),
@@ -124,34 +64,15 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "LpNormalization": ((1, 999, {"T": "float float16"}),),
     "MatMul": ((13, 999, {"T": "float float16"}),),
     "MaxPool": ((12, 21, {"T": "float float16"}),),
-    "MemcpyFromHost": (
-        (
-            1,
-            999,
-            {
-                "T": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"
-            },
-        ),
-    ),
-    "MemcpyToHost": (
-        (
-            1,
-            999,
-            {
-                "T": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"
-            },
-        ),
-    ),
+    "MemcpyFromHost": ((1, 999, {"T": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"}),),
+    "MemcpyToHost": ((1, 999, {"T": "bfloat16 bool double float float16 int16 int32 int64 int8 uint16 uint32 uint64 uint8"}),),
     "Mish": ((18, 999, {"T": "float float16"}),),
     "Mul": ((13, 999, {"T": "float float16 int32 uint32"}),),
     "Neg": ((13, 999, {"T": "float float16"}),),
     "NegativeLogLikelihoodLoss": ((13, 999, {"T": "float float16", "Tind": "int32"}),),
     "Not": ((1, 999, {"T": "bool"}),),
     "PRelu": ((16, 999, {"T": "float16 int32 uint32"}),),
-    "Pad": (
-        (13, 17, {"T": "float float16 int32 uint32"}),
-        (18, 23, {"T": "float float16 int32 uint32", "Tind": "int32 int64"}),
-    ),
+    "Pad": ((13, 17, {"T": "float float16 int32 uint32"}), (18, 23, {"T": "float float16 int32 uint32", "Tind": "int32 int64"}),),
     "Pow": ((13, 999, {"T": "float float16 int32", "T1": "float float16 int32 uint32"}),),
     "RMSNormalization": ((23, 999, {"T": "float float16", "V": "float float16"}),),
     "Range": ((11, 26, {"T": "float int32"}),),
@@ -174,9 +95,7 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "ScatterND": ((13, 999, {"T": "float float16 int32 uint32"}),),
     "Shape": ((13, 24, {"T": "float float16 int32 uint32", "T1": "int64"}),),
     "Sigmoid": ((13, 999, {"T": "float float16"}),),
-    "SimplifiedLayerNormalization": (
-        (1, 999, {"T": "float float16", "V": "bfloat16 double float float16"}),
-    ),
+    "SimplifiedLayerNormalization": ((1, 999, {"T": "float float16", "V": "bfloat16 double float float16"}),),
     "Sin": ((7, 21, {"T": "float float16"}),),
     "Sinh": ((9, 21, {"T": "float float16"}),),
     "Slice": ((13, 999, {"T": "float float16", "Tind": "int32 int64"}),),
@@ -201,27 +120,12 @@ WEBGPU_KERNELS: dict[str, tuple[tuple[int, int, dict[str, str]], ...]] = {
     "com.microsoft::BiasSplitGelu": ((1, 999, {"T": "float float16"}),),
     "com.microsoft::FastGelu": ((1, 999, {"T": "float float16"}),),
     "com.microsoft::FusedConv": ((1, 999, {"T": "float float16"}),),
-    "com.microsoft::GatherBlockQuantized": (
-        (1, 999, {"T1": "int4 uint4 uint8", "T2": "float float16", "Tind": "int32 int64"}),
-    ),
+    "com.microsoft::GatherBlockQuantized": ((1, 999, {"T1": "int4 uint4 uint8", "T2": "float float16", "Tind": "int32 int64"}),),
     "com.microsoft::Gelu": ((1, 999, {"T": "float float16"}),),
-    "com.microsoft::GroupQueryAttention": (
-        (
-            1,
-            999,
-            {
-                "M": "int32",
-                "T": "float float16",
-                "T_CACHE": "bfloat16 float float16 int8 uint8",
-                "T_KV_SCALE": "float",
-            },
-        ),
-    ),
+    "com.microsoft::GroupQueryAttention": ((1, 999, {"M": "int32", "T": "float float16", "T_CACHE": "bfloat16 float float16 int8 uint8", "T_KV_SCALE": "float"}),),
     "com.microsoft::MatMulNBits": ((1, 999, {"T1": "float float16", "T2": "uint8"}),),
     "com.microsoft::MultiHeadAttention": ((1, 999, {"M": "int32", "T": "float float16"}),),
-    "com.microsoft::QMoE": (
-        (1, 999, {"T": "float float16", "T1": "uint8", "T2": "float float16", "T4": "float"}),
-    ),
+    "com.microsoft::QMoE": ((1, 999, {"T": "float float16", "T1": "uint8", "T2": "float float16", "T4": "float"}),),
     "com.microsoft::QuickGelu": ((1, 999, {"T": "float float16"}),),
     "com.microsoft::RotaryEmbedding": ((1, 999, {"M": "int64", "T": "float float16"}),),
     "com.microsoft::SkipLayerNormalization": ((1, 999, {"T": "float float16"}),),

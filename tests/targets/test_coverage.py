@@ -44,7 +44,7 @@ def test_the_dtype() -> None:
         ("main (float[n] x) => (int64[1] y) { s = Shape (x)  y = Mul (s, s) }", True),
         ("main (int64[b, n] x, int64[b, n] z) => (int64[b, n] y) { y = Add (x, z) }", True),
         (
-            "main (int64[b, n] x) => (int64[b, 1, n] y) <int64[1] a = {1}> { y = Unsqueeze (x, a) }",
+            "main (int64[b, n] x, int64[1] a) => (int64[b, 1, n] y) { y = Unsqueeze (x, a) }",
             True,
         ),
         ("main (int64[b, n] x) => (float[b, n] y) { y = Cast <to = 1> (x) }", True),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import LoadError, SessionError, failures_as
+from coreai_onnx.errors import LoadError, failures_as
 from coreai_onnx.messages import printable, render
 from coreai_onnx.model.files.program_files import load_models
 from coreai_onnx.model.files.saving import to_proto

@@ -91,7 +91,7 @@ class OpenModel:
         self.kernels = False
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
-        self._kernels = _kernels(settings.kernels, chosen, parts)
+        self._kernels = _kernels(chosen, parts, wanted=settings.kernels)
 
         def opened(usable: Parts) -> ort.InferenceSession:
             compiled = graph and with_compiled_parts(graph, usable, self._providers)
@@ -240,7 +240,7 @@ def _advice(message: str, *, kernels: bool) -> str:
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
 
 
-def _kernels(wanted: bool | None, providers: Iterable[str], parts: Parts) -> bool | None:
+def _kernels(providers: Iterable[str], parts: Parts, *, wanted: bool | None) -> bool | None:
     """Return whether to register the kernels; None if they are built.
 
     They run on the CPU, where they would take the nodes of composites that a provider could run.

@@ -51,8 +51,7 @@ def session(
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
             model in memory.
-        entrypoint: The entrypoint to run; None is ``main``, or else the first. `Session.entrypoint`
-            returns the sessions of the others.
+        entrypoint: The entrypoint to run; None is ``main``, or else the first.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
             (False); None uses the kernels if they are built and there is no provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
@@ -63,8 +62,7 @@ def session(
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
-        custom_ops: Custom op libraries to register beside the kernels: files, or what
-            `coreai_onnx.kernel` returned.
+        custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
