@@ -21,13 +21,12 @@ COMPOSED = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"
 _HEADS = 1
 """The axis of the heads in ``[batch, heads, length, size]``."""
 _BY_GROUP = """
-  one = Constant <value = int64[1] {{1}}> ()
-  batch = Shape <start = 0, end = 1> ({q})
-  heads = Shape <start = 1, end = 2> ({q})
-  length = Shape <start = 2, end = 3> ({q})
+  batch = Shape <start = 0, end = 1> (q)
+  heads = Shape <start = 1, end = 2> (q)
+  length = Shape <start = 2, end = 3> (q)
   groups = Shape <start = 1, end = 2> (k)
   keys = Shape <start = 2, end = 3> (k)
-  size = Shape <start = 3, end = 4> ({q})
+  size = Shape <start = 3, end = 4> (q)
   out = Shape <start = 3, end = 4> (v)
   group = Div (heads, groups)
   rows = Mul (group, length)
@@ -128,15 +127,10 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
     kinds = [types.get(value) for value in inputs]
     ranks = [len(t.tensor_type.shape.dim) for t in kinds[:3] if t is not None]
     scale = node.attributes.get("scale")
-    if ranks != [4, 4, 4] or scale is None or len(inputs) > 4 or len(node.outputs) > 1:
+    # Caches, a length of the keys and further results have functions of ONNX only.
+    usual = len(node.inputs) == len(inputs) <= 4 and len(node.outputs) == 1 and _zeroed(node)
+    if ranks != [4, 4, 4] or scale is None or not usual or "softmax_precision" in node.attributes:
         return ""
-    if (
-        len(inputs) < len(node.inputs)
-        or not _zeroed(node)
-        or node.attributes.get("softmax_precision")
-    ):
-        return ""
-    dtype = kinds[0].tensor_type.elem_type if kinds[0] is not None else 1
     softcap = node.attributes.get_float("softcap", 0.0)
     same = _heads(kinds[0]) is not None and _heads(kinds[0]) == _heads(kinds[1])
     lines = [
@@ -149,7 +143,7 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
         lines.append("  scores0 = MatMul (scaled, transposed)")
     else:
         lines += [
-            _BY_GROUP.format(q="q"),
+            _BY_GROUP,
             "  grouped = Reshape <allowzero = 1> (scaled, dims)",
             "  products = MatMul (grouped, transposed)",
             "  scores0 = Reshape <allowzero = 1> (products, score_dims)",
@@ -166,7 +160,6 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
         ]
     names = ", ".join(("q", "k", "v", "mask")[: len(inputs)])
     head = f'<domain: "{FORMS_DOMAIN}", opset_import: ["": 18]>\nAttention ({names}) => (y) {{\n'
-    del dtype
     return head + "\n".join(lines) + "\n}"
 
 
