@@ -156,7 +156,8 @@ class OnnxProgram(Quantizable):
                 lists beside it), in this order.
             target: What will run the program: ``"onnxruntime"`` (a stock session on a CPU),
                 ``"kernels"`` (the native kernels), ``"contrib"`` (onnxruntime's contrib ops instead
-                of composites) or ``"portable"`` (opset 18, no functions).
+                of composites), ``"portable"`` (opset 18, no functions), or ``"webgpu"`` or
+                ``"cuda"`` (opset 18, what these execution providers have kernels for).
             minimum_onnxruntime: The oldest onnxruntime that must be able to run the file,
                 ``"1.24"``: target ``"contrib"`` then creates no op that it lacks. None selects the
                 value of the conversion, or else the newest.

@@ -16,7 +16,7 @@ PROVIDER_TARGETS: dict[Target, str] = {"webgpu": WEBGPU, "cuda": CUDA}
 registers kernels for later revisions of many operators on the CPU only."""
 DEFAULT_TARGET: Target = TARGETS[0]
 """It keeps the layers of the model apart, so that rules of a quantization can name them."""
-REWRITE_FEW_BITS: tuple[Target, ...] = ("contrib",)
+REWRITE_FEW_BITS: tuple[Target, ...] = ("contrib", "webgpu", "cuda")
 """The targets whose passes rewrite products with few-bit weights, so that they run again after a
 quantization."""
 
