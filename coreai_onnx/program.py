@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.weights.rewriting import BodiesOf
+    from coreai_onnx.targets.providers import Choice
 
 
 class OnnxProgram(Quantizable):
@@ -69,7 +70,7 @@ class OnnxProgram(Quantizable):
         if not models:
             raise ValueError("a program needs at least one entrypoint")
         super().__init__(dict(models))
-        self.debug_info: DebugInfo = debug_info
+        self.debug_info = debug_info
         self.pass_reports: dict[str, PassReport] = {}
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
@@ -124,8 +125,7 @@ class OnnxProgram(Quantizable):
         Raises:
             StagingError: If there is no such entrypoint, or the program was read from a file.
         """
-        name = self._choose(entrypoint)
-        if name not in self.records:
+        if (name := self._choose(entrypoint)) not in self.records:
             raise StagingError(
                 f"there is no record of {name}: a .onnx file does not hold the exported program\n"
                 "  write it with program.save(path, record=...), and read it with ExportRecord.load"
@@ -156,7 +156,8 @@ class OnnxProgram(Quantizable):
                 lists beside it), in this order.
             target: What will run the program: ``"onnxruntime"`` (a stock session on a CPU),
                 ``"kernels"`` (the native kernels), ``"contrib"`` (onnxruntime's contrib ops instead
-                of composites) or ``"portable"`` (opset 18, no functions).
+                of composites), ``"portable"`` (opset 18, no functions), or ``"webgpu"`` or
+                ``"cuda"`` (opset 18, what these execution providers have kernels for).
             minimum_onnxruntime: The oldest onnxruntime that must be able to run the file,
                 ``"1.24"``: target ``"contrib"`` then creates no op that it lacks. None selects the
                 value of the conversion, or else the newest.
@@ -181,9 +182,8 @@ class OnnxProgram(Quantizable):
         for name, model in self.models.items():
             record = self.records.get(name)
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
-            check = check_of(verify, model, make)
-            done = optimize_for(model, target, passes, minimum_onnxruntime, check, _write_body)
-            self.pass_reports[name] = done
+            how = minimum_onnxruntime, check_of(verify, model, make), _write_body
+            self.pass_reports[name] = optimize_for(model, target, passes, *how)
         return self
 
     def save(
@@ -201,8 +201,7 @@ class OnnxProgram(Quantizable):
         ``stem.<entrypoint>.onnx`` each, and `load` finds them by ``path``. The data file for
         weights is ``<name>.onnx.data``, shared by all entrypoints.
 
-        A file that is replaced keeps its permissions, and symbolic links are followed. A pipe or
-        ``/dev/null`` is written to.
+        A replaced file keeps its permissions; links are followed, and pipes are written to.
 
         Args:
             path: Target, usually ending in ``.onnx``; its folder must exist.
@@ -300,11 +299,11 @@ class OnnxProgram(Quantizable):
         *,
         kernels: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        provider: Choice | None = None,
     ) -> Session:
-        """Return the session that `run` uses; it is created at the first call and cached.
+        """Return the session that `run` uses; later calls return it again.
 
-        The entrypoints share the states of one name, see `Session.entrypoint`. For ``kernels`` and
-        ``custom_ops``, see `coreai_onnx.session`.
+        See `coreai_onnx.session`. The entrypoints share states of one name.
 
         Raises:
             StagingError: If there is no such entrypoint.
@@ -312,7 +311,9 @@ class OnnxProgram(Quantizable):
         """
         name = self._choose(entrypoint)
         settings: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops}
-        opened = self._sessions.setdefault((kernels, *library_paths(custom_ops)), {})
+        settings["providers"] = () if provider is None else (provider,)
+        key = kernels, repr(provider), *library_paths(custom_ops)
+        opened = self._sessions.setdefault(key, {})
         if name not in opened:
             other = next(iter(opened.values()), None)
             new = None if other is None else other.entrypoint(name)
@@ -325,6 +326,7 @@ class OnnxProgram(Quantizable):
         entrypoint: str | None = None,
         kernels: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        provider: Choice | None = None,
         **named: object,
     ) -> Outputs:
         """Run an entrypoint once; see `Session.run`.
@@ -332,17 +334,17 @@ class OnnxProgram(Quantizable):
         Args:
             *args: The arguments of the module, nested as there, or the inputs in order.
             entrypoint: Which entrypoint; None for the only one or ``main``.
-            kernels: Use native kernels (True), function bodies (False), or kernels if they are
-                built (None).
-            custom_ops: Custom op libraries, as for `coreai_onnx.session`.
+            kernels: Whether to use native kernels, as for `coreai_onnx.session`.
+            custom_ops: Custom op libraries.
+            provider: The execution provider.
             **named: Arguments, inputs and states by name.
 
         Raises:
             InputError: If a name, dtype, rank or shape is wrong.
             SessionError: If the session cannot be created or run.
         """
-        session = self.session(entrypoint, kernels=kernels, custom_ops=custom_ops)
-        return session.run(*args, **named)
+        how: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops, "provider": provider}
+        return self.session(entrypoint, **how).run(*args, **named)
 
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
         """Return the nodes of a module, ``encoder.layer.0``, with the values around them as ends.
@@ -380,20 +382,19 @@ class OnnxProgram(Quantizable):
         return self.summary()
 
     def __repr__(self) -> str:
-        """Return a text with the entrypoints."""
+        """Return the entrypoints."""
         return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
 
     def _close_sessions(self) -> None:
         self._sessions.clear()
 
     def _few_bit_bodies(self) -> BodiesOf:
-        from coreai_onnx.bodies.quantized import FewBitBodies
+        from coreai_onnx.bodies.quantized import FewBitBodies  # imports torch
 
         return FewBitBodies
 
 
 def _write_body(name: str, dtype: str, opset: int) -> ir.Function | None:
-    # This imports torch, 3.8 s of CPU time: most files need no body that they lack.
-    from coreai_onnx.bodies.pass_bodies import write_pass_body
+    from coreai_onnx.bodies.pass_bodies import write_pass_body  # torch: 3.8 s that few files need
 
     return write_pass_body(name, dtype, opset)

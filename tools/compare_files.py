@@ -37,7 +37,7 @@ from coreai_onnx import OnnxProgram
 from tests.models.zoo import ARCHITECTURES, named
 from tests.support import quick_exports
 
-TARGETS: tuple[Any, ...] = ("onnxruntime", "contrib", "kernels", "portable")
+TARGETS: tuple[Any, ...] = ("onnxruntime", "contrib", "kernels", "portable", "webgpu", "cuda")
 NOT_RECOGNIZED = ("segformer",)  # torch cannot run it when its blocks are replaced
 FOLDERS: dict[str, dict[str, Any]] = {
     "llama:folder": {},

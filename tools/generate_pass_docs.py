@@ -51,6 +51,7 @@ that overflows before its batch normalization scales it down is finite after `fo
 | `"kernels"` | functions, also for weights in few bits, bfloat16 and float16 | our kernels |
 | `"contrib"` | onnxruntime's contrib ops (`com.microsoft`) | `minimum_onnxruntime` and newer |
 | `"portable"` | inlined: opset 18, standard ops | other or old runtimes, converters |
+| `"webgpu"`, `"cuda"` | inlined: opset 18, ops with kernels there | [providers](providers.md) |
 
 The default target fuses every composite for which we have a kernel. A stock onnxruntime inlines the
 bodies and fuses them again, and was measured to be no slower
@@ -143,6 +144,8 @@ GROUPS = {
     ),
     "KERNELS": ("Only for kernels", "Each makes calls that only our kernels run fast."),
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
+    "DEVICE": ("For execution providers", "Forms and contrib ops that `webgpu` and `cuda` have."),
+    "WEBGPU": ("Only for webgpu", "WebGPU computes no int64."),
     "LAYOUT": (
         "Optional layout passes",
         (

@@ -38,8 +38,7 @@ Every architecture of [models.md](models.md) runs in float16 and in bfloat16, wi
 dims, in a stock onnxruntime without options and without kernels. It is compared at three shapes
 with torch, which computes with the same weights in float32. A cell holds the largest difference in
 units of the tolerance (`half_model` in `tests/support/tolerances.py`), and the share of the values
-beyond it. Mixtures of experts choose by scores: in 16 bits, a tie may be decided differently, and
-the result for that token differs. Only release 1.29 accumulates products of float16 in float16.
+XX for that token differs. Only release 1.29 accumulates products of float16 in float16.
 Releases before 1.23 run files of opset 21, the others files of opset 23. bart limits float16
 activations in a Python branch on their values; the branch is
 [exported](dynamic_shapes.md#branches-on-whether-values-are-finite) as a `torch.where`.
@@ -48,6 +47,8 @@ onnxruntime crashes when it opens a product of a matrix and a transposed 16-bit 
 `transposes_after_products` reorders such products, so that any session opens an optimized program.
 For files of other converters and programs that are not optimized, `coreai_onnx.session` disables
 the optimizer with this defect.
+
+GPUs and other devices are in [execution providers](providers.md).
 """
 NO_EXPORT = "no export"
 

@@ -16,7 +16,7 @@ from torch.export import Dim, export
 from coreai_onnx import session
 from coreai_onnx.delegation import ProviderPartitioner, delegates_of, to_edge
 from coreai_onnx.errors import DelegationError, SessionError
-from coreai_onnx.runtime.libraries.providers import CPU
+from coreai_onnx.targets.providers import CPU
 from tests.support.tolerances import assert_close
 
 OPENVINO = "OpenVINOExecutionProvider"

@@ -19,6 +19,8 @@ from coreai_onnx.errors import TargetError
 from coreai_onnx.model.metadata import TARGET
 from coreai_onnx.passes import CONTRIB, ORDER, TARGETS, Pass, Target, passes_for
 from coreai_onnx.targets.contrib import contrib_since
+from coreai_onnx.targets.coverage import gaps
+from coreai_onnx.targets.opsets import PROVIDER_TARGETS
 from tests.delegation.demo_backend import Tagging
 from tests.models.architecture import Architecture, expected_outputs
 from tests.models.zoo import named
@@ -215,3 +217,40 @@ def test_own_ops_are_those_of_the_oldest_onnxruntime() -> None:
     assert "ai.coreai::scaled_dot_product_attention" in program.composites()
     program.optimize(target="contrib", minimum_onnxruntime="1.21")
     assert "ai.coreai::scaled_dot_product_attention" not in program.composites()
+
+
+@pytest.mark.parametrize("target", PROVIDER_TARGETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_files_of_providers_have_kernels_there(name: str, target: Target) -> None:
+    for opset in (18, 23):
+        program = converted(name, opset).optimize(target=target)
+        rest = gaps(program.models["main"], PROVIDER_TARGETS[target])
+        assert [gap for gap in rest if not gap.sizes] == []
+        assert not program.models["main"].functions
+        assert target == "webgpu" or not rest
+
+
+def readmes_encoder() -> OnnxProgram:
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True, norm_first=True).eval()
+    dims = {"src": {0: torch.export.Dim("batch"), 1: torch.export.Dim("seq")}}
+    return coreai_onnx.convert(model, (torch.randn(2, 10, 64),), dynamic_shapes=dims)
+
+
+def test_nodes_on_webgpu() -> None:
+    nodes, sizes = {}, {}
+    for name in ("README", "bert", "llama", "resnet"):
+        program = readmes_encoder() if name == "README" else converted(name)
+        model = program.optimize(target="webgpu").models["main"]
+        ops = [node for node in model.graph.all_nodes() if node.op_type != "Constant"]
+        nodes[name], sizes[name] = len(ops), len(gaps(model, PROVIDER_TARGETS["webgpu"]))
+    # The table of docs/providers.md.
+    assert nodes == {"README": 44, "bert": 88, "llama": 166, "resnet": 18}
+    assert sizes == {"README": 4, "bert": 5, "llama": 23, "resnet": 0}
+
+
+def test_operators_that_have_no_older_form_for_a_provider() -> None:
+    text = "main (float[4] x, int64 a) => (float[4] y) { y = CumProd (x, a) }"
+    with pytest.raises(TargetError, match="the target webgpu needs opset 18") as raised:
+        optimize_for(parse(text, 26), "webgpu")
+    assert "1x CumProd is an op since opset 26" in str(raised.value)

@@ -22,6 +22,7 @@ from coreai_onnx.runtime.states.held import States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
+from coreai_onnx.targets.providers import Choice
 
 __all__ = ["HasModel", "Session", "Source", "session"]
 
@@ -42,17 +43,17 @@ def session(
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
-    providers: Sequence[str] = (),
+    provider: Choice | None = None,
+    providers: Sequence[Choice] = (),
 ) -> Session:
     """Open a model in onnxruntime.
 
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
             model in memory.
-        entrypoint: The entrypoint to run; None is ``main``, or else the first. `Session.entrypoint`
-            returns the sessions of the others.
+        entrypoint: The entrypoint to run; None is ``main``, or else the first.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False); None uses the kernels if they are built.
+            (False); None uses the kernels if they are built and there is no provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
             An endless ``Loop`` ends after it.
@@ -61,13 +62,14 @@ def session(
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
-        custom_ops: Custom op libraries to register beside the kernels: files, or what
-            `coreai_onnx.kernel` returned.
+        custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
-        providers: Execution providers to use before the CPU, in order of preference. The library of
+        provider: The execution provider to use before the CPU: ``"webgpu"``, onnxruntime's own
+            name, or either with options: ``("cuda", {"device_id": 1})``. The library of
             a plugin must be registered with onnxruntime.
+        providers: Several providers, in order of preference.
 
     Returns:
         The session.
@@ -75,8 +77,7 @@ def session(
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
         SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
-            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
-            out of range.
+            operator that no library implements; or a provider or a number is not available.
     """
     return Session(
         path_or_program,
@@ -88,7 +89,7 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
-        providers=providers,
+        providers=(*([] if provider is None else [provider]), *providers),
     )
 
 

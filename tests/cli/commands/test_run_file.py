@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from coreai_onnx.cli import main
@@ -207,3 +208,18 @@ def test_complex_inputs_and_outputs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "y            complex64[5]" in capsys.readouterr().out
     assert main(["run", path, "--input", "z=float32[2,2]"]) == 2
     assert "dtype is float32, expected complex64" in capsys.readouterr().err
+
+
+def test_a_provider(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(add_model(), tmp_path)
+    words = ["run", path, "--provider", "cpu", "--no-kernels"]
+    assert main([*words, "--provider-option", "use_arena=1"]) == 0
+    assert capsys.readouterr().out.startswith("ran on function bodies, CPUExecutionProvider\n")
+    assert main(["run", path, "--provider", "cann"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: CANNExecutionProvider is not available in onnxruntime {ort.__version__}, which "
+        f"has {', '.join(sorted(ort.get_available_providers()))}; "
+        "pip install onnxruntime-cann brings it\n"
+    )
+    assert main(["run", path, "--provider-option", "device_id=1"]) == 2
+    assert capsys.readouterr().err == "error: --provider-option needs --provider\n"

@@ -15,7 +15,8 @@ from coreai_onnx.runtime.libraries.parts import (
     provider_settings,
     with_compiled_parts,
 )
-from coreai_onnx.runtime.libraries.providers import CPU, provider_version
+from coreai_onnx.runtime.libraries.providers import provider_version
+from coreai_onnx.targets.providers import CPU
 
 DOMAIN = "onnxruntime." + CPU
 COMPILED = """
@@ -95,8 +96,12 @@ def test_settings_and_versions() -> None:
     original = model()
     (part,) = delegated_parts(original)
     assert provider_of(part) == CPU
-    assert provider_settings(original, [CPU, "Other"]) == {CPU: {"level": "3"}, "Other": {}}
-    assert provider_settings(None, [CPU]) == {CPU: {}}
+    assert provider_settings(original, {CPU: {}, "Other": {}}) == {
+        CPU: {"level": "3"},
+        "Other": {},
+    }
+    assert provider_settings(original, {CPU: {"level": "5"}}) == {CPU: {"level": "5"}}
+    assert provider_settings(None, {CPU: {}}) == {CPU: {}}
     with pytest.raises(SessionError, match="part_0 has other settings than the first part"):
         with_compiled_parts(original, PARTS, {CPU: {"level": "4"}})
     assert another_version(part) == ""

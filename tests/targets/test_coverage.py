@@ -1,0 +1,83 @@
+"""The nodes that execution providers have kernels for."""
+
+from __future__ import annotations
+
+import pytest
+
+from coreai_onnx.targets.coverage import SOURCES, TABLES, gaps, has_kernels
+from coreai_onnx.targets.providers import CUDA, WEBGPU
+from tests.passes.rewriting import parse
+
+
+def found(body: str, provider: str = WEBGPU, opset: int = 18) -> list[tuple[str, str, bool]]:
+    return [(g.node.op_type, g.reason, g.sizes) for g in gaps(parse(body, opset), provider)]
+
+
+def test_a_kernel() -> None:
+    text = "main (float[n] x) => (float[n] y) { a = Exp (x)  y = Sin (a) }"
+    assert found(text) == []
+    assert found(text, CUDA) == []
+
+
+def test_the_operator() -> None:
+    text = "main (float[n, 2] x) => (float[n, 2] y) { y = Hardmax (x) }"
+    assert found(text) == [("Hardmax", "no kernel for the operator", False)]
+
+
+def test_the_opset() -> None:
+    text = "main (float[n] x) => (float[n] y) { a = Exp (x)  y = Sin (a) }"
+    expected = [("Sin", "no kernel for opset 23, only for 7 to 21", False)]
+    assert found(text, opset=23) == expected
+    assert found(text, CUDA, opset=23) == expected
+
+
+def test_the_dtype() -> None:
+    text = "main (double[n] x) => (double[n] y) { y = Exp (x) }"
+    expected = "no kernel for double (T), only for float, float16"
+    assert found(text) == [("Exp", expected, False)]
+    assert found(text, CUDA) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("main (float[n] x) => (int64[1] y) { s = Shape (x)  y = Mul (s, s) }", True),
+        ("main (int64[b, n] x, int64[b, n] z) => (int64[b, n] y) { y = Add (x, z) }", True),
+        (
+            "main (int64[b, n] x, int64[1] a) => (int64[b, 1, n] y) { y = Unsqueeze (x, a) }",
+            True,
+        ),
+        ("main (int64[b, n] x) => (float[b, n] y) { y = Cast <to = 1> (x) }", True),
+        ("main (int64[n, 1] x, int64[1, n] z) => (int64[n, n] y) { y = Add (x, z) }", False),
+        ("main (int64[n, 1] x, int64[1, n] z) => (bool[n, n] y) { y = Less (x, z) }", False),
+        ("main (bool[n, 2] x) => (bool[2, n] y) { y = Transpose (x) }", False),
+    ],
+)
+def test_the_arithmetic_of_sizes(text: str, sizes: bool) -> None:
+    assert {one[2] for one in found(text)} == {sizes}
+    if "bool[n, 2]" not in text:
+        assert found(text, CUDA) == []
+
+
+def test_operators_of_onnxruntime() -> None:
+    head = '<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1]>\n'
+    body = "main ({0}[n] x) => ({0}[n] y) {{ y = com.microsoft.QuickGelu (x) }}"
+    assert found(head + body.format("float")) == []
+    assert found(head + body.format("bfloat16"))[0][:2] == (
+        "QuickGelu",
+        "no kernel for bfloat16 (T), only for float, float16",
+    )
+
+
+def test_whether_there_is_any_kernel() -> None:
+    model = parse("main (int64[n] x) => (int64[n] y) { y = Add (x, x) }", 18)
+    assert not has_kernels(model, WEBGPU)
+    assert has_kernels(model, CUDA)
+    assert not has_kernels(model, "OpenVINOExecutionProvider")
+
+
+def test_the_tables() -> None:
+    assert {"Attention", "TensorScatter"} & {*TABLES[WEBGPU], *TABLES[CUDA]} == set()
+    for provider in (CUDA, WEBGPU):
+        assert "com.microsoft::GroupQueryAttention" in TABLES[provider]
+        assert SOURCES[provider].startswith("onnxruntime 1.")
