@@ -12,16 +12,14 @@ from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineTen
 from coreai_onnx.passes.analysis.attention_bodies import NAME, become_heads, side_by_side
 from coreai_onnx.passes.analysis.contract_facts import Tokens, positions_of, tokens_of
 from coreai_onnx.passes.contrib.cached_keys import Joined, joined
-from coreai_onnx.passes.contrib.rotary_tables import RotaryTables
+from coreai_onnx.passes.contrib.rotary_tables import RotaryTables, rotation_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
-    composite,
     dtype_of,
     input_of,
-    maker,
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
@@ -70,8 +68,8 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
 
     Only where the contract of the file says that there is no padding. The op then reads the number
     of tokens from the attention mask, and the angles of all positions are constants. A window, a
-    soft cap and sinks are the op's own; rotations that depend on more than the position, or on a
-    part of the head only, stay before it.
+    soft cap and sinks are the op's own; rotations by angles that depend on more than the position
+    stay before it.
     """
     contract = context_of(edit.graph).contract
     tokens = edit.once(tokens_of, edit.graph)
@@ -167,16 +165,17 @@ class _Writer:
         """Replace an attention; a rotation that stays is a near miss."""
         edit, node, keys, values = self._edit, found.node, found.keys, found.values
         batch, heads, length, size = node.inputs[0].shape
-        sources, tables, attrs = [node.inputs[0], keys.new], [], {}
-        ropes = [maker(tensor) for tensor in sources]
-        if any(rope is not None and composite(rope, "rope") is not None for rope in ropes):
-            rotation = self._tables.of(ropes)
-            if isinstance(rotation, str):
-                why(rotation, node)
+        sources: list[gs.Tensor] = [node.inputs[0], keys.new]
+        tables: list[gs.Tensor] = []
+        attrs: dict[str, Any] = {}
+        queries, new_keys = (rotation_of(tensor) for tensor in sources)
+        if queries is not None and new_keys is not None:
+            found_tables = self._tables.of(queries, new_keys)
+            if isinstance(found_tables, str):
+                why(found_tables, node)
             else:
-                tables, interleaved = list(rotation[:2]), rotation[2]
-                sources = [rope.inputs[0] for rope in ropes if rope is not None]
-                attrs = {"do_rotary": 1, "rotary_interleaved": interleaved}
+                tables, sources = list(found_tables), [queries.source, new_keys.source]
+                attrs = {"do_rotary": 1, "rotary_interleaved": queries.interleaved}
         rows = [side_by_side(edit, tensor, node) for tensor in (*sources, values.new)]
         inputs = [*rows, keys.past, values.past, *self._sizes(node), *tables]
         if found.sinks is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from coreai_onnx.passes.engine.match import (
     composite,
     constant_of,
     dtype_of,
+    ints_of,
     is_standard,
+    made_by,
     maker,
     shape_of,
 )
@@ -29,6 +31,71 @@ _LARGEST = 1 << 16
 """Frequencies with more elements are not read."""
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """A rotation of heads, or of their first lanes.
+
+    Attributes:
+        rope: The call.
+        source: What it rotates, with the lanes that it leaves.
+    """
+
+    rope: gs.Node
+    source: gs.Tensor
+
+    @property
+    def head_dim(self) -> int:
+        """The size of a head."""
+        return int(self.source.shape[3])
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes that are rotated."""
+        return int(self.rope.inputs[0].shape[3])
+
+    @property
+    def interleaved(self) -> int:
+        """Whether pairs are neighbors."""
+        return int(attribute_of(self.rope, "interleaved", 0) != 0)
+
+
+def rotation_of(tensor: gs.Tensor) -> Rotation | None:
+    """Return the rotation that makes a tensor ``[b, h, s, d]``, by cosines and sines of a call.
+
+    rope(x), or Concat(rope(x[:, :, :, :r]), x[:, :, :, r:])
+    """
+    rope, source = maker(tensor), None
+    concat = made_by(tensor, "Concat")
+    if concat is not None and len(concat.inputs) == 2:
+        rope = maker(concat.inputs[0])
+        parts = [None if rope is None else rope.inputs[0], concat.inputs[1]]
+        slices = [None if part is None else made_by(part, "Slice") for part in parts]
+        first, rest = (None if one is None else _last_axis_sliced(one) for one in slices)
+        if first is None or rest is None or slices[0] is None or slices[1] is None:
+            return None
+        source = slices[0].inputs[0]
+        size = (shape_of(source) or (None,) * 4)[3]
+        joins = attribute_of(concat, "axis", 0) in (3, -1) and slices[1].inputs[0] is source
+        if not joins or not isinstance(size, int) or first[0] or first[1] != rest[0]:
+            return None
+        if rest[1] < size:
+            return None
+    if rope is None or composite(rope, "rope") is None or len(rope.inputs) != 3:
+        return None
+    if attribute_of(rope, "dims", 0) or any(one.is_empty() for one in rope.inputs):
+        return None
+    return Rotation(rope, rope.inputs[0] if source is None else source)
+
+
+def _last_axis_sliced(node: gs.Node) -> tuple[int, int] | None:
+    """Return the bounds of a slice of the last of four axes, with steps of 1."""
+    bounds = [ints_of(tensor) for tensor in node.inputs[1:]]
+    if len(bounds) < 3 or any(bound is None or len(bound) != 1 for bound in bounds):
+        return None
+    start, end, axis, step = (*(bound[0] for bound in bounds if bound), 1)[:4]
+    return (start, end) if axis in (3, -1) and step == 1 and start >= 0 and end > start else None
+
+
 class RotaryTables:
     """Cosines and sines ``[max_positions, lanes / 2]``, each computed once."""
 
@@ -37,35 +104,29 @@ class RotaryTables:
         self._known: dict[gs.Tensor, np.ndarray | str] = {}
         self._made: dict[gs.Tensor, gs.Constant] = {}
 
-    def of(self, ropes: Sequence[gs.Node | None]) -> tuple[gs.Tensor, gs.Tensor, int] | str:
-        """Return the tables of queries and keys, and whether pairs are neighbors; or why not."""
-        first, second = ropes
-        if first is None or second is None:
-            return "queries and keys must both be rotated"
-        for rope in (first, second):
-            if composite(rope, "rope") is None or len(rope.inputs) != 3:
-                return "queries and keys must both be rotated, by given angles"
-            # The op refuses tables for heads that are not a multiple of 16.
-            if attribute_of(rope, "dims", 0) or int(rope.inputs[0].shape[3]) % 16:
-                return "the op rotates whole heads, of a multiple of 16 lanes"
-        same = attribute_of(first, "interleaved", 0) == attribute_of(second, "interleaved", 0)
-        if not same or any(a is not b for a, b in zip(first.inputs[1:], second.inputs[1:], strict=True)):
+    def of(self, first: Rotation, second: Rotation) -> tuple[gs.Tensor, gs.Tensor] | str:
+        """Return the tables that queries and keys share, or why there are none."""
+        pairs = zip(first.rope.inputs[1:], second.rope.inputs[1:], strict=True)
+        if first.interleaved != second.interleaved or any(a is not b for a, b in pairs):
             return "queries and keys are rotated by different angles"
+        # Conditions of the op.
+        if first.head_dim % 16 or first.lanes % 16 or first.lanes != second.lanes:
+            return "heads and their rotated lanes must be multiples of 16"
         if self._positions is None or self._count is None:
             return "the number of positions is not known"
-        lanes = int(first.inputs[0].shape[3]) // 2
-        for angles in first.inputs[1:]:
+        tables = []
+        for angles in first.rope.inputs[1:]:
             table = self._value(angles)
             if isinstance(table, str):
                 return table
-            if table.shape != (1, 1, self._count, lanes):
+            if table.shape != (1, 1, self._count, first.lanes // 2):
                 return "the angles are not those of all heads"
             if angles not in self._made:
                 self._made[angles] = self._edit.constant(f"{angles.name}_table", table[0, 0])
-        cos, sin = (self._made[angles] for angles in first.inputs[1:])
-        if {dtype_of(cos), dtype_of(sin)} != {dtype_of(first.inputs[0])}:
+            tables.append(self._made[angles])
+        if {dtype_of(table) for table in tables} != {dtype_of(first.source)}:
             return "the angles have another dtype than the queries"
-        return cos, sin, int(attribute_of(first, "interleaved", 0) != 0)
+        return tables[0], tables[1]
 
     def _value(self, tensor: gs.Tensor) -> np.ndarray | str:
         """Return a tensor for all positions of one row, or why it has none."""
