@@ -137,12 +137,16 @@ def export_model(
     dtype = _one_of(DTYPES, "dtype", dtype)
     stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
-    padding = _one_of(PADDINGS, "padding", padding or default_padding(target))
+    if padding is not None:
+        _one_of(PADDINGS, "padding", padding)
     library = ops_library_path() if include_kernels else None
     replaces = WRITTEN if overwrite else ()
     check_new(path := Path(folder), replaces=replaces)
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
+    if padding and loaded.task.name != "text-generation":
+        raise ModelSourceError(f"a model for {loaded.task.name} has no cache that padding concerns")
+    padding = padding or default_padding(target)
     convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
     programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:

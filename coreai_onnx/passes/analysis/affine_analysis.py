@@ -245,6 +245,10 @@ def _combined(node: gs.Node, facts: list[AffineValue], sign: int) -> AffineTenso
     return AffineTensor(first.start + second.start * sign, tuple(steps), dims)
 
 
+def _negated(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    return facts[0].scaled(-1) if isinstance(facts[0], AffineTensor) else None
+
+
 def _product(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     for x, other in (facts, facts[::-1]):
         factor, is_smaller = other.splat, len(other.dims) <= len(x.dims)
@@ -328,6 +332,7 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Add": (lambda node, facts: _combined(node, facts, 1), 2),
     "Sub": (lambda node, facts: _combined(node, facts, -1), 2),
     "Mul": (_product, 2),
+    "Neg": (_negated, 1),
     "LessOrEqual": (_compared(sign=1, strict=False), 2),
     "Less": (_compared(sign=1, strict=True), 2),
     "GreaterOrEqual": (_compared(sign=-1, strict=False), 2),
