@@ -59,7 +59,7 @@ class _Attention:
         return {"local_window_size": self.window} if self.window else {}
 
 
-@rewrites(composites=(NAME,))
+@rewrites("Softmax", composites=(NAME,))
 def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Attention over a cache, in a decoder without padding → GroupQueryAttention with rotations.
 
@@ -77,6 +77,9 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
         return False
     if tokens is None:
         return why("the contract of the file allows padding on the left", node)
+    if node.op == "Softmax":
+        rank = len(shape_of(node.inputs[0]) or ())
+        return rank == 4 and why("attention is written with products and a Softmax", node)
     found = _read(edit, node, tokens)
     if isinstance(found, str):
         return why(found, node)
