@@ -139,7 +139,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
             result = actual[name]
             if place and decoder.slots[place - 1].is_static:
                 # What no token has been written to has no meaning, and no attention reads it.
-                result, expected = (x[:, :, : past + length] for x in (result, expected))  # noqa: PLW2901
+                result, expected = (x[:, :, : past + length] for x in (result, expected))
             error, limit = _error(result, expected)
             if not error <= limit and moved is None:
                 # Only when a limit is exceeded: it runs torch several times more.

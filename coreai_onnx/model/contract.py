@@ -69,8 +69,10 @@ class Contract:
         if count > total:
             return MASK, f"has {total} columns for {count} tokens", _WHOLE
         if self.max_positions is not None and total > self.max_positions:
-            return MASK, f"has {total} columns, and the model has {self.max_positions} positions", (
-                "give fewer tokens"
+            return (
+                MASK,
+                f"has {total} columns, and the model has {self.max_positions} positions",
+                ("give fewer tokens"),
             )
         expected = np.arange(total - count, total)
         if POSITIONS in arrays and not (arrays[POSITIONS] == expected).all():

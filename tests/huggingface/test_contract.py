@@ -119,7 +119,9 @@ def test_what_breaks_the_contract_is_an_error(exported: tuple[Any, Any]) -> None
     with pytest.raises(InputError, match="'position_ids' must be 0 to 2 in each row"):
         session.run(**one, position_ids=torch.tensor([[0, 1, 3]]), **caches)
     # The session is as it was: the right call runs.
-    assert session.run(**one, position_ids=torch.tensor([[0, 1, 2]]), **caches)["logits"].shape[1] == 3
+    assert (
+        session.run(**one, position_ids=torch.tensor([[0, 1, 2]]), **caches)["logits"].shape[1] == 3
+    )
 
 
 def test_a_text_is_as_long_as_the_model_has_positions(exported: tuple[Any, Any]) -> None:
@@ -156,7 +158,9 @@ def test_a_file_without_padding_is_optimized_later(tmp_path: Path) -> None:
 def test_paddings_of_other_models(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="padding 'right' must be one of left, none"):
         export_model(llama(), tmp_path / "folder", padding="right")  # type: ignore[arg-type]
-    with pytest.raises(ModelSourceError, match="a model for feature-extraction has no cache that padding"):
+    with pytest.raises(
+        ModelSourceError, match="feature-extraction has no cache that padding"
+    ):
         export_model(head("BertModel", **BERT), tmp_path / "folder", padding="none")
     # Without keys and values, padding is what the mask says.
     mamba = export_model(GENERATORS["mamba"].module(), tmp_path / "mamba", target="contrib")

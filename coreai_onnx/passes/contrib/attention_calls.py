@@ -25,7 +25,6 @@ from coreai_onnx.passes.engine.match import (
     composite,
     dtype_of,
     input_of,
-    made_by,
     maker,
     shape_of,
 )
@@ -107,8 +106,8 @@ class _CachedAttentionWriter:
             attrs["scale"] = node.attrs["scale"]
         # The op returns the joined keys and values, which may be outputs of the model: the next
         # cache.
-        for joined in (keys, values):
-            edit.remove(joined.concat)
+        for part in (keys, values):
+            edit.remove(part.concat)
         edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)
         become_heads(edit, node, wide, heads)
 

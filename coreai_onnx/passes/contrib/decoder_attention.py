@@ -129,9 +129,7 @@ def _follows(part: Joined, tokens: Tokens, positions: Any) -> bool:
     return isinstance(begin, AffineTensor) and not any(begin.steps) and begin.start == tokens.past
 
 
-def _window(
-    node: gs.Node, mask: gs.Tensor | None, rule: Any, tokens: Tokens
-) -> int | None:
+def _window(node: gs.Node, mask: gs.Tensor | None, rule: Any, tokens: Tokens) -> int | None:
     """Return the number of keys that a query attends to, 0 for all up to its own; None if others.
 
     Masks are true where ``key - query <= past``, and with a window where

@@ -86,7 +86,9 @@ def model(cache: str = "growing", contract: Contract | None = None, **change: An
     """``p + s`` cannot be written in ONNX's text form."""
     read = "keys, values" if cache == "growing" else "keys1, values1"
     parts = {**DIMS[cache], **USUAL, "read": read, **change}
-    text = TEXT.format(**{n: x.format(**parts) if isinstance(x, str) else x for n, x in parts.items()})
+    text = TEXT.format(
+        **{n: x.format(**parts) if isinstance(x, str) else x for n, x in parts.items()}
+    )
     proto = ir.to_proto(parse(text))
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
