@@ -158,9 +158,7 @@ def test_a_file_without_padding_is_optimized_later(tmp_path: Path) -> None:
 def test_paddings_of_other_models(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="padding 'right' must be one of left, none"):
         export_model(llama(), tmp_path / "folder", padding="right")  # type: ignore[arg-type]
-    with pytest.raises(
-        ModelSourceError, match="feature-extraction has no cache that padding"
-    ):
+    with pytest.raises(ModelSourceError, match="feature-extraction has no cache that padding"):
         export_model(head("BertModel", **BERT), tmp_path / "folder", padding="none")
     # Without keys and values, padding is what the mask says.
     mamba = export_model(GENERATORS["mamba"].module(), tmp_path / "mamba", target="contrib")

@@ -39,7 +39,8 @@ def joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> Joined | None:
     if is_standard(node, "Concat"):
         if len(node.inputs) != 2 or attribute_of(node, "axis", 0) not in (2, -2):
             return None
-        parts = Joined(*node.inputs, node.outputs[0], node)
+        past, new = node.inputs
+        parts = Joined(past, new, node.outputs[0], node)
     elif composite(node, "kv_cache_update") is not None:
         past, new, begin = node.inputs
         parts = Joined(past, new, node.outputs[0], node, begin)

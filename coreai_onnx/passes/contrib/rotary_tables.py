@@ -100,7 +100,7 @@ class RotaryTables:
     """Cosines and sines ``[max_positions, lanes / 2]``, each computed once."""
 
     def __init__(self, edit: Edit, positions: gs.Tensor | None, max_positions: int | None) -> None:
-        self._edit, self._positions, self._count = edit, positions, max_positions
+        self._edit, self._positions, self._count = edit, positions, max_positions or 0
         self._known: dict[gs.Tensor, np.ndarray | str] = {}
         self._made: dict[gs.Tensor, gs.Constant] = {}
 
@@ -112,7 +112,7 @@ class RotaryTables:
         # Conditions of the op.
         if first.head_dim % 16 or first.lanes % 16 or first.lanes != second.lanes:
             return "heads and their rotated lanes must be multiples of 16"
-        if self._positions is None or self._count is None:
+        if self._positions is None or not self._count:
             return "the number of positions is not known"
         tables = []
         for angles in first.rope.inputs[1:]:
