@@ -80,7 +80,7 @@ def export_model(
     *,
     task: str | None = None,
     cache: Literal["growing", "static"] | None = None,
-    padding: Literal["left", "none"] | None = None,
+    padding: str | None = None,
     dtype: str | None = None,
     weights_dtype: str | None = None,
     target: Target = "onnxruntime",
@@ -106,10 +106,8 @@ def export_model(
         cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
             new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
             updates it in place.
-        padding: What the callers of a decoder feed, which the file states: ``"left"`` for batches
-            of prompts of different lengths, ``"none"`` for prompts of one length. Without padding,
-            the target ``"contrib"`` makes ``GroupQueryAttention``; it is its default, and
-            ``"left"`` that of the others.
+        padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
+            default of the target ``"contrib"``, which then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
             ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
@@ -137,27 +135,18 @@ def export_model(
     dtype = _one_of(DTYPES, "dtype", dtype)
     stored = _weights_dtype(weights_dtype, dtype)
     is_static = _one_of(CACHES, "cache", cache) == "static"
-    if padding is not None:
-        _one_of(PADDINGS, "padding", padding)
     library = ops_library_path() if include_kernels else None
-    replaces = WRITTEN if overwrite else ()
-    check_new(path := Path(folder), replaces=replaces)
+    check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
+    padding = _padding(padding, target)
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    if padding and loaded.task.name != "text-generation":
-        raise ModelSourceError(f"a model for {loaded.task.name} has no cache that padding concerns")
-    padding = padding or default_padding(target)
     convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
     programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
-        _save(programs, temporary, external_data=external_data)
+        for name, program in programs.items():
+            program.save(temporary / name, external_data=external_data)
         _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
-
-
-def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
-    for name, program in programs.items():
-        program.save(folder / name, external_data=external_data)
 
 
 def _write_further(
@@ -183,6 +172,10 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     if name not in names:
         raise ModelSourceError(f"{what} {name!r} must be one of {', '.join(names)}")
     return name
+
+
+def _padding(name: str | None, target: Target) -> str:
+    return default_padding(target) if name is None else _one_of(PADDINGS, "padding", name)
 
 
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:

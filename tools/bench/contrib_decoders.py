@@ -40,7 +40,7 @@ def row(name: str, folder: Path) -> list[str]:
     for target, padding in FILES:
         place = folder / f"{name}_{target}_{padding}"
         try:
-            exported = export_model(model, place, target=target, padding=padding)  # type: ignore[arg-type]
+            exported = export_model(model, place, target=target, padding=padding)
         except ConversionError as error:
             return [*cells, f"{target}: {error}"]
         opened = LanguageModel.open(place)
