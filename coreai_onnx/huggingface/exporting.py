@@ -103,9 +103,8 @@ def export_model(
             ``config.json`` alone, whose model gets random weights, or a loaded model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
-            new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
-            updates it in place.
+        cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
+            tokens; ``"static"``: it has the capacity of the input, and is updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
             default of the target ``"contrib"``, which then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
@@ -132,21 +131,23 @@ def export_model(
         ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
     check_arguments(quantization)  # errors before the work
-    dtype = _one_of(DTYPES, "dtype", dtype)
-    stored = _weights_dtype(weights_dtype, dtype)
-    is_static = _one_of(CACHES, "cache", cache) == "static"
+    stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
+    is_static, padding = _cache_options(cache, padding, target)
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
-    padding = _padding(padding, target)
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
     convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
     programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
-        for name, program in programs.items():
-            program.save(temporary / name, external_data=external_data)
+        _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+
+
+def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
+    for name, program in programs.items():
+        program.save(folder / name, external_data=external_data)
 
 
 def _write_further(
@@ -174,8 +175,11 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     return name
 
 
-def _padding(name: str | None, target: Target) -> str:
-    return default_padding(target) if name is None else _one_of(PADDINGS, "padding", name)
+def _cache_options(cache: str | None, padding: str | None, target: Target) -> tuple[bool, str]:
+    """Return whether the cache is static, and the padding."""
+    usual = default_padding(target)
+    chosen = usual if padding is None else _one_of(PADDINGS, "padding", padding)
+    return _one_of(CACHES, "cache", cache) == "static", chosen
 
 
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:

@@ -87,7 +87,7 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     since = contrib_since(_OP, found.forms, inputs)
     if oldest is not None and since > oldest:
         return why(f"a window or sinks need onnxruntime {text_of(since)}", node)
-    edit.once(_Writer, edit, tokens, contract.max_positions).write(found, why)
+    edit.once(_DecoderAttentionWriter, edit, tokens, contract.max_positions).write(found, why)
     return True
 
 
@@ -154,7 +154,7 @@ def _window(node: gs.Node, mask: gs.Tensor | None, rule: Any, tokens: Tokens) ->
     return window if is_causal and window >= 0 else None
 
 
-class _Writer:
+class _DecoderAttentionWriter:
     """Writes the ops; lengths and angles are shared by all layers."""
 
     def __init__(self, edit: Edit, tokens: Tokens, max_positions: int | None) -> None:
