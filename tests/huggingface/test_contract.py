@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+import transformers
 
 import coreai_onnx
 from coreai_onnx.errors import InputError, ModelSourceError
@@ -161,6 +162,20 @@ def test_paddings_of_other_models(tmp_path: Path) -> None:
     # Without keys and values, padding is what the mask says.
     mamba = export_model(GENERATORS["mamba"].module(), tmp_path / "mamba", target="contrib")
     assert contract(mamba.program) is None
+
+
+def test_a_part_of_each_head_is_rotated_inside_the_operator(tmp_path: Path) -> None:
+    """The export compares it with torch: prompts and steps."""
+    config = transformers.GPTNeoXConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS,
+        num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.GPTNeoXForCausalLM(config).eval()
+    program = export_model(model, tmp_path / "folder", target="contrib").program
+    nodes = [n for n in program.model.graph if n.op_type == "GroupQueryAttention"]
+    assert [node.attributes["do_rotary"].value for node in nodes] == [1] * LAYERS
+    assert all(node.inputs[7].shape == (64, 8) for node in nodes)
+    assert all(node.op_type != "rope" for node in program.model.graph)
 
 
 @pytest.mark.slow
