@@ -21,6 +21,7 @@ from coreai_onnx.huggingface.caches import (
     states_in_cache,
     tensors_of,
 )
+from coreai_onnx.model.contract import Contract
 from coreai_onnx.model.interface import CAPACITY
 
 KEPT = "logits_to_keep"
@@ -65,6 +66,19 @@ class Decoder(torch.nn.Module):
         first += [KEPT] if self.selects_logits else []
         self.input_names = [*first, *(slot.past for slot in self.slots)]
         self.output_names = ["logits", *(slot.present for slot in self.slots)]
+
+    def contract(self, padding: str) -> Contract | None:
+        """Return what callers feed; None without a mask or without keys and values.
+
+        Args:
+            padding: ``"left"`` or ``"none"``.
+        """
+        growing = [slot for slot in self.slots if slot.grows]
+        if not growing or not self.takes_mask:
+            return None
+        config = self.model.config.get_text_config(decoder=True)
+        count = getattr(config, "max_position_embeddings", None)
+        return Contract(padding, "static" if growing[0].is_static else "growing", count)
 
     def forward(
         self,

@@ -28,6 +28,7 @@ from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
+from coreai_onnx.model.contract import PADDINGS
 from coreai_onnx.model.files.new_files import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
@@ -35,6 +36,7 @@ from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import ops_library_path
+from coreai_onnx.targets.contrib import default_padding
 from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
@@ -78,6 +80,7 @@ def export_model(
     *,
     task: str | None = None,
     cache: Literal["growing", "static"] | None = None,
+    padding: str | None = None,
     dtype: str | None = None,
     weights_dtype: str | None = None,
     target: Target = "onnxruntime",
@@ -100,9 +103,10 @@ def export_model(
             ``config.json`` alone, whose model gets random weights, or a loaded model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: The cache of a decoder: ``"growing"`` (the default) returns one that is longer by the
-            new tokens; ``"static"`` returns one of the capacity of the input, so that a runtime
-            updates it in place.
+        cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
+            tokens; ``"static"``: it has the capacity of the input, and is updated in place.
+        padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
+            default of the target ``"contrib"``, which then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
             ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
@@ -127,15 +131,13 @@ def export_model(
         ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
     check_arguments(quantization)  # errors before the work
-    dtype = _one_of(DTYPES, "dtype", dtype)
-    stored = _weights_dtype(weights_dtype, dtype)
-    is_static = _one_of(CACHES, "cache", cache) == "static"
+    stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
+    is_static, padding = _cache_options(cache, padding, target)
     library = ops_library_path() if include_kernels else None
-    replaces = WRITTEN if overwrite else ()
-    check_new(path := Path(folder), replaces=replaces)
+    check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization)
+    convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
     programs, files = convert.programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
@@ -173,6 +175,13 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     return name
 
 
+def _cache_options(cache: str | None, padding: str | None, target: Target) -> tuple[bool, str]:
+    """Return whether the cache is static, and the padding."""
+    usual = default_padding(target)
+    chosen = usual if padding is None else _one_of(PADDINGS, "padding", padding)
+    return _one_of(CACHES, "cache", cache) == "static", chosen
+
+
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
     """Return the dtype of stored weights; None keeps that of the source.
 
@@ -200,6 +209,7 @@ class _Conversion:
     minimum: str | None
     check: bool
     quantization: Mapping[str, Any] | None
+    padding: str
 
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
@@ -228,6 +238,8 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
+        if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
+            contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
         if isinstance(part, Decoder) and part.selects_logits:
             count_logits(program.model)

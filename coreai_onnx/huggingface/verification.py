@@ -136,7 +136,11 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
         names = ["logits", *(slot.past for slot in decoder.slots)]
         moved: list[float] | None = None
         for place, (name, expected) in enumerate(zip(names, references, strict=True)):
-            error, limit = _error(actual[name], expected)
+            result = actual[name]
+            if place and decoder.slots[place - 1].is_static:
+                # What no token has been written to has no meaning, and no attention reads it.
+                result, expected = (x[:, :, : past + length] for x in (result, expected))
+            error, limit = _error(result, expected)
             if not error <= limit and moved is None:
                 # Only when a limit is exceeded: it runs torch several times more.
                 moved = _movements(decoder, first, cache, references, random)

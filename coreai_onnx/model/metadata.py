@@ -33,6 +33,8 @@ ARGUMENTS = "coreai.arguments"
 input names, see `ArgumentTree`."""
 ARGUMENT_LEVELS = 100
 """Maximum number of levels of the trees of arguments that are read."""
+CONTRACT = "coreai.contract"
+"""Model metadata: what the callers of a decoder feed, JSON, see `coreai_onnx.model.contract`."""
 TARGET = "coreai.target"
 """Model metadata: the target that the model was last optimized for."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"

@@ -42,6 +42,7 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_cached_attention,
     contrib_open_attention,
 )
+from coreai_onnx.passes.contrib.decoder_attention import contrib_decoder_attention
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
@@ -174,6 +175,7 @@ KERNELS: Final[tuple[Pass, ...]] = (
 """What only our kernels run fast."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
+    contrib_decoder_attention,  # before all others: it takes cache, mask and rotations in one op
     contrib_cached_attention,  # before the next one, which does not handle caches
     contrib_open_attention,  # before the next one, which does not fuse the rotations of these
     contrib_attention,  # before rotations, which it may fuse

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import PassError, SpecViolationError, WrongPassError
 from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.violations import new_violations
+from coreai_onnx.model.contract import read_contract
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, adopt
 from coreai_onnx.passes.cleanup.merge_duplicates import pure_functions
 from coreai_onnx.passes.engine import graphs as gs
@@ -191,6 +192,8 @@ class _Run:
     ) -> None:
         self.main = open_model(model)
         self.oldest = release_of(model.metadata_props.get(MINIMUM_ONNXRUNTIME))
+        # Of the main graph only: a function does not know which inputs its arguments are.
+        self.main.contract, self.main.oldest = read_contract(model.metadata_props), self.oldest
         self.report = PassReport(
             counts={name_of(p): 0 for p in passes}, nodes_before=self._node_count()
         )

@@ -32,6 +32,19 @@ _SCALES = {"GroupQueryAttention": 12}
 """The index from which inputs are float32 for any dtype of the others: scales of 8-bit caches."""
 
 
+_UNPADDED = ("contrib",)
+"""The targets whose op for the attention of decoders takes no padding on the left."""
+
+
+def default_padding(target: str) -> str:
+    """Return the padding that a decoder is exported for: ``"none"`` or ``"left"``.
+
+    Args:
+        target: What will run it.
+    """
+    return "none" if target in _UNPADDED else "left"
+
+
 def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:
     """Return the oldest onnxruntime release that runs an op of ``com.microsoft`` correctly.
 

@@ -29,6 +29,8 @@ CONTRIB_SINCE: dict[tuple[str, str], Release] = {
     # From input 9 on: position_ids, and the bias of the scores, which a mask becomes.
     ("GroupQueryAttention", "input 9"): (1, 23),
     ("GroupQueryAttention", "causal"): (1, 30),
+    # Before, a query attended to one key more than the window has.
+    ("GroupQueryAttention", "local_window_size"): (1, 24),
     ("LinearAttention", ""): (1, 25),
     ("MoE", ""): (1, 23),  # with a swiglu
     ("QMoE", ""): (1, 25),

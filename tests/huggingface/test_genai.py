@@ -55,13 +55,14 @@ def test_other_architectures_are_run_like_llama() -> None:
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter")
 @pytest.mark.parametrize("with_kernels", [False, True])
 @pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("target", ["onnxruntime", "contrib"])
 def test_tokens_of_genai(
-    cache: Any, with_kernels: bool, tmp_path: Path, request: pytest.FixtureRequest
+    target: Any, cache: Any, with_kernels: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if with_kernels:
         request.getfixturevalue("kernels")
     model, ids = llama_folder(tmp_path / "source"), torch.tensor([[5, 9, 17, 33, 8]])
-    options = {"cache": cache, "include_kernels": with_kernels}
+    options = {"target": target, "cache": cache, "include_kernels": with_kernels}
     export_model(tmp_path / "source", tmp_path / "folder", **options)
     wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=64)
     command = [os.environ[PYTHON], "-c", RUN, str(tmp_path / "folder"), json.dumps(ids[0].tolist())]

@@ -5,10 +5,10 @@
 
 12 layers, hidden size 768, 12 heads, 4 of keys, intermediate size 2048, 16,000 tokens, float32.
 Each implementation is a process of its own that keeps its model open (``generation_worker.py``),
-and each round asks all of them for one step in turn: a prefill of 128 tokens, or one token after
-512 cached ones. Times are process CPU time for one thread and wall time for more. The files are
-written once into ``--folder``. What is not installed is reported as missing. Logits are compared
-with those of the first implementation.
+and each round asks all of them for one step in turn: a prefill of 128 tokens (or ``PROMPT`` of the
+environment), or one token after 512 cached ones. Times are process CPU time for one thread and wall
+time for more. The files are written once into ``--folder``. What is not installed is reported as
+missing. Logits are compared with those of the first implementation.
 
 The environments: ``genai`` is an interpreter with onnxruntime-genai, torch and transformers,
 ``optimum`` one with optimum-onnx, ``llama.cpp`` one with llama-cpp-python and gguf, and ``mobius``

@@ -86,6 +86,7 @@ def ours(cache: str, target: str, *, kernels: bool) -> Peer:
     if kernels:
         worker["library"] = str(coreai_onnx.ops_library_path())
     how = "kernels" if kernels else "stock onnxruntime"
+    how += "" if target == "onnxruntime" else f", {target}"
     return Peer(f"coreai_onnx, {cache}, {how}", build, worker, is_ours=True)
 
 
@@ -172,6 +173,8 @@ def peers(environments: Mapping[str, str]) -> list[Peer]:
         ),
         ours("growing", "onnxruntime", kernels=False),
         ours("static", "onnxruntime", kernels=False),
+        ours("growing", "contrib", kernels=False),
+        ours("static", "contrib", kernels=False),
         ours("growing", "onnxruntime", kernels=True),
         ours("static", "onnxruntime", kernels=True),
     ]

@@ -10,6 +10,7 @@ imports nothing of the project, so that it runs in environments that have only t
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-PROMPT, CACHED, CAPACITY = 128, 512, 640
+PROMPT, CACHED, CAPACITY = int(os.environ.get("PROMPT", "128")), 512, 640
 """Tokens of a prefill, tokens cached before a decoded one, and the capacity of a shared cache."""
 
 VOCABULARY, HEAD_DIM = 16000, 64

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coreai_onnx.cli.options import output, quantization
 from coreai_onnx.cli.options.numbers import SEED, stages_shown
+from coreai_onnx.model.contract import PADDINGS
 from coreai_onnx.targets.opsets import DEFAULT_TARGET, TARGETS
 
 NAME = "export"
@@ -32,6 +33,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         help="the cache of a decoder: growing (default), or static, which is updated in place",
+    )
+    parser.add_argument(
+        "--padding",
+        choices=PADDINGS,
+        help="of the prompts of a batch: left, or none, with which the target contrib makes "
+        "GroupQueryAttention (default: none for contrib, left for the others)",
     )
     parser.add_argument("--dtype", default="float32", help="of the computation: float32, float16")
     parser.add_argument(
@@ -76,6 +83,7 @@ def execute(options: argparse.Namespace) -> int:
             options.output,
             task=options.task,
             cache=options.cache,
+            padding=options.padding,
             dtype=options.dtype,
             weights_dtype=options.weights_dtype,
             target=options.target,

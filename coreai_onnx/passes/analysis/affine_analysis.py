@@ -7,7 +7,7 @@ recognized however the model computes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,14 @@ from coreai_onnx.passes.analysis.affine import (
 from coreai_onnx.passes.analysis.dataflow import ForwardAnalysis
 from coreai_onnx.passes.analysis.shape_values import sliced_shape
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.match import attribute_of, axes_of, constant_of, ints_of, shape_of
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    axes_of,
+    constant_of,
+    ints_of,
+    maker,
+    shape_of,
+)
 
 _FAR = 2**31 - 1
 """A slice with this end or a larger one extends to the end of the axis."""
@@ -131,6 +138,25 @@ def _of_splat(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     return None if value is None or dims is None else AffineTensor.filled(value, dims)
 
 
+def _pad(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    """Ones, with zeros after them along the last axis: true up to a length."""
+    size, pads = facts[0].dims[-1], node.inputs[1]
+    concat, rank = maker(pads), len(facts[0].dims)
+    parts = [pads] if concat is None else list(concat.inputs)
+    before = ints_of(parts[0])
+    # Only the end of the last axis is padded: the other amounts are constants of 0.
+    if before is None or len(before) < 2 * rank - 1 or any(before[: 2 * rank - 1]):
+        return None
+    dims = _result_dims(node)
+    is_zero = len(node.inputs) < 3 or node.inputs[2].is_empty()
+    if facts[0].splat != 1 or size is None or dims is None or not is_zero:
+        return None
+    if attribute_of(node, "mode", "constant") != "constant":
+        return None
+    steps = (*(0 for _ in dims[1:]), 1)
+    return AffineMask((affine_tensor(AffineExpr(1) - size, steps, dims),), dims)
+
+
 def _select(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     """One element along an axis."""
     index, axis = ints_of(node.inputs[1]), attribute_of(node, "axis", 0)
@@ -219,6 +245,10 @@ def _combined(node: gs.Node, facts: list[AffineValue], sign: int) -> AffineTenso
     return AffineTensor(first.start + second.start * sign, tuple(steps), dims)
 
 
+def _negated(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
+    return facts[0].scaled(-1) if isinstance(facts[0], AffineTensor) else None
+
+
 def _product(node: gs.Node, facts: list[AffineValue]) -> AffineValue | None:
     for x, other in (facts, facts[::-1]):
         factor, is_smaller = other.splat, len(other.dims) <= len(x.dims)
@@ -294,12 +324,15 @@ RULES: dict[str, tuple[Rule, int | None]] = {
     "Transpose": (_transpose, 1),
     "Gather": (_select, 1),
     "GatherElements": (_of_splat, 1),
+    "GatherND": (_of_splat, 1),
+    "Pad": (_pad, 1),
     "Slice": (_slice, 1),
     "Concat": (_concat, None),
     "CumSum": (_sums, 1),
     "Add": (lambda node, facts: _combined(node, facts, 1), 2),
     "Sub": (lambda node, facts: _combined(node, facts, -1), 2),
     "Mul": (_product, 2),
+    "Neg": (_negated, 1),
     "LessOrEqual": (_compared(sign=1, strict=False), 2),
     "Less": (_compared(sign=1, strict=True), 2),
     "GreaterOrEqual": (_compared(sign=-1, strict=False), 2),
@@ -322,11 +355,15 @@ class AffineAnalysis(ForwardAnalysis[AffineValue]):
     """Finds the tensors of integers and booleans that are affine in their indices.
 
     Args:
+        given: What is known of inputs.
         open_ranges: Whether a ``Range`` of unknown limit is followed, with its declared length.
     """
 
-    def __init__(self, *, open_ranges: bool = False) -> None:
+    def __init__(
+        self, given: Mapping[gs.Tensor, AffineValue] | None = None, *, open_ranges: bool = False
+    ) -> None:
         super().__init__()
+        self._known.update(given or {})
         self._partial = PARTIAL if open_ranges else ()
 
     def operands(self, node: gs.Node) -> Sequence[gs.Tensor] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
@@ -15,7 +13,9 @@ from coreai_onnx.passes.analysis.attention_bodies import (
     side_by_side,
     unsupported,
 )
+from coreai_onnx.passes.analysis.contract_facts import positions_of
 from coreai_onnx.passes.contrib.attention import write_attentions
+from coreai_onnx.passes.contrib.cached_keys import Joined, joined
 from coreai_onnx.passes.contrib.rope import Tables
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import bodies_of
@@ -25,7 +25,6 @@ from coreai_onnx.passes.engine.match import (
     composite,
     dtype_of,
     input_of,
-    made_by,
     maker,
     shape_of,
 )
@@ -33,16 +32,6 @@ from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.masks import is_causal
 
 _FLOAT = np.dtype(np.float32)
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Keys or values of past tokens and of new ones, and the node that concatenates them."""
-
-    past: gs.Tensor
-    new: gs.Tensor
-    whole: gs.Variable
-    concat: gs.Node
 
 
 @rewrites(composites=(NAME,))
@@ -58,9 +47,9 @@ def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     bodies = bodies_of(edit.graph)
     if bodies is None:
         return False
-    positions = edit.once(AffineAnalysis)
-    keys, values = (_joined(tensor, node, edit) for tensor in node.inputs[1:3])
-    if keys is None or values is None:
+    positions = edit.once(positions_of, edit.graph)
+    keys, values = (joined(tensor, node, edit) for tensor in node.inputs[1:3])
+    if keys is None or values is None or keys.begin or values.begin:
         return False
     query, new_keys, new_values = (shape_of(t) for t in (node.inputs[0], keys.new, values.new))
     if query is None or new_keys is None or new_values is None or None in query:
@@ -82,23 +71,7 @@ def contrib_cached_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _joined(tensor: gs.Tensor, reader: gs.Node, edit: Edit) -> _Joined | None:
-    """Return the parts of keys or values if nothing reads them but this attention or the caller."""
-    concat = made_by(tensor, "Concat")
-    if concat is None or len(concat.inputs) != 2 or not edit.holds(concat):
-        return None
-    # An attention before this one may have taken the same cache.
-    if attribute_of(concat, "axis", 0) not in (2, -2) or edit.is_removed(concat):
-        return None
-    if any(other is not reader for other in tensor.outputs):
-        return None
-    past, new = concat.inputs
-    if any(len(shape_of(one) or ()) != 4 for one in (past, new, tensor)):
-        return None
-    return _Joined(past, new, concat.outputs[0], concat)
-
-
-def _is_causal(node: gs.Node, keys: _Joined, positions: AffineAnalysis) -> bool:
+def _is_causal(node: gs.Node, keys: Joined, positions: AffineAnalysis) -> bool:
     """Whether each query attends to all earlier positions and to its own."""
     mask = input_of(node, 3)
     queries = affine_expr((shape_of(node.inputs[0]) or (None,) * 4)[2])
@@ -121,7 +94,7 @@ class _CachedAttentionWriter:
         self._edit = edit
         self._tables = Tables(edit)
 
-    def write(self, node: gs.Node, keys: _Joined, values: _Joined) -> None:
+    def write(self, node: gs.Node, keys: Joined, values: Joined) -> None:
         edit, (batch, heads, length, _) = self._edit, list(node.inputs[0].shape)
         size = values.new.shape[3]
         rows = [self._row(node.inputs[0], node), self._row(keys.new, node)]
@@ -133,8 +106,8 @@ class _CachedAttentionWriter:
             attrs["scale"] = node.attrs["scale"]
         # The op returns the joined keys and values, which may be outputs of the model: the next
         # cache.
-        for joined in (keys, values):
-            edit.remove(joined.concat)
+        for part in (keys, values):
+            edit.remove(part.concat)
         edit.node("Attention", node, inputs, outputs=[wide, keys.whole, values.whole], **attrs)
         become_heads(edit, node, wide, heads)
 

@@ -15,7 +15,9 @@ import onnx
 import onnx_graphsurgeon
 import onnx_ir as ir
 
+from coreai_onnx.model.contract import Contract
 from coreai_onnx.passes.engine.surgeon_names import LazyValues
+from coreai_onnx.targets.releases import Release
 
 Kind = Literal["main", "function", "subgraph"]
 
@@ -257,6 +259,8 @@ class Graph(_Graph):
         pure_calls: (domain, name) of the model's functions without random ops.
         bodies: The model's functions, which ``bodies.model_bodies`` returns; None until the runner
             sets it.
+        contract: What the callers of a decoder feed; None if the file does not say.
+        oldest: The oldest onnxruntime that must run the model; None for the newest.
     """
 
     kind: Kind = "subgraph"
@@ -265,6 +269,8 @@ class Graph(_Graph):
     constants: list[Constant]
     pure_calls: frozenset[tuple[str, str]] = frozenset()
     bodies: object | None = None
+    contract: Contract | None = None
+    oldest: Release | None = None
 
     def __init__(self, *args: Any, **parts: Any) -> None:
         self.names, self.constants = UniqueNames(), []

@@ -14,6 +14,7 @@ from coreai_onnx.passes.analysis.affine import (
 )
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.analysis.attention_bodies import NAME, attention_without_mask, shares_heads
+from coreai_onnx.passes.analysis.contract_facts import positions_of
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -36,9 +37,9 @@ def remove_known_conditions(edit: Edit, node: gs.Node, why: Why) -> bool:
     And(causal, Equal(CumSum(i[1:] - i[:-1] != 1), …))     becomes     causal
 
     Models that support packed sequences write such checks. They are true if positions are
-    consecutive.
+    consecutive. The mask of the tokens is true in a decoder whose contract excludes padding.
     """
-    positions = edit.once(AffineAnalysis)
+    positions = edit.once(positions_of, edit.graph)
     for condition, other in (node.inputs, node.inputs[::-1]):
         values = positions.of(condition)
         if isinstance(values, AffineTensor) and values.splat == 1:

@@ -266,6 +266,7 @@ class Session:
         self._signature.require(arrays, start.moved, start.kept.values)
         types = {name: described(array, info(name)) for name, array in arrays.items()}
         sizes = self._signature.check(types | start.types, start.types)
+        self._signature.check_contract(arrays)
         feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.moved
         targets = self._stream.targets(start, arrays, sizes)
         bound = targets.values | output_targets(self.outputs, into, arrays)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError
+from coreai_onnx.model.contract import Contract, read_contract
 from coreai_onnx.model.interface import TensorInfo, as_complex, type_text
 from coreai_onnx.model.metadata import (
     Relation,
@@ -64,6 +66,7 @@ class Signature:
         new_states: Dtype and dims of the new value of each state, by the state's name.
         optional_inputs: The inputs that have a default value in the file, by name.
         arguments: The arguments of the module, if they are not the inputs in order.
+        contract: What the callers of a decoder feed, if the file says so.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -77,6 +80,7 @@ class Signature:
     new_states: Mapping[str, TensorInfo] = field(default_factory=dict)
     optional_inputs: Mapping[str, TensorInfo] = field(default_factory=dict)
     arguments: ModuleArguments | None = None
+    contract: Contract | None = None
 
     @classmethod
     def of(cls, session: ort.InferenceSession) -> Signature:
@@ -103,6 +107,7 @@ class Signature:
             arguments = None  # the inputs were renamed
         return cls(
             arguments=arguments,
+            contract=read_contract(metadata),
             inputs=tuple(info for info in inputs if info.name not in olds),
             outputs=tuple(info for info in results if info.name not in news),
             states=states,
@@ -200,6 +205,17 @@ class Signature:
                 type.
         """
         return _CallCheck(self, types, carried).sizes
+
+    def check_contract(self, arrays: Mapping[str, Any]) -> None:
+        """Check that the inputs of a decoder are those that its file was written for.
+
+        Raises:
+            InputError: If one is not; the message names it and says what to do.
+        """
+        fault = None if self.contract is None else self.contract.fault(arrays)
+        if fault is not None:
+            name, what, advice = fault
+            raise InputError(f"input {name!r} {what}\n  {advice}")
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
