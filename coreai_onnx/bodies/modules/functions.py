@@ -85,6 +85,7 @@ def open_body(context: Context, program: ExportedProgram, name: str) -> tuple[Co
     scope = Scope(graph, Names(), constants_as_nodes=True)
     inner = Context(
         opset=context.opset,
+        oldest=context.oldest,
         composites=context.composites,
         user_lowerings=context.user_lowerings,
         module_calls=context.module_calls,
@@ -92,7 +93,7 @@ def open_body(context: Context, program: ExportedProgram, name: str) -> tuple[Co
         step=context.step,
     )
     inner.share(context)
-    return inner, OpBuilder(scope, context.opset, context.composites)
+    return inner, OpBuilder(scope, context.opset, context.composites, context.oldest)
 
 
 def close_body(op: OpBuilder, outputs: Sequence[Value], names: Sequence[str]) -> None:

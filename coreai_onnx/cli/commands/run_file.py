@@ -8,8 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
-from coreai_onnx.cli.options.numbers import repeated, switch
+from coreai_onnx.cli.options.inputs import (
+    chosen_inputs,
+    declare_inputs,
+    declare_kernels,
+    declare_threads,
+)
+from coreai_onnx.cli.options.numbers import repeated
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.tensors import describe
 from coreai_onnx.errors import CommandError
@@ -35,11 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     declare_inputs(parser)
-    switch(
-        parser,
-        "--kernels",
-        "run composites with native kernels or function bodies (default: kernels if built)",
-    )
+    declare_kernels(parser)
     declare_threads(parser)
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
