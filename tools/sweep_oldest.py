@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
 from coreai_onnx import OnnxProgram, TorchConverter  # noqa: E402
+from coreai_onnx.errors import TargetError  # noqa: E402
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME  # noqa: E402
 from coreai_onnx.passes import passes_for  # noqa: E402
 from coreai_onnx.targets.opsets import Target, chosen_opset  # noqa: E402
@@ -115,12 +116,15 @@ def measured(architecture: Architecture) -> Cells:
     feeds = {name: as_numpy(x) for name, x in arguments.items()}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        files = written(architecture, module, folder)
-        for name in set(files.values()):
+        files, refused = written(architecture, module, folder)
+        for name in set(files.values()) - refused.keys():
             np.savez(folder / f"{name}.inputs.npz", **feeds)
         for release in RELEASES:
             of = {files[target, release]: target for target in SWEPT}
-            for name, found in attempt(release, folder, list(of)).items():
+            run = attempt(release, folder, [name for name in of if name not in refused])
+            for name, found in (refused | run).items():
+                if name not in of:
+                    continue
                 key = key_of(architecture, of[name], release)
                 cells[key] = fault(found, expected, architecture.exception)
     return cells
@@ -128,33 +132,40 @@ def measured(architecture: Architecture) -> Cells:
 
 def written(
     architecture: Architecture, module: torch.nn.Module, folder: Path
-) -> dict[tuple[Target, str], str]:
-    """Write the files of an architecture; return their names by target and release.
+) -> tuple[dict[tuple[Target, str], str], dict[str, str]]:
+    """Write the files of an architecture; return their names, and why some were refused.
 
-    Releases that get the same opset and the same passes share a file, for the oldest of them.
+    Releases that get the same opset and the same passes share a file, for the oldest of them; where
+    that is refused, they have one of their own.
     """
     exported = architecture.export(module)
     lowered: dict[int, onnx.ModelProto] = {}
     shared: dict[object, str] = {}
     files: dict[tuple[Target, str], str] = {}
+    refused: dict[str, str] = {}
     for target, release in itertools.product(SWEPT, RELEASES):
         minimum = text_of(release_of(release))
         opset = chosen_opset(None, minimum, target)
-        known = shared.setdefault(
-            (target, opset, passes_for(target, minimum)), f"{target}.{minimum}"
-        )
+        key = target, opset, passes_for(target, minimum)
+        known = shared.setdefault(key, f"{target}.{minimum}")
+        if known in refused:
+            known = shared[key] = f"{target}.{minimum}"
         files[target, release] = known
-        if (folder / f"{known}.onnx").exists():
+        if known in refused or (folder / f"{known}.onnx").exists():
             continue
-        if opset not in lowered:
-            converter = TorchConverter().add_exported_program(exported)
-            made = converter.to_onnx(opset_version=opset, minimum_onnxruntime=minimum)
-            lowered[opset] = made.to_proto()
-        program = OnnxProgram({"main": ir.from_proto(lowered[opset])})
-        program.optimize(target=target, minimum_onnxruntime=minimum)
+        try:
+            if opset not in lowered:
+                converter = TorchConverter().add_exported_program(exported)
+                made = converter.to_onnx(opset_version=opset, minimum_onnxruntime=minimum)
+                lowered[opset] = made.to_proto()
+            program = OnnxProgram({"main": ir.from_proto(lowered[opset])})
+            program.optimize(target=target, minimum_onnxruntime=minimum)
+        except TargetError as error:
+            refused[known] = f"refused: {error}"
+            continue
         assert program.model.metadata_props[MINIMUM_ONNXRUNTIME] == minimum
         program.save(folder / f"{known}.onnx")
-    return files
+    return files, refused
 
 
 def fault(found: list[np.ndarray] | str, expected: list[np.ndarray], exception: str | None) -> str:

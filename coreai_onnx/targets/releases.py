@@ -6,11 +6,10 @@ This is the only file of the package with such numbers (`tests/rules/test_releas
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 from coreai_onnx.errors import CoreaiError, StagingError, TargetError
-from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 
 Release = tuple[int, int]
 
@@ -25,6 +24,7 @@ NEWEST_OPSET: dict[Release, int] = {
     OLDEST: 21, OLDEST_TESTED: 22, (1, 23): 23, (1, 24): 25, (1, 25): 26
 }  # fmt: skip
 """The newest opset of a release and those after it (measured: tests/compat/test_opsets.py)."""
+_OWN = "com.microsoft"  # this file imports no library, and so not `inventory.CONTRIB_DOMAIN`
 _EIGHT_BITS = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
 _CONTRIB: dict[tuple[str, str], Release] = {
     # Before, 4-bit zero points give wrong results, and 2 bits fail.
@@ -88,6 +88,8 @@ _STANDARD: dict[tuple[str, str], Release] = {
     ("DeformConv", ""): (1, 25),
     ("DepthToSpace", "int8"): (1, 28),
     ("DepthToSpace", "uint8"): (1, 21),
+    # Without a bias, the AttentionFusion of 1.18 may end the process.
+    ("LayerNormalization", "2 inputs"): (1, 19),
     ("LayerNormalization", "bfloat16"): (1, 30),
     ("Neg", "int16"): (1, 21),
     ("QLinearMatMul", "float"): (1, 20),
@@ -102,11 +104,11 @@ _STANDARD: dict[tuple[str, str], Release] = {
     ("Where", "uint32"): (1, 31),
 }
 SINCE: dict[tuple[str, str, str], Release] = {
-    **{(CONTRIB_DOMAIN, *form): since for form, since in _CONTRIB.items()},
+    **{(_OWN, *form): since for form, since in _CONTRIB.items()},
     **{("", *form): since for form, since in _STANDARD.items()},
 }
 """The first release that computes an op correctly on a CPU, by domain, name and form: ``""`` for
-any, an attribute, its value, an input or those after it, or the dtype of an input.
+any, an attribute, its value, an input, the number of inputs, or the dtype of an input.
 
 Without an entry, it is the first release with the opset, and `OLDEST_TESTED` for onnxruntime's own
 ops. Measured with the releases of docs/runtimes.md; their registries of ops and kernels are in
@@ -124,7 +126,7 @@ def since(
     op_type: str,
     attributes: Mapping[str, object],
     inputs: int = 0,
-    dtypes: Iterable[str] = (),
+    dtypes: Sequence[str] = (),
 ) -> Release:
     """Return the first onnxruntime release that computes an op correctly on a CPU.
 
@@ -133,11 +135,14 @@ def since(
         op_type: The op.
         attributes: Its attributes.
         inputs: Number of its inputs, absent ones included.
-        dtypes: The dtypes of its inputs, ``"float"``.
+        dtypes: The known dtypes of its inputs, in order, ``"float"``.
     """
-    forms = {"", *attributes, *(f"input {index}" for index in range(inputs)), *dtypes}
+    forms = {"", *attributes, *(f"input {index}" for index in range(inputs))}
+    forms |= {f"{inputs} inputs", *dtypes[:1]}
+    # int64 of a further input is that of axes and sizes.
+    forms |= {*dtypes[1:]} - {"int64"}
     forms |= {f"{name}={value}" for name, value in attributes.items() if isinstance(value, int)}
-    without = OLDEST_TESTED if domain == CONTRIB_DOMAIN else OLDEST
+    without = OLDEST_TESTED if domain == _OWN else OLDEST
     return max(SINCE.get((domain, op_type, form), without) for form in forms)
 
 

@@ -59,11 +59,11 @@ def too_new(root: gs.Graph, opset: int, oldest: Release | None = None) -> str:
             if not _is_new(node):
                 continue
             if oldest is not None and node.domain in ("", CONTRIB_DOMAIN):
-                dtypes = {
-                    ir.DataType.from_numpy(np.dtype(t.dtype)).name.lower()
-                    for t in node.inputs
-                    if t.dtype is not None
-                }
+                dtypes = [
+                    ir.DataType.from_numpy(np.dtype(tensor.dtype)).name.lower()
+                    for tensor in node.inputs
+                    if tensor.dtype is not None
+                ]
                 first = since(node.domain, node.op, node.attrs, len(node.inputs), dtypes)
                 if first > oldest:
                     return f"{node.op} of onnxruntime {text_of(first)}"
