@@ -62,7 +62,7 @@ def compute_dtype(
     """
     dtypes = kernel_dtypes(op_type, opset, variable)
     if dtypes is not None and oldest is not None:
-        dtypes = {one for one in dtypes if SINCE.get(("", op_type, one), OLDEST) <= oldest}
+        dtypes = frozenset(d for d in dtypes if SINCE.get(("", op_type, d), OLDEST) <= oldest)
     if dtypes is None or dtype.name.lower() in dtypes:
         return None
     if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):
