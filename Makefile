@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
-.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch coverage clean
+.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -58,6 +58,11 @@ test-foreign: build
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)
+
+# On demand (docs/runtimes.md): the files of each target in the oldest onnxruntime they are for.
+# SWEEP=--again runs what failed. A run that was stopped goes on.
+test-oldest: $(READY)
+	@$(PYTHON) -W ignore tools/sweep_oldest.py $(SWEEP)
 
 check: $(READY)
 	@VENV=$(VENV) tools/check

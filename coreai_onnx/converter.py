@@ -42,7 +42,9 @@ from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.oldest import check_oldest
 from coreai_onnx.targets.opsets import chosen_opset
+from coreai_onnx.targets.releases import Release, release_of
 from coreai_onnx.version import __version__
 
 if TYPE_CHECKING:
@@ -266,6 +268,7 @@ class TorchConverter:
             NothingToConvertError: If nothing is staged.
             StagingError: If an entrypoint is unknown, the opset is out of range, or
                 ``minimum_onnxruntime`` does not support it.
+            TargetError: If that onnxruntime lacks an op; the error lists all of them.
             UnsupportedOpsError: If ops have no lowering; the error lists all of them.
             ConversionError: If a program cannot be expressed in ONNX.
             InvalidModelError: If a lowering created a node that violates the ONNX specification.
@@ -277,6 +280,7 @@ class TorchConverter:
                 has lost composites.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
+        oldest = release_of(minimum_onnxruntime, StagingError)
         names = list(self._staged) if entrypoints is None else list(entrypoints)
         unknown = [n for n in names if n not in self._staged]
         if unknown:
@@ -285,7 +289,7 @@ class TorchConverter:
         if not names:
             raise NothingToConvertError("No programs to convert: add one first")
         program = OnnxProgram(
-            {name: self._convert(name, self._staged[name], opset) for name in names},
+            {name: self._convert(name, self._staged[name], opset, oldest) for name in names},
             debug_info=_DEBUG_INFO[self.mode],
         )
         program.records = {name: self._staged[name].record() for name in names}
@@ -293,6 +297,7 @@ class TorchConverter:
         if minimum_onnxruntime is not None:
             # In the file, since another process may optimize it.
             for model in program.models.values():
+                check_oldest(model, minimum_onnxruntime)
                 model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum_onnxruntime
         reports = [r for name in names if (r := self._staged[name].recognized) is not None]
         if reports:
@@ -303,7 +308,7 @@ class TorchConverter:
         """Convert the staged programs; coreai-torch's name for :meth:`to_onnx`."""
         return self.to_onnx(entrypoints)
 
-    def _convert(self, name: str, staged: _Staged, opset: int) -> ir.Model:
+    def _convert(self, name: str, staged: _Staged, opset: int, oldest: Release | None) -> ir.Model:
         begin_stage("lower")
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
@@ -316,6 +321,7 @@ class TorchConverter:
             composites = CompositeCalls()
             context = Context(
                 opset=opset,
+                oldest=oldest,
                 composites=composites,
                 user_lowerings=self._lowerings,
                 module_calls=module_calls,

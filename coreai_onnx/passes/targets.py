@@ -13,11 +13,20 @@ from coreai_onnx.model.checks.violations import new_violations
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
-from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
+from coreai_onnx.passes.contrib.activations import contrib_activations
+from coreai_onnx.passes.contrib.attention import contrib_attention
+from coreai_onnx.passes.contrib.attention_calls import (
+    contrib_cached_attention,
+    contrib_open_attention,
+)
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.moe import contrib_moe
+from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
+from coreai_onnx.passes.contrib.quantized_products import contrib_matmul_nbits
+from coreai_onnx.passes.contrib.rope import contrib_rope
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import BodyWriter, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
@@ -27,6 +36,7 @@ from coreai_onnx.passes.runner import Verify, run_passes
 from coreai_onnx.targets.composed_forms import COMPOSED, compose
 from coreai_onnx.targets.contrib import contrib_since, is_faster
 from coreai_onnx.targets.older_forms import OLDER_FORMS, call_older_form, obstacle
+from coreai_onnx.targets.oldest import check_oldest
 from coreai_onnx.targets.opsets import (
     PORTABLE_IR_VERSION,
     PORTABLE_OPSET,
@@ -183,15 +193,23 @@ def _not_portable(reasons: Iterable[str], target: Target) -> TargetError:
     )
 
 
-_MAKES: dict[Pass, tuple[str, Mapping[str, int]]] = {
-    contrib_open_attention: ("GroupQueryAttention", {"causal": 0}),
-    contrib_linear_attention: ("LinearAttention", {}),
-    contrib_moe: ("MoE", {}),
-    contrib_qmoe: ("QMoE", {}),
-    contrib_embedding_nbits: ("GatherBlockQuantized", {}),
-    contrib_skip_norms: ("SkipLayerNormalization", {}),
+_SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
+    contrib_cached_attention: (("GroupQueryAttention", {}),),
+    contrib_open_attention: (("GroupQueryAttention", {"causal": 0}),),
+    contrib_attention: (("GroupQueryAttention", {}), ("MultiHeadAttention", {})),
+    contrib_rope: (("RotaryEmbedding", {}),),
+    contrib_linear_attention: (("LinearAttention", {}),),
+    contrib_linear_nbits: (("MatMulNBits", {}),),
+    contrib_embedding_nbits: (("GatherBlockQuantized", {}),),
+    contrib_matmul_nbits: (("MatMulNBits", {}),),
+    contrib_moe: (("MoE", {}),),
+    contrib_qmoe: (("QMoE", {}),),
+    contrib_packed_projections: (("GroupQueryAttention", {}), ("MatMulNBits", {})),
+    contrib_skip_norms: tuple((op, {}) for op in _SKIPS),
+    contrib_activations: tuple((op, {}) for op in ("Gelu", "FastGelu", "QuickGelu", "BiasGelu")),
 }
-"""The op that a pass creates, in its oldest form; the others create ops that all releases have."""
+"""The ops of onnxruntime that a pass creates, in their oldest forms; others create none."""
 
 
 def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
@@ -237,9 +255,10 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
 
 
 def _pays_off(one: Pass, oldest: Release | None) -> bool:
-    """Return whether the oldest release has the op that a pass creates, and runs it fast."""
-    op, attributes = _MAKES.get(one, ("", {}))
-    return (oldest is None or contrib_since(op, attributes) <= oldest) and is_faster(op, oldest)
+    """Return whether the oldest release has the ops that a pass creates, and runs them fast."""
+    made = CONTRIB_OPS[one]
+    has = oldest is None or all(contrib_since(op, forms) <= oldest for op, forms in made)
+    return has and all(is_faster(op, oldest) for op, _ in made)
 
 
 def optimize_for(
@@ -277,7 +296,9 @@ def optimize_for(
         if inlined:
             # Before the passes, since an error must leave the model unchanged.
             check_portable(model, target)
-        if minimum is not None:  # passes read it
+        if minimum is not None:
+            check_oldest(model, minimum, opset=not inlined)
+            # Passes read it.
             model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
         chosen = usual if passes is None else passes
         report = run_passes(model, chosen, verify=verify, write_body=write_body)

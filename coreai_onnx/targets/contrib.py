@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, summarize
 from coreai_onnx.targets.releases import (
-    CONTRIB_SINCE,
     CONTRIB_SLOW_SINCE,
-    OLDEST_TESTED,
     Release,
+    since,
     text_of,
 )
 
@@ -53,10 +52,7 @@ def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) 
         attributes: Its attributes.
         inputs: Number of its inputs.
     """
-    forms = {"", *attributes, *(f"input {index}" for index in range(inputs))}
-    forms |= {f"{name}={value}" for name, value in attributes.items() if isinstance(value, int)}
-    needs = (CONTRIB_SINCE.get((op_type, form), OLDEST_TESTED) for form in forms)
-    return max(needs)
+    return since(CONTRIB_DOMAIN, op_type, attributes, inputs)
 
 
 def is_faster(op_type: str, release: Release | None) -> bool:

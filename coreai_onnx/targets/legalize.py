@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.targets.kernel_dtypes import KERNEL_DTYPES
+from coreai_onnx.targets.releases import OLDEST, SINCE, Release
 
 _D = ir.DataType
 # Wider dtypes hold every value of the narrow one. The last resort for float64 is float32, with
@@ -46,14 +47,22 @@ def kernel_dtypes(op_type: str, opset: int, variable: str) -> frozenset[str] | N
 
 @functools.cache
 def compute_dtype(
-    op_type: str, opset: int, variable: str, dtype: ir.DataType
+    op_type: str,
+    opset: int,
+    variable: str,
+    dtype: ir.DataType,
+    oldest: Release | None = None,
 ) -> ir.DataType | None:
     """Return the dtype to cast to before the op, or None if the op supports ``dtype``.
+
+    ``oldest`` is the oldest onnxruntime that must have the kernel; None for the newest.
 
     float16 is cast only if ONNX's op does not have it: onnxruntime itself computes it in float32 if
     it has no kernel.
     """
     dtypes = kernel_dtypes(op_type, opset, variable)
+    if dtypes is not None and oldest is not None:
+        dtypes = frozenset(d for d in dtypes if SINCE.get(("", op_type, d), OLDEST) <= oldest)
     if dtypes is None or dtype.name.lower() in dtypes:
         return None
     if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):

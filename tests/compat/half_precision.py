@@ -20,16 +20,14 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from coreai_onnx import TorchConverter
 from coreai_onnx.export.compat.finite_checks import Repairs
 from coreai_onnx.targets.releases import newest_opset
+from tests.compat.older_onnxruntime import RELEASES as SUPPORTED
 from tests.compat.older_onnxruntime import install
 from tests.models.architecture import Architecture, expected_outputs
 from tests.support.tolerances import as_numpy, tolerance
 
 NARROW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-RELEASES = (
-    "1.21.1", "1.22.1", "1.23.2", "1.24.4", "1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0",
-    "1.30.0", "1.31.1",
-)  # fmt: skip
-"""The last release of each minor version since opset 21 is taken by all."""
+RELEASES = SUPPORTED[SUPPORTED.index("1.21.1") :]
+"""The releases that files are tested with in 16 bits."""
 EXCEPTION = "half_model"
 _OPSETS = {True: 21, False: 23}
 

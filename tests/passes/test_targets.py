@@ -210,7 +210,7 @@ def test_own_ops_are_those_of_the_oldest_onnxruntime() -> None:
     assert passes_for("onnxruntime", "1.18") == ORDER
     with pytest.raises(TargetError, match="must be a version like"):
         passes_for("contrib", "new")
-    program = converted("llama")
+    program = converted("llama", 21)
     program.optimize(target="contrib", minimum_onnxruntime="1.20")
     assert "ai.coreai::scaled_dot_product_attention" in program.composites()
     program.optimize(target="contrib")  # the file remembers

@@ -103,6 +103,7 @@ def open_body(
     scope = Scope(graph, Names(), constants_as_nodes=True)
     inner = Context(
         opset=context.opset,
+        oldest=context.oldest,
         composites=context.composites,
         user_lowerings=context.user_lowerings,
         module_calls=context.module_calls,
@@ -110,7 +111,7 @@ def open_body(
         step=context.step,
     )
     inner.share(context)
-    return inner, OpBuilder(scope, context.opset, context.composites)
+    return inner, OpBuilder(scope, context.opset, context.composites, context.oldest)
 
 
 def close_body(op: OpBuilder, outputs: Sequence[Value], names: Sequence[str]) -> None:

@@ -49,11 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--target", choices=TARGETS, default=DEFAULT_TARGET, help="what will run the file"
     )
     parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 26 (default: 23)")
-    parser.add_argument(
-        "--minimum-onnxruntime",
-        metavar="VERSION",
-        help="the oldest onnxruntime that must be able to run the file, 1.20",
-    )
+    output.declare_minimum(parser)
     output.declare_external_data(parser)
     parser.add_argument(
         "--include-kernels",

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs
-from coreai_onnx.cli.options.numbers import switch
+from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_kernels
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.messages import size_text
 from coreai_onnx.program import OnnxProgram
@@ -34,11 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx")
     declare_inputs(parser)
     parser.add_argument("--entrypoint", metavar="NAME", help="the entrypoint of a bundle to run")
-    switch(
-        parser,
-        "--kernels",
-        "run composites with native kernels or function bodies (default: kernels if built)",
-    )
+    declare_kernels(parser)
     parser.add_argument(
         "--low-memory",
         action="store_true",

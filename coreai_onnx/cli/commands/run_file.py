@@ -12,10 +12,11 @@ from coreai_onnx.cli.options.inputs import (
     chosen_inputs,
     chosen_providers,
     declare_inputs,
+    declare_kernels,
     declare_provider,
     declare_threads,
 )
-from coreai_onnx.cli.options.numbers import repeated, switch
+from coreai_onnx.cli.options.numbers import repeated
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.tensors import describe
 from coreai_onnx.errors import CommandError
@@ -43,11 +44,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     declare_inputs(parser)
-    switch(
-        parser,
-        "--kernels",
-        "run composites with native kernels or function bodies (default: kernels if built)",
-    )
+    declare_kernels(parser)
     declare_threads(parser)
     declare_provider(parser)
     parser.add_argument(

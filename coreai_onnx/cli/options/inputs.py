@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from coreai_onnx.cli.options.numbers import SEED, integer, repeated
+from coreai_onnx.cli.options.numbers import SEED, integer, repeated, switch
 from coreai_onnx.cli.options.tensors import (
     fill_dims,
     random_tensor,
@@ -34,6 +34,15 @@ def declare_inputs(parser: argparse.ArgumentParser) -> None:
     )
     repeated(parser, "--dim", "NAME=SIZE", "size of a dynamic dim")
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random inputs (default: 0)")
+
+
+def declare_kernels(parser: argparse.ArgumentParser) -> None:
+    """Declare whether composites run with kernels."""
+    switch(
+        parser,
+        "--kernels",
+        "run composites with native kernels or function bodies (default: kernels if built)",
+    )
 
 
 def declare_threads(parser: argparse.ArgumentParser) -> None:

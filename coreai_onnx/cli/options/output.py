@@ -30,12 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="what will run the file (docs/passes.md); portable is opset "
         f"{PORTABLE_OPSET} without functions",
     )
-    parser.add_argument(
-        "--minimum-onnxruntime",
-        metavar="VERSION",
-        help="the oldest onnxruntime that must be able to run the file, 1.20: selects the opset of "
-        "a conversion, and the contrib ops that --target contrib may use",
-    )
+    declare_minimum(parser)
     parser.add_argument(
         "--passes",
         metavar="NAME,...",
@@ -46,6 +41,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--near-misses",
         action="store_true",
         help="also print where a graph pass nearly matched, and why it did not rewrite",
+    )
+
+
+def declare_minimum(parser: argparse.ArgumentParser) -> None:
+    """Declare the oldest onnxruntime."""
+    parser.add_argument(
+        "--minimum-onnxruntime",
+        metavar="VERSION",
+        help="the oldest onnxruntime that must be able to run the file, 1.20: selects the opset of "
+        "a conversion, and the contrib ops that --target contrib may use",
     )
 
 

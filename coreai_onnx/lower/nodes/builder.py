@@ -24,6 +24,7 @@ from coreai_onnx.lower.nodes.values import (
     real_part,
     set_dims,
 )
+from coreai_onnx.targets.releases import Release
 
 
 class OpBuilder(NodeBuilder):
@@ -34,21 +35,28 @@ class OpBuilder(NodeBuilder):
         opset: Version of the ``ai.onnx`` operator set.
         composites: Receives the composite calls; None inside the body of a standard composite,
             where every op is decomposed.
+        oldest: The oldest onnxruntime that must run the model; None for the newest.
 
     Attributes:
         only_first_used: Whether the program uses no result of the current op but the first. A
             composite returns no others.
     """
 
-    def __init__(self, scope: Scope, opset: int, composites: CompositeCalls | None = None) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        opset: int,
+        composites: CompositeCalls | None = None,
+        oldest: Release | None = None,
+    ) -> None:
         """Start at the end of the scope's graph."""
-        super().__init__(scope, opset)
+        super().__init__(scope, opset, oldest)
         self.composites = composites
         self.only_first_used = True
 
     def inside(self, scope: Scope) -> OpBuilder:
         """Return a builder of the same kind for a nested graph."""
-        return OpBuilder(scope, self.opset, self.composites)
+        return OpBuilder(scope, self.opset, self.composites, self.oldest)
 
     # ------------------------------------------------------------------ dims
     def dim(self, x: Dim) -> Value:

@@ -26,6 +26,7 @@ from coreai_onnx.lower.nodes.values import (
 )
 from coreai_onnx.model.standard.op_schemas import OpTypes, first_version, schema_of, types_of
 from coreai_onnx.targets.legalize import axes_from_the_front, compute_dtype
+from coreai_onnx.targets.releases import Release
 
 Operand: TypeAlias = (
     Value | Number | AttributeRef | sympy.Basic | Sequence[Any] | np.ndarray | torch.Tensor | None
@@ -59,11 +60,12 @@ class NodeBuilder:
     Args:
         scope: The graph under construction.
         opset: Version of the ``ai.onnx`` operator set.
+        oldest: The oldest onnxruntime that must run the model; None for the newest.
     """
 
-    def __init__(self, scope: Scope, opset: int) -> None:
+    def __init__(self, scope: Scope, opset: int, oldest: Release | None = None) -> None:
         """Start at the end of the scope's graph."""
-        self.scope, self.opset = scope, opset
+        self.scope, self.opset, self.oldest = scope, opset, oldest
 
     def __getattr__(self, op_type: str) -> NodeMaker:
         """Return a function that appends a node of this op type.
@@ -264,7 +266,7 @@ class NodeBuilder:
         bound = _bind_types(schema, operands)
         narrowed: dict[str, ir.DataType] = {}
         for variable, dtype in list(bound.items()):
-            wide = compute_dtype(op_type, self.opset, variable, dtype)
+            wide = compute_dtype(op_type, self.opset, variable, dtype, self.oldest)
             if wide is not None and op_type not in _UNTYPED:
                 narrowed[variable], bound[variable] = dtype, wide
         inputs = [

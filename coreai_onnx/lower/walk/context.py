@@ -24,6 +24,7 @@ from coreai_onnx.lower.nodes.values import (
     set_dims,
 )
 from coreai_onnx.lower.walk.registry import CallsFunctions, Lowering
+from coreai_onnx.targets.releases import Release
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Context:
 
     Attributes:
         opset: Version of the ``ai.onnx`` operator set.
+        oldest: The oldest onnxruntime that must run the model; None for the newest.
         composites: Receives composite calls; None if ops are decomposed.
         user_lowerings: Lowerings registered on the converter, by qualified op name; they take
             precedence.
@@ -44,6 +46,7 @@ class Context:
     """
 
     opset: int
+    oldest: Release | None = None
     composites: CompositeCalls | None = None
     user_lowerings: Mapping[str, Lowering] = field(default_factory=dict)
     module_calls: Callable[..., Any] | None = None

@@ -123,7 +123,7 @@ class ProgramLowering:
         self.names = Names()
         graph = ir.Graph([], [], nodes=[], opset_imports={"": context.opset}, name="main")
         self.scope = Scope(graph, self.names)
-        self.op = OpBuilder(self.scope, context.opset, context.composites)
+        self.op = OpBuilder(self.scope, context.opset, context.composites, context.oldest)
         self._signature = program.graph_signature
         self.interface = interface(program, io_names, self.names)
         self._weights: dict[Any, Value] = {}

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import onnx_ir as ir
+
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.standard.op_schemas import schema_of
 from coreai_onnx.passes.engine import graphs as gs
@@ -18,8 +21,7 @@ from coreai_onnx.passes.engine.graphs import (
     with_subgraphs,
 )
 from coreai_onnx.passes.engine.match import STANDARD_DOMAINS
-from coreai_onnx.targets.contrib import contrib_since
-from coreai_onnx.targets.releases import Release, text_of
+from coreai_onnx.targets.releases import Release, since, text_of
 
 
 class BrokenGraphError(Exception):
@@ -56,10 +58,15 @@ def too_new(root: gs.Graph, opset: int, oldest: Release | None = None) -> str:
             # Nodes of the file are not judged: whoever wrote them chose the opset and the runtime.
             if not _is_new(node):
                 continue
-            if node.domain == CONTRIB_DOMAIN and oldest is not None:
-                since = contrib_since(node.op, node.attrs, len(node.inputs))
-                if since > oldest:
-                    return f"{node.op} of onnxruntime {text_of(since)}"
+            if oldest is not None and node.domain in ("", CONTRIB_DOMAIN):
+                dtypes = [
+                    ir.DataType.from_numpy(np.dtype(tensor.dtype)).name.lower()
+                    for tensor in node.inputs
+                    if tensor.dtype is not None
+                ]
+                first = since(node.domain, node.op, node.attrs, len(node.inputs), dtypes)
+                if first > oldest:
+                    return f"{node.op} of onnxruntime {text_of(first)}"
             if node.domain not in STANDARD_DOMAINS:
                 continue
             schema = schema_of(node.op, opset)

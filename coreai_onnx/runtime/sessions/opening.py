@@ -20,7 +20,7 @@ from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
-from coreai_onnx.model.metadata import read_states
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, read_states
 from coreai_onnx.runtime.libraries.library import (
     HasLibrary,
     advice_for_unknown_op,
@@ -48,6 +48,7 @@ from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
 from coreai_onnx.targets.providers import CPU, chosen_providers
+from coreai_onnx.targets.releases import release_of, text_of
 
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
@@ -79,6 +80,8 @@ class OpenModel:
         chosen = chosen_providers(settings.providers)
         whole = chosen or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
         graph = source.graph(most=math.inf if whole else READ_BYTES)
+        if graph is not None:
+            _check_release(graph.metadata_props)
         self._providers = provider_settings(graph, chosen)
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
@@ -100,6 +103,8 @@ class OpenModel:
             return self._open_with(ModelSource(compiled) if compiled else source, options)
 
         self.ort = opened_with(parts, opened)
+        if graph is None:
+            _check_release(self.ort.get_modelmeta().custom_metadata_map)
         # Compiled parts that are stale run on their bodies, of which `opened_with` warned.
         if not any(domain.startswith(PROVIDER) for domain in parts):
             warn_of_unused(self.ort, self._providers, graph)
@@ -204,6 +209,18 @@ class OpenModel:
             advice = _advice(str(error), kernels=self.kernels)
             what = f"onnxruntime {ort.__version__} cannot load {source.name}"
             raise SessionError(f"{what}\n  {_plain(error)}{advice}") from error
+
+
+def _check_release(metadata: Mapping[str, str]) -> None:
+    """Check that this onnxruntime is not older than the oldest that the model is for."""
+    minimum = metadata.get(MINIMUM_ONNXRUNTIME)
+    oldest, installed = release_of(minimum, SessionError), release_of(ort.__version__)
+    if oldest is not None and installed < oldest:
+        raise SessionError(
+            f"the model is for onnxruntime {minimum} or later, and {ort.__version__} is installed\n"
+            "  update onnxruntime, or convert the model with minimum_onnxruntime="
+            f'"{text_of(installed)}"'
+        )
 
 
 def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:

@@ -117,7 +117,7 @@ def test_rounded_activations(bits: int, level: int | None) -> None:
     assert 10 * np.log10(np.square(before).sum() / np.square(difference).sum()) > 30
 
 
-@pytest.mark.parametrize("minimum", ["1.21", "1.25", "1.27", "1.31"])
+@pytest.mark.parametrize("minimum", ["1.23", "1.25", "1.27", "1.31"])
 @pytest.mark.parametrize(
     ("bits", "rounding", "needs"), [(4, 0, "1.25"), (2, 0, "1.27"), (4, 8, "1.31")]
 )
