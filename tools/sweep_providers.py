@@ -6,7 +6,7 @@ python tools/sweep_providers.py --fresh          start again
 python tools/sweep_providers.py --only 'folder llama' --places native
 python tools/sweep_providers.py --record         write the results for docs/providers.md
 
-It runs in the environment of tools/make_webgpu_environment: ``make test-webgpu`` does both. Every
+It runs in the environment of tools/make_provider_environment: ``make test-webgpu`` does both. Every
 architecture of docs/models.md and every decoder of docs/language_models.md, exported with random
 weights, runs in onnxruntime-webgpu and in headless Chromium, both on SwiftShader, the software
 device of Debian's chromium. A run passes if its outputs or tokens equal those of the CPU on the
