@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.recognize.blocks import Recognition
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
+    from coreai_onnx.targets.providers import Choice
 
 
 class OnnxProgram(Quantizable):
@@ -300,19 +301,24 @@ class OnnxProgram(Quantizable):
         *,
         kernels: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        provider: Choice | None = None,
     ) -> Session:
         """Return the session that `run` uses; it is created at the first call and cached.
 
-        The entrypoints share the states of one name, see `Session.entrypoint`. For ``kernels`` and
-        ``custom_ops``, see `coreai_onnx.session`.
+        The entrypoints share the states of one name, see `Session.entrypoint`. For the other
+        arguments, see `coreai_onnx.session`.
 
         Raises:
             StagingError: If there is no such entrypoint.
             SessionError: If the session cannot be created.
         """
         name = self._choose(entrypoint)
-        settings: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops}
-        opened = self._sessions.setdefault((kernels, *library_paths(custom_ops)), {})
+        providers = () if provider is None else (provider,)
+        settings: dict[str, Any] = {
+            "kernels": kernels, "custom_ops": custom_ops, "providers": providers
+        }  # fmt: skip
+        key = (kernels, repr(provider), *library_paths(custom_ops))
+        opened = self._sessions.setdefault(key, {})
         if name not in opened:
             other = next(iter(opened.values()), None)
             new = None if other is None else other.entrypoint(name)
@@ -325,6 +331,7 @@ class OnnxProgram(Quantizable):
         entrypoint: str | None = None,
         kernels: bool | None = None,
         custom_ops: Sequence[CustomOps] = (),
+        provider: Choice | None = None,
         **named: object,
     ) -> Outputs:
         """Run an entrypoint once; see `Session.run`.
@@ -335,13 +342,16 @@ class OnnxProgram(Quantizable):
             kernels: Use native kernels (True), function bodies (False), or kernels if they are
                 built (None).
             custom_ops: Custom op libraries, as for `coreai_onnx.session`.
+            provider: The execution provider, as for `coreai_onnx.session`.
             **named: Arguments, inputs and states by name.
 
         Raises:
             InputError: If a name, dtype, rank or shape is wrong.
             SessionError: If the session cannot be created or run.
         """
-        session = self.session(entrypoint, kernels=kernels, custom_ops=custom_ops)
+        session = self.session(
+            entrypoint, kernels=kernels, custom_ops=custom_ops, provider=provider
+        )
         return session.run(*args, **named)
 
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:

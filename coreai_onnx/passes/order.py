@@ -75,6 +75,11 @@ from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequant
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose import pretranspose_integers, pretranspose_weights
+from coreai_onnx.passes.layout.provider_kernels import (
+    casts_of_dtypes,
+    positions_in_int32,
+    sums_of_two,
+)
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
 from coreai_onnx.passes.layout.transposes_of_products import (
     separate_transposes,
@@ -184,3 +189,16 @@ CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_activations,  # after gated activations, which contain an activation
 )
 """Composites as onnxruntime's contrib ops (``com.microsoft``)."""
+
+DEVICE: Final[tuple[Pass, ...]] = (
+    contrib_linear_nbits,  # few-bit weights, which have no other kernel there
+    contrib_matmul_nbits,  # likewise
+    casts_of_dtypes,  # independent of the other passes
+)
+"""For execution providers: forms and contrib ops that they have kernels for."""
+
+WEBGPU: Final[tuple[Pass, ...]] = (
+    sums_of_two,  # independent of the other passes
+    positions_in_int32,  # after shapes are known
+)
+"""In addition to `DEVICE`: WebGPU computes no int64."""

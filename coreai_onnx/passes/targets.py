@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.checks.violations import new_violations
-from coreai_onnx.model.inventory import all_nodes, roots
+from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.passes.contrib.attention_calls import contrib_open_attention
@@ -21,18 +21,28 @@ from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
-from coreai_onnx.passes.order import CONTRIB, FINISH, KERNELS, ORDER, Pass
+from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
+from coreai_onnx.passes.order import CONTRIB, DEVICE, FINISH, KERNELS, ORDER, WEBGPU, Pass
 from coreai_onnx.passes.runner import Verify, run_passes
+from coreai_onnx.targets.composed_forms import COMPOSED, compose
 from coreai_onnx.targets.contrib import contrib_since, is_faster
 from coreai_onnx.targets.older_forms import OLDER_FORMS, call_older_form, obstacle
-from coreai_onnx.targets.opsets import PORTABLE_IR_VERSION, PORTABLE_OPSET, TARGETS, Target
+from coreai_onnx.targets.opsets import (
+    PORTABLE_IR_VERSION,
+    PORTABLE_OPSET,
+    PROVIDER_TARGETS,
+    TARGETS,
+    Target,
+)
 from coreai_onnx.targets.releases import Release, release_of
 
 
-def make_portable(model: ir.Model) -> int:
+def make_portable(model: ir.Model, target: Target = "portable") -> int:
     """Inline every function and convert the model to opset 18, in place.
 
     Args:
+        target: ``"portable"``, or an execution provider: its files may have onnxruntime's own
+            operators, and newer ones are replaced by older ones.
         model: A model whose ops all exist with the same meaning at opset 18, or can be written with
             such ops: a program lowered at opset 18, or at a newer opset without ops that changed
             since.
@@ -45,41 +55,44 @@ def make_portable(model: ir.Model) -> int:
         TargetError: An op, one of its attributes or dtypes was added after opset 18, or an op is
             of another domain and has no body; the model is unchanged.
     """
-    result, count = _portable(model)
+    result, count = _portable(model, target)
     if result is not model:
         adopt(result, model)
     model.ir_version = min(model.ir_version, PORTABLE_IR_VERSION)
     return count
 
 
-def check_portable(model: ir.Model) -> None:
+def check_portable(model: ir.Model, target: Target = "portable") -> None:
     """Check that the model can be written with opset 18; the error lists all that it does not have.
 
     Raises:
         TargetError: As for :func:`make_portable`.
     """
-    _portable(model)
+    _portable(model, target)
 
 
-def _portable(model: ir.Model) -> tuple[ir.Model, int]:
+def _portable(model: ir.Model, target: Target) -> tuple[ir.Model, int]:
     """Return a portable copy, or the model itself if it is portable, and the number of changes."""
-    _check_ops(model)
+    _check_ops(model, target)
     opset = model.graph.opset_imports.get("", PORTABLE_OPSET)
-    if not model.functions and opset <= PORTABLE_OPSET and model.graph.opset_imports.keys() <= {""}:
+    domains = {"", CONTRIB_DOMAIN} if target in PROVIDER_TARGETS else {""}
+    if not model.functions and opset <= PORTABLE_OPSET and model.graph.opset_imports.keys() <= domains:
         return model, 0
     # A copy, so that an error leaves the model as it is: whether it fits shows only at the end.
     result = model.clone()
     count = _inline(result)
     if opset > PORTABLE_OPSET:
-        _call_older_forms(result, opset)
+        _call_older_forms(result, opset, composed=target in PROVIDER_TARGETS)
     # Before the calls of older forms are inlined: InlinePass refuses a body of another opset than
     # the model's, and theirs is 18.
     _lower_opset(result)
     count += _inline(result)
+    if target in PROVIDER_TARGETS:
+        _declare_dtypes(result)
     # `_check_ops` skips ops that have an older form; one of them in a dtype without such a form
     # shows up here.
     if violations := new_violations(model, result):
-        raise _not_portable(map(str, violations))
+        raise _not_portable(map(str, violations), target)
     return result, count
 
 
@@ -92,27 +105,40 @@ def _inline(model: ir.Model) -> int:
     return calls
 
 
-def _call_older_forms(model: ir.Model, opset: int) -> None:
+def _call_older_forms(model: ir.Model, opset: int, *, composed: bool) -> None:
     """Make calls of the nodes that have another form at opset 18.
 
     Functions are inlined before: the dtypes of a body depend on the call.
     """
-    newer = [node for node in model.graph.all_nodes() if node.op_type in OLDER_FORMS]
+    ops = {*OLDER_FORMS, *(COMPOSED if composed else ())}
+    newer = [node for node in model.graph.all_nodes() if node.domain == "" and node.op_type in ops]
     if not newer:
         return
     types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
     for node in newer:
         value = node.inputs[0] if node.inputs else None
-        if value is not None and value in types:
+        if node.op_type in COMPOSED:
+            compose(model, node, types)
+        elif value is not None and value in types:
             dtype = ir.DataType(types[value].tensor_type.elem_type)
             call_older_form(model, node, dtype, opset, PORTABLE_OPSET)
+
+
+def _declare_dtypes(model: ir.Model) -> None:
+    """Declare the dtypes of inlined values, on which the kernels of a provider depend."""
+    types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.dtype is None and value in types and types[value].HasField("tensor_type"):
+                value.dtype = ir.DataType(types[value].tensor_type.elem_type)
 
 
 def _lower_opset(model: ir.Model) -> None:
     model.graph.opset_imports.setdefault("", PORTABLE_OPSET)
     # No node of these domains is left, and a runtime may refuse a file for an import that it does
     # not know.
-    for domain in [d for d in model.graph.opset_imports if d != ""]:
+    used = {node.domain for node in model.graph.all_nodes()}
+    for domain in [d for d in model.graph.opset_imports if d != "" and d not in used]:
         del model.graph.opset_imports[domain]
     for graph in (model.graph, *model.graph.subgraphs()):
         if "" in graph.opset_imports:
@@ -122,28 +148,33 @@ def _lower_opset(model: ir.Model) -> None:
         node.version = None
 
 
-def _check_ops(model: ir.Model) -> None:
+def _check_ops(model: ir.Model, target: Target) -> None:
+    provided = PROVIDER_TARGETS.get(target)
+    known = {*OLDER_FORMS, *(COMPOSED if provided else ())}
     obstacles: Counter[str] = Counter()
     for root in roots(model):
         opset = root.opset_imports.get("", PORTABLE_OPSET)
         for node in root.all_nodes():
             reason = ""
+            if provided and node.domain == CONTRIB_DOMAIN:
+                continue
             if node.domain not in ("", "ai.onnx"):
                 reason = "" if node.op_identifier() in model.functions else "has no body"
             # Whether an older form is needed depends on the dtype, which is inferred later.
-            elif opset > PORTABLE_OPSET and node.op_type not in OLDER_FORMS:
+            elif opset > PORTABLE_OPSET and node.op_type not in known:
                 reason = obstacle(node, opset, PORTABLE_OPSET)
             if reason:
                 domain = f"{node.domain}::" if node.domain else ""
                 obstacles[f"{domain}{node.op_type} {reason}"] += 1
     if obstacles:
-        raise _not_portable(f"{count}x {reason}" for reason, count in sorted(obstacles.items()))
+        reasons = (f"{count}x {reason}" for reason, count in sorted(obstacles.items()))
+        raise _not_portable(reasons, target)
 
 
-def _not_portable(reasons: Iterable[str]) -> TargetError:
+def _not_portable(reasons: Iterable[str], target: Target) -> TargetError:
     lines = "".join(f"\n  {reason}" for reason in reasons)
     return TargetError(
-        f"the target portable needs opset {PORTABLE_OPSET}, and this program has{lines}\n"
+        f"the target {target} needs opset {PORTABLE_OPSET}, and this program has{lines}\n"
         f"  convert it with opset_version={PORTABLE_OPSET}; the model is unchanged"
     )
 
@@ -173,6 +204,9 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         and runs them faster than the bodies.
     ``"portable"``
         No function is created; afterwards all functions are inlined, at opset 18.
+    ``"webgpu"``, ``"cuda"``
+        As for ``"portable"``, and composites become the contrib ops that the execution provider has
+        kernels for.
 
     Raises:
         TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
@@ -185,8 +219,14 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         return ORDER
     if target == "kernels":
         return (*common, *KERNELS, *FINISH)
+    plain = [one for one in common if not can_make_functions(one)]
     if target == "portable":
-        return tuple(one for one in ORDER if not can_make_functions(one))
+        return (*plain, *FINISH)
+    if target in PROVIDER_TARGETS:
+        device = (*DEVICE, *(WEBGPU if target == "webgpu" else ()))
+        # ONNX's Attention of rows has no kernel there.
+        plain.remove(attention_of_rows)
+        return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
     if target == "contrib":
         return (*common, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
@@ -227,14 +267,15 @@ def optimize_for(
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
         usual = passes_for(target, minimum)  # also checks both, where passes are given
-        if target == "portable":
+        inlined = target == "portable" or target in PROVIDER_TARGETS
+        if inlined:
             # Before the passes, since an error must leave the model unchanged.
-            check_portable(model)
+            check_portable(model, target)
         if minimum is not None:  # passes read it
             model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
         chosen = usual if passes is None else passes
         report = run_passes(model, chosen, verify=verify)
-        if target == "portable" and make_portable(model):
+        if inlined and make_portable(model, target):
             # Inlined bodies have the shapes of their calls, and composites are plain ops now:
             # passes match what they could not before.
             again = run_passes(model, chosen, verify=verify)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from coreai_onnx.errors import StagingError
+from coreai_onnx.targets.providers import CUDA, WEBGPU
 from coreai_onnx.targets.releases import newest_opset, oldest_onnxruntime
 
-Target = Literal["onnxruntime", "portable", "kernels", "contrib"]
+Target = Literal["onnxruntime", "portable", "kernels", "contrib", "webgpu", "cuda"]
 """What will run a file; `coreai_onnx.passes.passes_for` describes the targets."""
 TARGETS: tuple[Target, ...] = get_args(Target)
+PROVIDER_TARGETS: dict[Target, str] = {"webgpu": WEBGPU, "cuda": CUDA}
+"""The targets that are execution providers. Their files have opset 18 and no functions: onnxruntime
+registers kernels for later revisions of many operators on the CPU only."""
 DEFAULT_TARGET: Target = TARGETS[0]
 """It keeps the layers of the model apart, so that rules of a quantization can name them."""
 REWRITE_FEW_BITS: tuple[Target, ...] = ("contrib",)
@@ -36,7 +40,8 @@ def chosen_opset(
     Args:
         opset_version: The requested opset; None selects 23, or less for an older onnxruntime.
         minimum_onnxruntime: The oldest onnxruntime that must run the file; None for any.
-        target: What will run the file; for ``"portable"``, None selects opset 18.
+        target: What will run the file; for ``"portable"`` and execution providers, None
+            selects opset 18.
 
     Raises:
         StagingError: If the opset is not 18 to 26, or that onnxruntime does not support it.
@@ -47,7 +52,8 @@ def chosen_opset(
         )
     newest = OPSETS[-1] if minimum_onnxruntime is None else newest_opset(minimum_onnxruntime)
     if opset_version is None:
-        return min(PORTABLE_OPSET if target == "portable" else DEFAULT_OPSET, newest)
+        older = target == "portable" or target in PROVIDER_TARGETS
+        return min(PORTABLE_OPSET if older else DEFAULT_OPSET, newest)
     if opset_version > newest:
         raise StagingError(
             f"opset {opset_version} needs onnxruntime {oldest_onnxruntime(opset_version)}, but "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from coreai_onnx.debugging.diff.inspection import histogram, inspect_model
+from coreai_onnx.debugging.diff.provider_gaps import provider_gaps
 
 NAME = "inspect"
 DESCRIPTION = """\
@@ -17,6 +18,7 @@ of calls, operators, functions and metadata. Weights are not loaded.
   coreai-onnx inspect model.onnx --nodes
   coreai-onnx inspect model.onnx --histogram
   coreai-onnx inspect before.onnx --histogram after.onnx
+  coreai-onnx inspect model.onnx --provider webgpu
 """
 
 
@@ -33,11 +35,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="OTHER.onnx",
         help="only count operators, composites as one each; beside those of another file",
     )
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="only list the nodes that an execution provider leaves to the CPU, and why",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Print the inspection, the nodes, or the histogram."""
-    if options.nodes:
+    """Print the inspection, the nodes, the histogram, or the nodes on the CPU."""
+    if options.provider is not None:
+        print(provider_gaps(options.model, options.provider))
+    elif options.nodes:
         print(inspect_model(options.model).nodes())
     elif options.histogram is None:
         print(inspect_model(options.model))

@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
+from coreai_onnx.cli.options.inputs import (
+    chosen_inputs,
+    chosen_providers,
+    declare_inputs,
+    declare_provider,
+    declare_threads,
+)
 from coreai_onnx.cli.options.numbers import integer, switch
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.debugging.profiling.profiles import profile
@@ -27,6 +33,7 @@ are not given are random, or with a record its example inputs.
   coreai-onnx profile model.onnx --dim batch=4 --dim seq=128
   coreai-onnx profile model.onnx record.pt2 --by line --by module
   coreai-onnx profile model.onnx --html profile.html
+  coreai-onnx profile model.onnx --provider webgpu
   coreai-onnx profile model.onnx --overlay times.json    # for Model Explorer
 """
 
@@ -60,6 +67,7 @@ def declare_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", metavar="RECORD.pt2", nargs="?")
     declare_inputs(parser)
     declare_threads(parser)
+    declare_provider(parser)
     switch(parser, "--kernels", "also measure the native kernels (default: if built)")
     parser.add_argument(
         "--runs", type=integer(1), default=10, metavar="N", help="measured runs (default 10)"
@@ -101,4 +109,5 @@ def measured(options: argparse.Namespace) -> Profile:
 
         reference = ExportRecord.load(options.record)
     settings: dict[str, Any] = {"kernels": options.kernels, "threads": options.threads}
+    settings["providers"] = chosen_providers(options)
     return profile(options.model, inputs, reference, runs=options.runs, **settings)

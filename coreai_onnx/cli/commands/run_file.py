@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_threads
+from coreai_onnx.cli.options.inputs import (
+    chosen_inputs,
+    chosen_providers,
+    declare_inputs,
+    declare_provider,
+    declare_threads,
+)
 from coreai_onnx.cli.options.numbers import repeated, switch
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.tensors import describe
@@ -27,6 +33,7 @@ Inputs that are not given are random: floats are normal, integers 0 or 1.
   coreai-onnx run model.onnx                              # dynamic dims are 2
   coreai-onnx run model.onnx --dim batch=4 --dim seq=128
   coreai-onnx run model.onnx --input ids=ids.npy --input mask=random
+  coreai-onnx run model.onnx --provider cuda --provider-option device_id=1
   coreai-onnx run model.onnx --input "x=float32[2,8]" --no-kernels --save outputs.npz
 """
 
@@ -41,6 +48,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "run composites with native kernels or function bodies (default: kernels if built)",
     )
     declare_threads(parser)
+    declare_provider(parser)
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="end the run after this time"
     )
@@ -62,6 +70,7 @@ def execute(options: argparse.Namespace) -> int:
         threads=options.threads,
         timeout=options.timeout,
         custom_ops=options.library,
+        providers=chosen_providers(options),
     )
     inputs = chosen_inputs(session, options)
     # By position, because an input may have the name `self`.

@@ -1,4 +1,4 @@
-"""Options of the commands that run a file: inputs, sizes of dims, threads."""
+"""Options of the commands that run a file: inputs, sizes of dims, threads, provider."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from coreai_onnx.errors import CommandError
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.settings import MAX_THREADS
 from coreai_onnx.runtime.tensors.expressions import names_in
+from coreai_onnx.targets.providers import Choice
 
 _DEFAULT_SIZE = 2
 
@@ -43,6 +44,28 @@ def declare_threads(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"number of threads per operator, at most {MAX_THREADS}",
     )
+
+
+def declare_provider(parser: argparse.ArgumentParser) -> None:
+    """Declare the execution provider and its options."""
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="execution provider to run on: cpu, webgpu, cuda, openvino, or onnxruntime's name",
+    )
+    repeated(parser, "--provider-option", "NAME=VALUE", "an option of it; may be repeated")
+
+
+def chosen_providers(options: argparse.Namespace) -> list[Choice]:
+    """Return the execution provider that the options choose, if any, for a session.
+
+    Raises:
+        CommandError: If there are options without a provider, or one is not ``NAME=VALUE``.
+    """
+    texts = split_assignments(options.provider_option, "--provider-option")
+    if texts and options.provider is None:
+        raise CommandError("--provider-option needs --provider")
+    return [] if options.provider is None else [(options.provider, texts)]
 
 
 def chosen_inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:

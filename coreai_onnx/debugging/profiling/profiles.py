@@ -25,6 +25,7 @@ def profile(
     threads: int | None = None,
     runs: int = 10,
     warmup: int = 3,
+    providers: Sequence[Choice] = (),
 ) -> Profile:
     """Measure where the time of a model goes, from onnxruntime's own profile.
 
@@ -42,6 +43,8 @@ def profile(
         threads: Threads per operator; None lets onnxruntime choose.
         runs: Number of measured runs of each.
         warmup: Number of runs before, which are not measured.
+        providers: Execution providers, as for `coreai_onnx.session`; kernels run only if
+            ``kernels=True``.
 
     Returns:
         The profile: print it, or call ``by("line")`` or ``to_html(path)``.
@@ -55,9 +58,9 @@ def profile(
         raise ComparisonError(
             f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}"
         )
-    with_kernels = kernels_built() if kernels is None else kernels
+    with_kernels = kernels_built() and not providers if kernels is None else kernels
     sessions = [
-        Session(model, kernels=way, threads=threads, profile=True)
+        Session(model, kernels=way, threads=threads, profile=True, providers=providers)
         for way in ((False, True) if with_kernels else (False,))
     ]
     calls: dict[str, Callable[[], object]] = {}

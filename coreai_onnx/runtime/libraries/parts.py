@@ -170,13 +170,13 @@ def provider_of(part: DelegatedPart) -> str:
 
 
 def provider_settings(
-    model: ir.Model | None, providers: Sequence[str]
+    model: ir.Model | None, providers: Mapping[str, dict[str, str]]
 ) -> dict[str, dict[str, str]]:
-    """Return the settings of execution providers: those of their first part in a model."""
+    """Return the options of execution providers, or else those of their first part in a model."""
     parts = delegated_parts(model) if model is not None else []
     # Later keys replace earlier ones, so that the reversed order keeps the first part.
     first = {provider_of(part): part.settings for part in reversed(parts)}
-    return {name: first.get(name, {}) for name in providers}
+    return {name: options or dict(first.get(name, {})) for name, options in providers.items()}
 
 
 def another_version(part: DelegatedPart) -> str:

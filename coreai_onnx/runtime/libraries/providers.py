@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
+from coreai_onnx.targets.coverage import has_kernels
+from coreai_onnx.targets.providers import CPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
-CPU = "CPUExecutionProvider"
 _RECORD = "session.record_ep_graph_assignment_info"
 
 
@@ -26,8 +29,52 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
         SessionError: If one is not available; the message lists those that are.
     """
     for name, settings in providers.items():
-        # `InferenceSession(providers=...)` does not accept the providers of plugins.
-        options.add_provider_for_devices([_device(name)], dict(settings))
+        # `InferenceSession(providers=...)` does not accept the providers of plugins, and providers
+        # that are built in without devices, as WebGPU is, are known by their names only.
+        if device := _devices().get(name):
+            options.add_provider_for_devices([device], dict(settings))
+        elif name in ort.get_available_providers() and hasattr(options, "add_provider"):
+            try:
+                options.add_provider(name, dict(settings))
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                raise SessionError(_not_loaded(name, error)) from error
+        else:
+            raise missing_provider(name)
+
+
+def record_claims(options: ort.SessionOptions) -> None:
+    """Let a session record the provider of each node, for `warn_of_unused`."""
+    options.add_session_config_entry(_RECORD, "1")
+
+
+def warn_of_unused(
+    session: ort.InferenceSession, providers: Iterable[str], model: ir.Model | None
+) -> None:
+    """Warn of providers that run no node of a session.
+
+    Args:
+        session: The session, whose options `record_claims` has set.
+        providers: The providers.
+        model: The model of the session; None if it was not read.
+
+    Raises:
+        SessionError: If onnxruntime could not load the library of a provider, and left it out.
+    """
+    others = [name for name in providers if name != CPU]
+    if missing := [name for name in others if name not in session.get_providers()]:
+        raise SessionError(_not_loaded(missing[0], "its library, or one that it needs, is missing"))
+    if not others or not hasattr(session, "get_provider_graph_assignment_info"):
+        return
+    used = {part.ep_name for part in session.get_provider_graph_assignment_info()}
+    # The nodes of providers that are built in are not recorded, as opposed to those of plugins.
+    for name in others:
+        if name not in used and (model is None or not has_kernels(model, name)):
+            warnings.warn(
+                f"{name} takes no node of the model, which runs on {', '.join(sorted(used))}: "
+                f"coreai-onnx inspect --provider {name} says why",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def provider_version(name: str) -> str:
@@ -36,7 +83,11 @@ def provider_version(name: str) -> str:
     Raises:
         SessionError: If it is not available.
     """
-    return str(_device(name).ep_metadata.get("version", ort.__version__))
+    if not has_provider(name):
+        raise missing_provider(name)
+    device = _devices().get(name)
+    version = None if device is None else device.ep_metadata.get("version")
+    return str(version or ort.__version__)
 
 
 def claimed_nodes(model: bytes, provider: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -88,19 +139,27 @@ def _options(provider: str, settings: Mapping[str, str]) -> ort.SessionOptions:
     return options
 
 
-def _device(name: str) -> Any:
+def _devices() -> dict[str, Any]:
+    """Return the first device of each provider that has one, by the name of the provider."""
+    listed = ort.get_ep_devices() if hasattr(ort, "get_ep_devices") else []
+    return {device.ep_name: device for device in reversed(listed)}
+
+
+def has_provider(name: str) -> bool:
+    """Return whether the installed onnxruntime has a provider, perhaps as a registered plugin."""
+    return name in ort.get_available_providers() or name in _devices()
+
+
+def missing_provider(name: str) -> SessionError:
+    """Return the error for a provider that is not available; it lists those that are."""
     if not hasattr(ort, "get_ep_devices"):
-        raise SessionError(
+        return SessionError(
             f"onnxruntime {ort.__version__} cannot list execution providers; "
             f"use {text_of(DEVICES)} or later"
         )
-    devices = ort.get_ep_devices()
-    device = next((one for one in devices if one.ep_name == name), None)
-    if device is None:
-        names = ", ".join(sorted({one.ep_name for one in devices}))
-        raise SessionError(
-            f"the execution provider {name} is not available (available: {names})\n"
-            "  register the library of a plugin first: "
-            "onnxruntime.register_execution_provider_library"
-        )
-    return device
+    available = (*ort.get_available_providers(), *_devices())
+    return SessionError(unavailable(name, available, ort.__version__))
+
+
+def _not_loaded(name: str, reason: object) -> str:
+    return f"onnxruntime {ort.__version__} has {name}, but cannot load it: {reason}"

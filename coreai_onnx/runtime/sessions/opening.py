@@ -6,7 +6,7 @@ import math
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
@@ -39,7 +39,7 @@ from coreai_onnx.runtime.libraries.parts import (
     usable_parts,
     with_compiled_parts,
 )
-from coreai_onnx.runtime.libraries.providers import CPU, add_providers
+from coreai_onnx.runtime.libraries.providers import add_providers, record_claims, warn_of_unused
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
 from coreai_onnx.runtime.sessions.settings import SessionSettings
@@ -47,6 +47,7 @@ from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
+from coreai_onnx.targets.providers import CPU, chosen_providers
 
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
@@ -75,20 +76,22 @@ class OpenModel:
         source.check_file()
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
-        whole = settings.providers or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
+        chosen = chosen_providers(settings.providers)
+        whole = chosen or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
         graph = source.graph(most=math.inf if whole else READ_BYTES)
-        self._providers = provider_settings(graph, settings.providers)
+        self._providers = provider_settings(graph, chosen)
         self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
         if graph is not None:
             check_kernels(settings.custom_ops, graph)
             if wrong := size_fault(graph) or fixed_attributes_fault(graph):
                 raise SessionError(f"cannot load the model: {wrong}")
-        self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(settings.providers)
+        self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(chosen)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._profiling: Profiling | None = None
         self.kernels = False
-        backends = bool(self._libraries or settings.providers)
-        parts = usable_parts(graph, settings.providers) if graph and backends else {}
+        backends = bool(self._libraries or chosen)
+        parts = usable_parts(graph, list(chosen)) if graph and backends else {}
+        self._kernels = _kernels(settings.kernels, chosen, parts)
 
         def opened(usable: Parts) -> ort.InferenceSession:
             compiled = graph and with_compiled_parts(graph, usable, self._providers)
@@ -97,6 +100,9 @@ class OpenModel:
             return self._open_with(ModelSource(compiled) if compiled else source, options)
 
         self.ort = opened_with(parts, opened)
+        # Compiled parts that are stale run on their bodies, of which `opened_with` warned.
+        if not any(domain.startswith(PROVIDER) for domain in parts):
+            warn_of_unused(self.ort, self._providers, graph)
         self.signature = _signature(self.ort, source)
         self.undo: UndoLog | None = None
         self.initial: Mapping[str, ir.TensorProtocol] = {}
@@ -147,12 +153,14 @@ class OpenModel:
             # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
             # docs/internals/performance_log.md.
             options.add_session_config_entry("coreai.huge_pages", "1")
-        self.kernels = _register_kernels(options, op_types, kernels=settings.kernels)
+        self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)
         # what a provider refused to load runs on the CPU
         used = {n: s for n, s in self._providers.items() if parts.get(PROVIDER + n) != []}
         add_providers(options, used or {CPU: {}} if self._providers else {})
+        if self._providers:
+            record_claims(options)
         # Last, because it may overrule what is set above.
         if settings.configure is not None:
             settings.configure(options)
@@ -230,6 +238,17 @@ def _advice(message: str, *, kernels: bool) -> str:
             f'"{ort.__version__}"'
         )
     return "\n  kernels=False runs the function bodies instead" if kernels else ""
+
+
+def _kernels(wanted: bool | None, providers: Iterable[str], parts: Parts) -> bool | None:
+    """Return whether to register the kernels; None if they are built.
+
+    They run on the CPU, where they would take the nodes of composites that a provider could run.
+    What a provider has compiled it runs in any case.
+    """
+    others = any(name != CPU for name in providers)
+    compiled = any(domain.startswith(PROVIDER) for domain in parts)
+    return False if wanted is None and others and not compiled else wanted
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

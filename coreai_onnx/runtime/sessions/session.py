@@ -22,6 +22,7 @@ from coreai_onnx.runtime.states.held import States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
+from coreai_onnx.targets.providers import Choice
 
 __all__ = ["HasModel", "Session", "Source", "session"]
 
@@ -42,7 +43,8 @@ def session(
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
-    providers: Sequence[str] = (),
+    provider: Choice | None = None,
+    providers: Sequence[Choice] = (),
 ) -> Session:
     """Open a model in onnxruntime.
 
@@ -66,8 +68,10 @@ def session(
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
-        providers: Execution providers to use before the CPU, in order of preference. The library of
-            a plugin must be registered with onnxruntime.
+        provider: The execution provider to use before the CPU: ``"webgpu"``, onnxruntime's own
+            name, or either with options: ``("cuda", {"device_id": 1})``. Composites run on their
+            bodies then, unless ``kernels=True``. A plugin must be registered with onnxruntime.
+        providers: Several providers, in order of preference.
 
     Returns:
         The session.
@@ -75,8 +79,7 @@ def session(
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
         SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
-            operator that no library in ``custom_ops`` implements; or ``threads`` or ``timeout`` is
-            out of range.
+            operator that no library implements; or a provider or a number is not available.
     """
     return Session(
         path_or_program,
@@ -88,7 +91,7 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
-        providers=providers,
+        providers=(*([] if provider is None else [provider]), *providers),
     )
 
 

@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.libraries.library import CustomOps
+from coreai_onnx.targets.providers import Choice
 
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
@@ -32,7 +33,7 @@ class SessionSettings:
     profile: bool = False
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
-    providers: Sequence[str] = ()
+    providers: Choice | Sequence[Choice] = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,86 @@
+"""Execution providers of onnxruntime: their names, and the packages that contain them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coreai_onnx.errors import SessionError
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+WEBGPU = "WebGpuExecutionProvider"
+NAMES: dict[str, str] = {
+    "cpu": CPU,
+    "cuda": CUDA,
+    "webgpu": WEBGPU,
+    "openvino": "OpenVINOExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "directml": "DmlExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "qnn": "QNNExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+    "cann": "CANNExecutionProvider",
+}
+"""The short names that sessions and the command line accept."""
+PACKAGES: dict[str, str] = {
+    CPU: "onnxruntime",
+    CUDA: "onnxruntime-gpu",
+    WEBGPU: "onnxruntime-webgpu",
+    "OpenVINOExecutionProvider": "onnxruntime-openvino",
+    "TensorrtExecutionProvider": "onnxruntime-gpu",
+    "DmlExecutionProvider": "onnxruntime-directml",
+    "CoreMLExecutionProvider": "onnxruntime",  # on macOS
+    "QNNExecutionProvider": "onnxruntime-qnn",
+    "MIGraphXExecutionProvider": "onnxruntime-migraphx",
+    "CANNExecutionProvider": "onnxruntime-cann",
+}
+"""The package on PyPI that has a provider."""
+Choice = str | tuple[str, Mapping[str, object]]
+"""An execution provider, perhaps with its options: ``("cuda", {"device_id": 1})``."""
+
+
+def full_name(name: str) -> str:
+    """Return onnxruntime's name of a provider, ``CUDAExecutionProvider`` for ``"cuda"``."""
+    return NAMES.get(name.lower(), name)
+
+
+def chosen_providers(choices: Choice | Iterable[Choice]) -> dict[str, dict[str, str]]:
+    """Return the options of each provider by onnxruntime's name, in order of preference.
+
+    Args:
+        choices: Names of providers, short or onnxruntime's own, or pairs of a name and options.
+
+    Raises:
+        SessionError: If one is neither.
+    """
+    chosen: dict[str, dict[str, str]] = {}
+    for choice in [choices] if isinstance(choices, str) or _is_pair(choices) else choices:
+        name, options = choice if isinstance(choice, tuple) and _is_pair(choice) else (choice, {})
+        if not isinstance(name, str):
+            raise SessionError(
+                f"a provider must be a name, or a name and its options, got {choice!r:.60}"
+            )
+        # onnxruntime takes text only: True is the option "1".
+        texts = {k: str(int(v) if isinstance(v, bool) else v) for k, v in options.items()}
+        chosen[full_name(name)] = texts
+    return chosen
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
+
+
+def unavailable(name: str, available: Iterable[str], version: str) -> str:
+    """Return the message for a provider that the installed onnxruntime does not have."""
+    has = ", ".join(sorted(set(available)))
+    if name in PACKAGES:
+        cure = f"pip install {PACKAGES[name]} brings it"
+    elif name.endswith("ExecutionProvider"):
+        cure = (
+            "the library of a plugin is registered with "
+            "onnxruntime.register_execution_provider_library"
+        )
+    else:
+        cure = f"names are {', '.join(NAMES)}, and those of onnxruntime"
+    return f"{name} is not available in onnxruntime {version}, which has {has}; {cure}"
