@@ -58,9 +58,7 @@ def main() -> int:
         journal.add(job.key, found)
 
     workers = options.workers
-    measure_with_bar(
-        chosen, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH
-    )
+    measure_with_bar(chosen, tell, workers=workers, command=WORKER, patience=PATIENCE, batch=BATCH)
     known = {job.key: journal.found[job.key] for job in every if job.key in journal.found}
     for key, found in known.items():
         for run in _failures(found):

@@ -41,20 +41,25 @@ def serving(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def test_runs_the_bodies(model: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "exception"), [("wasm", None), ("webgpu", "webgpu_layer_norm")]
+)
+def test_runs_the_bodies(model: Path, provider: str, exception: str | None) -> None:
     from playwright.sync_api import sync_playwright
 
     browser = browser_path()
     folder = apps.npm_install("web")
     shutil.copy(model, folder / "encoder.onnx")
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+    # SwiftShader is a GPU in software, which the browser brings.
+    arguments += ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
     with serving(folder) as address, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=browser, headless=True, args=arguments
         )
         page = chromium.new_page()
-        page.goto(address)
+        page.goto(f"{address}/?provider={provider}")
         page.wait_for_selector("body[data-done]", timeout=60_000)
         line = page.inner_text("#result")
         chromium.close()
-    apps.assert_as_python(line, model)
+    apps.assert_as_python(line, model, exception)

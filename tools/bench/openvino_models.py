@@ -3,10 +3,10 @@
     tools/make_provider_environment openvino
     build/openvino-env/bin/python -m tools.bench.openvino_models --record
 
-Each file runs in three sessions of one process: onnxruntime's CPU provider with our kernels, without
-them, and OpenVINO's provider. All have one thread and compute in float32. They run in turns, and the
-processor time of all threads is measured, so that other processes matter little. ``--record`` writes
-tools/providers/openvino.json for docs/providers.md.
+Each file runs in three sessions of one process: onnxruntime's CPU provider with our kernels,
+without them, and OpenVINO's provider. All have one thread, compute in float32 and run in turns,
+and the processor time of all threads is measured, so that other processes matter little.
+``--record`` writes tools/providers/openvino.json for docs/providers.md.
 """
 
 from __future__ import annotations

@@ -71,7 +71,9 @@ class Traced:
 
     def placements(self) -> list[Placement]:
         """End the profile and return where the nodes of each run ran; runs follow each other."""
-        events = [e for e in json.loads(Path(self.ort.end_profiling()).read_text()) if "dur" in e]
+        trace = Path(self.ort.end_profiling()).read_text(encoding="utf-8")
+        self._folder.cleanup()
+        events = [event for event in json.loads(trace) if "dur" in event]
         runs = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: e["ts"])
         nodes = [e for e in events if "provider" in e.get("args", {})]
         return [self._placement([e for e in nodes if _is_within(e, run)]) for run in runs]
