@@ -56,7 +56,7 @@ test-foreign: build
 	@VENV=$(VENV) tools/make_foreign_environment
 	@build/foreign-env/bin/python -W ignore tools/sweep_foreign.py $(SWEEP)
 
-# On demand (docs/providers.md): the documented models on WebGPU, natively and in Chromium.
+# On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
 test-webgpu: $(READY) test-programs
 	@VENV=$(VENV) tools/make_provider_environment webgpu
 	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)

@@ -4,7 +4,7 @@ python tools/sweep_providers.py                  continue where build/providers.
 python tools/sweep_providers.py --failed         repeat the runs that differ or failed
 python tools/sweep_providers.py --fresh          start again
 python tools/sweep_providers.py --only 'folder llama' --places native
-python tools/sweep_providers.py --record         write the results for docs/providers.md
+python tools/sweep_providers.py --record         write the results for docs/models_on_providers.md
 
 It runs in the environment of tools/make_provider_environment: ``make test-webgpu`` does both. Every
 architecture of docs/models.md and every decoder of docs/language_models.md, exported with random

@@ -1,4 +1,4 @@
-"""The tables of docs/providers.md count what a reader takes them to count."""
+"""The tables of docs/models_on_providers.md count what a reader takes them to count."""
 
 from __future__ import annotations
 

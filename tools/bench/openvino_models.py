@@ -6,7 +6,7 @@
 Each file runs in three sessions of one process: onnxruntime's CPU provider with our kernels,
 without them, and OpenVINO's provider. All have one thread, compute in float32 and run in turns,
 and the processor time of all threads is measured, so that other processes matter little.
-``--record`` writes tools/providers/openvino.json for docs/providers.md.
+``--record`` writes tools/providers/openvino.json for docs/models_on_providers.md.
 """
 
 from __future__ import annotations

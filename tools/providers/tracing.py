@@ -116,18 +116,18 @@ def sessions_on_webgpu() -> Iterator[list[Traced]]:
         model: Any, sess_options: Any = None, providers: Any = None, **settings: Any
     ) -> Any:
         del providers
-        ort.InferenceSession = original  # type: ignore[misc]
+        ort.InferenceSession = original
         try:
             opened.append(Traced(model, sess_options or ort.SessionOptions(), **settings))
         finally:
-            ort.InferenceSession = on_webgpu  # type: ignore[misc,assignment]
+            ort.InferenceSession = on_webgpu
         return opened[-1].ort
 
-    ort.InferenceSession = on_webgpu  # type: ignore[misc,assignment]
+    ort.InferenceSession = on_webgpu
     try:
         yield opened
     finally:
-        ort.InferenceSession = original  # type: ignore[misc]
+        ort.InferenceSession = original
 
 
 def _load(path: Any) -> onnx.ModelProto:
