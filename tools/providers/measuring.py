@@ -91,10 +91,11 @@ class Subject:
     def tokens(self) -> list[list[list[int]]]:
         """Return the tokens of each batch of a folder, where sessions open today."""
         model = LanguageModel.open(self.place, kernels=False)
-        return [
-            model.generate(ids, attention_mask=mask, max_new_tokens=LENGTH, stop_ids=()).tolist()
-            for ids, mask in self._prompts()
+        options: Any = {"max_new_tokens": LENGTH, "stop_ids": ()}
+        found = [
+            model.generate(ids, attention_mask=mask, **options) for ids, mask in self._prompts()
         ]
+        return [np.asarray(tokens).tolist() for tokens in found]
 
     def _prompts(self) -> list[tuple[Any, Any]]:
         if self.job.name == "rwkv":  # it takes no mask
@@ -140,7 +141,7 @@ def run_in_browser(subject: Subject, chromium: Chromium) -> dict[str, Any]:
     tokens = chromium.generate(cls, subject.place, PROMPT, LENGTH)
     model = LanguageModel.open(subject.place, kernels=False)
     wanted = model.generate(torch.tensor([PROMPT]), max_new_tokens=LENGTH, stop_ids=())
-    return _same(tokens, wanted[0].tolist())
+    return _same(tokens, np.asarray(wanted)[0].tolist())
 
 
 def _same(tokens: Any, wanted: Any) -> dict[str, Any]:
