@@ -126,7 +126,7 @@ def main() -> int:
     return 1
 
 
-def rendered(results: list[dict[str, Any]], openvino: dict[str, Any]) -> str:
+def rendered(results: dict[str, Any], openvino: dict[str, Any]) -> str:
     """Return the whole file."""
     pins = "\n".join(path.read_text(encoding="utf-8") for path in PINS)
     head = HEAD.format(
@@ -136,17 +136,19 @@ def rendered(results: list[dict[str, Any]], openvino: dict[str, Any]) -> str:
         length=16,
     )
     sections = [
-        _target(target, [row for row in results if row["target"] == target])
-        for target in dict.fromkeys(row["target"] for row in results)
+        _target(
+            target, [row for row in results["rows"] if row["target"] == target], results["cases"]
+        )
+        for target in dict.fromkeys(row["target"] for row in results["rows"])
     ]
     return head + "".join(sections) + ACCURACY + COMMANDS + _openvino(openvino)
 
 
 # ---------------------------------------------------------------------- WebGPU
-def _target(target: str, rows: list[dict[str, Any]]) -> str:
+def _target(target: str, rows: list[dict[str, Any]], cases: int) -> str:
     native = [row for row in rows if row["place"] == "native"]
     browser = {(row["kind"], row["name"]): row for row in rows if row["place"] == "browser"}
-    lines = [f'\n### `target="{target}"`', "", _sentence(native, browser.values()), ""]
+    lines = [f'\n### `target="{target}"`', "", _sentence(native, browser.values(), cases), ""]
     lines += ["| model | WebGPU | shapes | other | copies | largest difference | Chromium |"]
     lines += ["|---|---:|---:|---:|---:|---:|---|"]
     lines += [_row(r, browser.get((r["kind"], r["name"]))) for r in native if r["kind"] == "model"]
@@ -168,14 +170,15 @@ def _target(target: str, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n" + REASONS + "\n".join(_reasons(native)) + "\n"
 
 
-def _sentence(native: list[dict[str, Any]], browser: Iterable[dict[str, Any]]) -> str:
+def _sentence(native: list[dict[str, Any]], browser: Iterable[dict[str, Any]], cases: int) -> str:
     calls = [call for row in native for call in row.get("calls", {}).values()]
     whole = sum(not call["others"] for call in calls)
     passed = sum(row["status"] == "pass" for row in native)
     tried = [row for row in browser if row["status"] != "skipped"]
     in_chromium = sum(row["status"] == "pass" for row in tried)
+    left = f"{len(native)} of {cases} models were measured so far. " if len(native) < cases else ""
     return (
-        f"{passed} of {len(native)} models pass natively, {in_chromium} of {len(tried)} in "
+        f"{left}{passed} of {len(native)} models pass natively, {in_chromium} of {len(tried)} in "
         f"Chromium. In {whole} of {len(calls)} calls, no other node is on the CPU."
     )
 

@@ -64,7 +64,8 @@ def main() -> int:
         for run in _failures(found):
             print(f"{run['status']:18} {' '.join(key)}: {run.get('detail', '')[:300]}")
     if options.record:
-        RECORD.write_text(json.dumps(_recorded(journal.found), indent=1) + "\n", encoding="utf-8")
+        results = {"cases": len(CASES), "rows": _recorded(journal.found)}
+        RECORD.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 1 if any(map(_failures, known.values())) else 0
 
 

@@ -22,7 +22,7 @@ def call(others):
 
 NATIVE = {"target": "webgpu", "place": "native", "status": "pass"}
 SUM, LESS = "Sum-13(float): no kernel", "Less-13(int64): no kernel"
-RESULTS = [
+ROWS = [
     {**NATIVE, "kind": "model", "name": "bert", "error": 2e-6, "calls": {"run": call({SUM: 4})}},
     {
         **NATIVE,
@@ -40,6 +40,7 @@ RESULTS = [
     },
     {**NATIVE, "kind": "folder", "name": "mpt", "status": "mismatch", "detail": "[1], [2]"},
 ]
+RESULTS = {"cases": 4, "rows": ROWS}
 TIMES = {name: {"min": 2.0, "median": 3.0} for name in ("kernels", "body")}
 OPENVINO = {
     "machine": "A CPU.",
@@ -50,7 +51,10 @@ OPENVINO = {
 
 def test_nodes_are_counted_per_call_and_failures_are_listed(generator) -> None:
     text = generator.rendered(RESULTS, OPENVINO)
-    assert "2 of 3 models pass natively, 0 of 1 in Chromium." in text
+    assert (
+        "3 of 4 models were measured so far. 2 of 3 models pass natively, 0 of 1 in Chromium."
+        in text
+    )
     assert "In 1 of 3 calls, no other node is on the CPU." in text
     assert "| bert | 9 | 2 | 4 | 3 | 2e-06 | – |" in text
     assert "| llama | prefill | 9 | 2 | 2 | 3 | equal | – |" in text
