@@ -12,7 +12,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
-.PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-oldest test-torch coverage clean
+.PHONY: sanitize fuzz fuzz-files test-foreign test-webgpu test-onnx test-oldest test-torch
+.PHONY: coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -55,6 +56,11 @@ coverage: build test-programs
 test-foreign: build
 	@VENV=$(VENV) tools/make_foreign_environment
 	@build/foreign-env/bin/python -W ignore tools/sweep_foreign.py $(SWEEP)
+
+# On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
+test-webgpu: $(READY) test-programs
+	@VENV=$(VENV) tools/make_provider_environment webgpu
+	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)

@@ -43,8 +43,14 @@ def make_model(folder: Path) -> Path:
     return path
 
 
-def assert_as_python(line: str, model: Path) -> None:
-    """Compare an app's line of JSON with the function bodies in this process."""
+def assert_as_python(line: str, model: Path, exception: str | None = None) -> None:
+    """Compare an app's line of JSON with the function bodies in this process.
+
+    Args:
+        line: What the app printed.
+        model: The file that it ran.
+        exception: A row of the table of tolerances.
+    """
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     batch = np.sin(np.arange(2 * 7 * 64) * 0.01).astype(np.float32).reshape(2, 7, 64)
     (expected,) = session.run(None, {"src": batch})
@@ -52,7 +58,7 @@ def assert_as_python(line: str, model: Path) -> None:
     assert found["shape"] == [2, 7, 64]
     numbers = np.array([found["mean"], *found["first"]], np.float32)
     wanted = np.array([expected.mean(), *expected.ravel()[:8]], np.float32)
-    assert_close(numbers, wanted)
+    assert_close(numbers, wanted, exception=exception)
 
 
 def npm_install(app: str) -> Path:

@@ -44,27 +44,32 @@ def serving(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-def shown(folder: Path) -> str:
+def shown(folder: Path, provider: str = "wasm") -> str:
     """Return what the page of a folder shows in the end."""
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
+    # SwiftShader is a GPU in software, which the browser brings.
+    arguments += ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
     with serving(folder) as address, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=browser_path(), headless=True, args=arguments
         )
         page = chromium.new_page()
-        page.goto(address)
+        page.goto(f"{address}/?provider={provider}")
         page.wait_for_function(ENDED, timeout=60_000)
         line = page.inner_text("#result")
         chromium.close()
     return line
 
 
-def test_runs_the_bodies(model: Path) -> None:
+@pytest.mark.parametrize(
+    ("provider", "exception"), [("wasm", None), ("webgpu", "webgpu_layer_norm")]
+)
+def test_runs_the_bodies(model: Path, provider: str, exception: str | None) -> None:
     folder = apps.npm_install("web")
     shutil.copy(model, folder / "encoder.onnx")
-    apps.assert_as_python(shown(folder), model)
+    apps.assert_as_python(shown(folder, provider), model, exception)
 
 
 def test_the_tutorial(tmp_path: Path, tutorial_model: Path) -> None:

@@ -71,6 +71,15 @@ EXCEPTIONS: dict[str, dict[str, Tolerance]] = {
             "a value between two steps of 8 bits may become the other one, here of up to 2e-2",
         ),
     },
+    "webgpu_layer_norm": {
+        "float32": Tolerance(
+            1.3e-6,
+            2e-4,
+            "onnxruntime's LayerNormalization on WebGPU computes the variance as the mean of the "
+            "squares minus the square of the mean, which cancels: on smooth rows it is 3e-4 from "
+            "float64, where the CPU is 3e-6",
+        ),
+    },
     "half_model": {
         "float16": Tolerance(
             1e-2,

@@ -1,0 +1,1 @@
+"""Measure files on execution providers other than the CPU."""

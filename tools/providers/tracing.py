@@ -1,0 +1,156 @@
+"""Sessions on WebGPU that record on which provider each node runs, and why one is on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+
+WEBGPU, CPU = "WebGpuExecutionProvider", "CPUExecutionProvider"
+SHAPES = "shape arithmetic"
+"""The declared reason: integers and booleans of rank 0 or 1, which onnxruntime needs on the CPU."""
+NO_KERNEL, PREFERRED, REFUSED = "no kernel", "beside values on the CPU", "kernel refuses the node"
+_NOT_FOUND = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
+_FORCED = re.compile(r"Force fallback to CPU execution for node: (\S*)")
+_COPIES = ("MemcpyFromHost", "MemcpyToHost")
+_ENDING = "_kernel_time"
+
+
+@dataclass
+class Placement:
+    """Where the nodes of one run ran.
+
+    Attributes:
+        webgpu: Number of nodes on WebGPU.
+        copies: Number of copies between the CPU and WebGPU.
+        shapes: Number of nodes on the CPU that compute shapes.
+        others: The other nodes on the CPU: ``op(dtypes): reason``, with their numbers.
+    """
+
+    webgpu: int = 0
+    copies: int = 0
+    shapes: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for a line of results."""
+        return {
+            "webgpu": self.webgpu,
+            "copies": self.copies,
+            "shapes": self.shapes,
+            "others": dict(sorted(self.others.items())),
+        }
+
+
+class Traced:
+    """A session on WebGPU that is profiled, and what onnxruntime logged when it opened it."""
+
+    def __init__(self, model: Any, options: ort.SessionOptions, **settings: Any) -> None:
+        # The functions of a file have the opset of its graph.
+        proto = onnx.load_from_string(model) if isinstance(model, bytes) else _load(model)
+        self._opset = next(one.version for one in proto.opset_import if not one.domain)
+        self._folder = tempfile.TemporaryDirectory(prefix="webgpu_")
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(self._folder.name) / "profile")
+        options.log_severity_level = 1  # GetCapability logs the nodes it leaves to the CPU
+        with _stderr_in(Path(self._folder.name) / "log") as log:
+            self.ort = ort.InferenceSession(model, options, providers=[WEBGPU, CPU], **settings)
+        text = log.read_text(errors="replace")
+        self._missing = {(op, name.strip()) for op, name in _NOT_FOUND.findall(text)}
+        self._forced = set(_FORCED.findall(text))
+
+    def placements(self) -> list[Placement]:
+        """End the profile and return where the nodes of each run ran; runs follow each other."""
+        trace = Path(self.ort.end_profiling()).read_text(encoding="utf-8")
+        self._folder.cleanup()
+        events = [event for event in json.loads(trace) if "dur" in event]
+        runs = sorted((e for e in events if e["name"] == "model_run"), key=lambda e: e["ts"])
+        nodes = [e for e in events if "provider" in e.get("args", {})]
+        return [self._placement([e for e in nodes if _is_within(e, run)]) for run in runs]
+
+    def _placement(self, events: Sequence[dict[str, Any]]) -> Placement:
+        found = Placement()
+        # The nodes of a loop run several times and count once.
+        once = {(e["name"], e["args"].get("node_index")): e for e in events}
+        for event in once.values():
+            facts = event["args"]
+            if facts["op_name"] in _COPIES:
+                found.copies += 1
+            elif facts["provider"] == WEBGPU:
+                found.webgpu += 1
+            elif _is_small_integers(facts["output_type_shape"]):
+                found.shapes += 1
+            else:
+                found.others[self._reason(event["name"].removesuffix(_ENDING), facts)] += 1
+        return found
+
+    def _reason(self, name: str, facts: dict[str, Any]) -> str:
+        op = facts["op_name"]
+        dtypes = dict.fromkeys(k for one in facts["input_type_shape"] for k in one)
+        if (op, name) in self._missing:
+            reason = NO_KERNEL
+        else:
+            reason = PREFERRED if name in self._forced else REFUSED
+        # A kernel may end with an earlier version of the operator.
+        known = onnx.defs.has(op) and onnx.defs.get_schema(op, self._opset).since_version
+        return f"{op}{f'-{known}' if known else ''}({', '.join(dtypes)}): {reason}"
+
+
+@contextmanager
+def sessions_on_webgpu() -> Iterator[list[Traced]]:
+    """Open every session on WebGPU, also those of coreai_onnx; yields them in order."""
+    opened: list[Traced] = []
+    original = ort.InferenceSession
+
+    def on_webgpu(
+        model: Any, sess_options: Any = None, providers: Any = None, **settings: Any
+    ) -> Any:
+        del providers
+        ort.InferenceSession = original
+        try:
+            opened.append(Traced(model, sess_options or ort.SessionOptions(), **settings))
+        finally:
+            ort.InferenceSession = on_webgpu
+        return opened[-1].ort
+
+    ort.InferenceSession = on_webgpu
+    try:
+        yield opened
+    finally:
+        ort.InferenceSession = original
+
+
+def _load(path: Any) -> onnx.ModelProto:
+    return onnx.load(path, load_external_data=False)
+
+
+def _is_within(event: dict[str, Any], run: dict[str, Any]) -> bool:
+    return bool(run["ts"] <= event["ts"] <= run["ts"] + run["dur"])
+
+
+def _is_small_integers(outputs: Sequence[dict[str, list[int]]]) -> bool:
+    pairs = [pair for one in outputs for pair in one.items()]
+    return all("float" not in dtype and len(shape) <= 1 for dtype, shape in pairs)
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Iterator[Path]:
+    """Write what native code prints to the standard error into a file."""
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield path
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,69 @@
+"""A process that runs cases from its input and writes one line of JSON for each run.
+
+It speaks as tools.operators.worker does; a job has one call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from tools.operators.measuring import CONVERSION_FAILED, RUN_FAILED, line
+from tools.operators.reporting import reporter
+from tools.providers.browser import Chromium
+from tools.providers.cases import NATIVE, Job
+from tools.providers.device import use_swiftshader
+from tools.providers.measuring import Subject, run_in_browser, run_natively
+
+
+def main() -> None:
+    """Serve jobs until the input ends."""
+    say = reporter()
+    torch.set_num_threads(1)
+    use_swiftshader()
+    with ExitStack() as stack:
+        pages: list[Chromium] = []
+
+        def page() -> Chromium:
+            if not pages:
+                pages.append(stack.enter_context(Chromium()))
+            return pages[0]
+
+        say(done=True)
+        for text in sys.stdin:
+            job = json.loads(text)
+            # A call that ended its process is not repeated.
+            if not job.pop("first"):
+                serve(Job(**job), say, page)
+            say(done=True)
+
+
+def serve(job: Job, say: Any, page: Any) -> None:
+    """Run a case where the job says."""
+    say(call=0, step=CONVERSION_FAILED)
+    start = time.monotonic()
+    try:
+        subject = Subject(job)
+    except Exception as error:  # noqa: BLE001 - the failure is the result
+        say(call=0, status=CONVERSION_FAILED, detail=line(error))
+        return
+    say(call=0, step=RUN_FAILED)
+    try:
+        native = job.place == NATIVE
+        found = run_natively(subject) if native else run_in_browser(subject, page())
+    except Exception as error:  # noqa: BLE001 - the failure is the result
+        found = {"status": RUN_FAILED, "detail": line(error)}
+    say(call=0, seconds=round(time.monotonic() - start, 1), **found)
+
+
+if __name__ == "__main__":
+    main()
