@@ -1,4 +1,4 @@
-"""Open build/site in Chromium: every page as on a phone and on a desktop, in light and dark colors.
+"""Open every page of build/site in Chromium as on a phone and a desktop, some in dark colors too.
 
     python tools/look_at_site.py          # after make site; pictures go to build/site-pictures
 
@@ -88,7 +88,7 @@ class Reader:
 
     def open(self, page: str) -> None:
         """Open a page and look at it."""
-        self.page.goto(f"{self.address}/{page}", wait_until="load")
+        self.page.goto(f"{self.address}/{page}", wait_until="networkidle")
         width, window = self.page.evaluate(_WIDTH)
         self.check(width <= window, f"{width} px wide: {self.page.evaluate(_WIDEST)}")
         scheme = self.page.get_attribute("body", "data-md-color-scheme")
@@ -121,8 +121,9 @@ class Reader:
         if self.phone:
             self.page.click("label.md-header__button[for=__drawer]")
             self.page.wait_for_timeout(400)
-            self.page.locator(".md-nav--primary label", has_text="Reference").first.click()
-            self.page.wait_for_timeout(400)
+            for section in ("Reference", "Tables"):
+                self.page.click(f".md-nav--primary label.md-nav__link:has-text('{section}')")
+                self.page.wait_for_timeout(400)
             self.keep("navigation")
         else:
             self.page.locator(".md-tabs__link", has_text="Reference").click()
@@ -144,11 +145,11 @@ class Reader:
 def look(browser: Any, address: str, size: str, scheme: str) -> list[str]:
     """Return what is wrong with the site in one window size and scheme."""
     reader = Reader(browser, address, size, scheme)
-    for path in sorted(SITE.rglob("*.html")):
-        name = path.relative_to(SITE).as_posix()
+    pages = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
+    for name in pages if scheme == "light" else SHOWN:
         reader.open(name)
         if name in SHOWN:
-            reader.keep(path.stem)
+            reader.keep(Path(name).stem)
     reader.search()
     reader.navigate()
     reader.switch_colors()
@@ -173,7 +174,7 @@ def main() -> None:
     if faults:
         sys.exit("\n".join(dict.fromkeys(faults)))
     pages = len([*SITE.rglob("*.html")])
-    print(f"{pages} pages at {len(SIZES)} sizes in {len(SCHEMES)} schemes: nothing wrong")
+    print(f"{pages} pages at {len(SIZES)} sizes, {len(SHOWN)} in dark colors: nothing wrong")
 
 
 if __name__ == "__main__":
