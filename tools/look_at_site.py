@@ -29,9 +29,9 @@ SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 SCHEMES = {"light": "default", "dark": "slate"}
 SHOWN = ("index.html", "api/conversion.html", "passes.html")
 """Pages whose pictures are kept."""
-_WIDTH = "[document.documentElement.scrollWidth, window.innerWidth]"
-_WIDEST = """() => [...document.querySelectorAll('.md-content *')]
-  .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+_WIDTH = "document.documentElement.scrollWidth"
+_WIDEST = """width => [...document.querySelectorAll('.md-content *')]
+  .filter(e => e.getBoundingClientRect().right > width + 1)
   .slice(0, 3).map(e => e.outerHTML.slice(0, 120))"""
 
 
@@ -64,22 +64,41 @@ class Reader:
             size: A key of `SIZES`.
             scheme: A key of `SCHEMES`: the preference of the reader's system.
         """
-        width, height = SIZES[size]
+        self.width, height = SIZES[size]
         self.view = f"{size}-{scheme}"
         self.address, self.scheme, self.phone = address, scheme, size == "phone"
         self.faults: list[str] = []
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, is_mobile=self.phone
+            viewport={"width": self.width, "height": height},
+            color_scheme=scheme,
+            is_mobile=self.phone,
         )
         self.page = page = context.new_page()
-        page.on("console", lambda m: m.type in {"error", "warning"} and self._wrong(m.text))
+        page.on("console", self._said)
         page.on("pageerror", lambda error: self._wrong(str(error)))
-        page.on("requestfailed", lambda request: self._wrong(f"failed: {request.url}"))
-        page.on("request", lambda r: r.url.startswith((address, "data:", "blob:")) or self._wrong(r.url))
-        page.on("response", lambda r: r.status >= 400 and self._wrong(f"{r.status}: {r.url}"))
+        page.on("requestfailed", self._failed)
+        page.on("request", self._asked)
+        page.on("response", self._answered)
 
     def _wrong(self, what: str) -> None:
         self.faults.append(f"{self.view} {self.page.url.removeprefix(self.address)}: {what}")
+
+    def _said(self, message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            self._wrong(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self._wrong(f"another host: {request.url}")
+
+    def _answered(self, response: Any) -> None:
+        if response.status >= 400:
+            self._wrong(f"{response.status}: {response.url}")
+
+    def _failed(self, request: Any) -> None:
+        # The search's worker of a page that is left is aborted.
+        if request.failure != "net::ERR_ABORTED":
+            self._wrong(f"{request.failure}: {request.url}")
 
     def check(self, truth: object, what: str) -> None:
         """Note a fault unless something is true."""
@@ -89,8 +108,11 @@ class Reader:
     def open(self, page: str) -> None:
         """Open a page and look at it."""
         self.page.goto(f"{self.address}/{page}", wait_until="networkidle")
-        width, window = self.page.evaluate(_WIDTH)
-        self.check(width <= window, f"{width} px wide: {self.page.evaluate(_WIDEST)}")
+        # Not innerWidth: a phone zooms out until a wide page fits.
+        width = self.page.evaluate(_WIDTH)
+        self.check(
+            width <= self.width, f"{width} px wide: {self.page.evaluate(_WIDEST, self.width)}"
+        )
         scheme = self.page.get_attribute("body", "data-md-color-scheme")
         self.check(scheme == SCHEMES[self.scheme], f"the colors are {scheme}")
 

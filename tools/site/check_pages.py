@@ -1,6 +1,6 @@
-"""Check the built site: no page loads anything from another host, and the README's links lead somewhere.
+"""Check the built site: pages load nothing from other hosts, and links and anchors are there.
 
-    python tools/site/check_pages.py build/site
+python tools/site/check_pages.py build/site
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
-_LINKS = {"stylesheet", "icon", "preload", "preconnect", "prefetch", "dns-prefetch", "modulepreload"}
+_LINKS = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "preconnect",
+    "prefetch",
+    "dns-prefetch",
+    "modulepreload",
+}
 _STYLE = re.compile(r"(?:url\(|@import\s+)[\"']?(https?:)?//", re.IGNORECASE)
 
 
@@ -74,7 +82,9 @@ def main() -> None:
         sys.exit("\n".join(wrong))
     pages = [*site.rglob("*.html")]
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
-    print(f"{site.relative_to(ROOT)}: {len(pages)} pages, {size / 1e6:.1f} MB, no external resource")
+    print(
+        f"{site.relative_to(ROOT)}: {len(pages)} pages, {size / 1e6:.1f} MB, no external resource"
+    )
 
 
 if __name__ == "__main__":

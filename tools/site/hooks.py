@@ -1,12 +1,13 @@
 """Hooks of mkdocs: pages outside docs/, patterns in the navigation, and the API reference.
 
-The pages stay as GitHub shows them. A page of ``docs/api`` has one section for each public name with
-an example; here its heading is replaced by the signature and the docstring.
+The pages stay as GitHub shows them. A page of ``docs/api`` has one section for each public name
+with an example; here its heading is replaced by the signature and the docstring.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from pathlib import Path
@@ -37,7 +38,9 @@ PACKAGES = (
 """Packages whose ``__all__`` is public; a name belongs to the first that has it."""
 
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
-_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(
+    r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)"
+)
 NAME = re.compile(r"^## ([\w.\\]+)$", re.MULTILINE)
 """The heading of a public name, or of a module."""
 
@@ -46,7 +49,7 @@ def on_config(config: Any) -> Any:
     """Replace the patterns of the navigation by pages."""
     docs = Path(config.docs_dir)
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
-    _expand(config.nav, pages - _named(config.nav))
+    _expand(config.nav, pages - _named(config.nav), docs)
     return config
 
 
@@ -87,30 +90,48 @@ def public_names() -> dict[str, str]:
 def _named(nav: Any) -> set[str]:
     if isinstance(nav, str):
         return {nav}
-    return {name for entry in (nav.values() if isinstance(nav, dict) else nav) for name in _named(entry)}
+    return {
+        name for entry in (nav.values() if isinstance(nav, dict) else nav) for name in _named(entry)
+    }
 
 
-def _expand(nav: Any, pages: set[str]) -> None:
-    """Replace patterns in a list of entries, the most special first, and drop empty sections."""
+def _expand(nav: Any, pages: set[str], docs: Path) -> None:
+    """Replace patterns in a list of entries, and drop empty sections."""
     for entry in list(nav):
         if isinstance(entry, dict):
             for inner in entry.values():
                 if isinstance(inner, list):
-                    _expand(inner, pages)
+                    _expand(inner, pages, docs)
             if [] in entry.values():
                 nav.remove(entry)
         elif "*" in entry:
             pattern = re.compile(entry.replace(".", r"\.").replace("*", "[^/]*"))
-            found = sorted(page for page in pages if pattern.fullmatch(page))
+            found = [page for page in pages if pattern.fullmatch(page)]
+            found.sort(key=functools.partial(_place, _index((docs / entry).parent)))
             pages.difference_update(found)
             nav[nav.index(entry) : nav.index(entry) + 1] = found
+
+
+def _index(folder: Path) -> str:
+    """Return the page that lists the pages of a folder, if there is one."""
+    index = folder / "index.md"
+    return index.read_text("utf-8") if index.is_file() else ""
+
+
+def _place(index: str, page: str) -> tuple[bool, int, str]:
+    """Return a key that sorts the index first, then pages as it links them, then the others."""
+    name = page.rpartition("/")[2]
+    position = index.find(f"]({name})")
+    return name != "index.md", position if position >= 0 else len(index), page
 
 
 def _link(match: re.Match[str], source: str, uri: str) -> str:
     """Return a link from one page to another; only the text if the target is not on the site."""
     picture, text, path, anchor = match.groups()
     target = os.path.normpath(Path(source).parent / path)
-    place = OUTSIDE.get(target) or (target.removeprefix("docs/") if target.startswith("docs/") else "")
+    place = OUTSIDE.get(target) or (
+        target.removeprefix("docs/") if target.startswith("docs/") else ""
+    )
     if not place or (ROOT / target).is_dir():
         return text
     relative = os.path.relpath(place, Path(uri).parent)
