@@ -12,8 +12,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
-.PHONY: sanitize fuzz fuzz-files test-foreign test-webgpu test-onnx test-oldest test-torch
-.PHONY: coverage clean
+.PHONY: site test-site sanitize fuzz fuzz-files test-foreign test-webgpu test-onnx test-oldest
+.PHONY: test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -79,6 +79,13 @@ format: $(READY)
 
 wheel: $(READY)
 	@$(PYTHON) -m build --wheel --outdir dist .
+
+# Builds the site of docs/ into build/site (docs/README.md), and opens it in a browser.
+site: $(READY)
+	@VENV=$(VENV) tools/make_site
+
+test-site: site test-programs
+	@$(PYTHON) tools/look_at_site.py
 
 sanitize: $(READY)
 	@VENV=$(VENV) tools/build_kernels --sanitize
