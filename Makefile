@@ -4,6 +4,7 @@
 # make check        runs linters, type checks, import rules, and checks generated files
 # make build        builds the kernels into build/ops
 # make wheel        builds the wheel of `pip install .` into dist/
+# make wheels       builds and checks the wheels of all platforms (docs/installation.md)
 #
 # Each works on a fresh machine; later runs are fast.
 # VENV=path uses another virtual environment, which must be complete: nothing is installed into it.
@@ -11,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
+.PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel wheels
 .PHONY: sanitize fuzz fuzz-files test-foreign test-onnx test-torch coverage clean
 
 VENV ?= .venv
@@ -19,7 +20,7 @@ PYTHON := $(VENV)/bin/python
 READY := $(if $(filter .venv,$(VENV)),.venv/.ready)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 environment: $(READY)
 
@@ -68,6 +69,10 @@ format: $(READY)
 
 wheel: $(READY)
 	@$(PYTHON) -m build --wheel --outdir dist .
+
+# WHEELS passes options: `make wheels WHEELS="--only win_amd64"`.
+wheels: $(READY)
+	@$(PYTHON) tools/make_wheels.py $(WHEELS)
 
 sanitize: $(READY)
 	@VENV=$(VENV) tools/build_kernels --sanitize
