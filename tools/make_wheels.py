@@ -190,6 +190,8 @@ def _compile(platform: Platform, target: str, **define: str) -> Path:
         "CMAKE_CXX_COMPILER_TARGET": platform.target,
         "CMAKE_AR": f"{BIN}/zig-ar",
         "CMAKE_RANLIB": f"{BIN}/zig-ranlib",
+        # Linking a program would build the C++ runtime once more, and takes minutes.
+        "CMAKE_TRY_COMPILE_TARGET_TYPE": "STATIC_LIBRARY",
         "CMAKE_INSTALL_NAME_TOOL": "true",
         "CMAKE_OSX_SYSROOT": "",
         # Zig adds debug information and the checks of undefined behavior unless told not to. Paths
