@@ -4,6 +4,8 @@
 # make check        runs linters, type checks, import rules, and checks generated files
 # make build        builds the kernels into build/ops
 # make wheel        builds the wheel of `pip install .` into dist/
+# make wheels       builds and checks the wheels of all platforms (docs/installation.md)
+# make site         builds the site of docs/ into build/site (docs/README.md)
 #
 # Each works on a fresh machine; later runs are fast.
 # VENV=path uses another virtual environment, which must be complete: nothing is installed into it.
@@ -11,16 +13,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests test-programs quickstart test test-fast check format wheel
-.PHONY: site test-site sanitize fuzz fuzz-files test-foreign test-webgpu test-onnx test-oldest
-.PHONY: test-torch coverage clean
+.PHONY: help environment build build-tests test-programs quickstart test test-fast check format
+.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-webgpu test-onnx
+.PHONY: test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 READY := $(if $(filter .venv,$(VENV)),.venv/.ready)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -8
 
 environment: $(READY)
 
@@ -80,10 +82,14 @@ format: $(READY)
 wheel: $(READY)
 	@$(PYTHON) -m build --wheel --outdir dist .
 
-# Builds the site of docs/ into build/site (docs/README.md), and opens it in a browser.
+# WHEELS passes options: `make wheels WHEELS="--only win_amd64"`.
+wheels: $(READY)
+	@$(PYTHON) tools/make_wheels.py $(WHEELS)
+
 site: $(READY)
 	@VENV=$(VENV) tools/make_site
 
+# Opens the site in a browser, at the widths of a phone and a desktop.
 test-site: site test-programs
 	@$(PYTHON) tools/look_at_site.py
 

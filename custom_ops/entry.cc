@@ -13,7 +13,11 @@
 #include "ort/loaded.h"
 #include "ort/session_entry.h"
 
+#ifdef _WIN32
+#define COREAI_EXPORT extern "C" __declspec(dllexport)
+#else
 #define COREAI_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 namespace coreai {
 namespace {

@@ -1,6 +1,10 @@
 #include "memory/huge_page_pool.h"
 
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <sys/mman.h>
+#endif
 
 #include <algorithm>
 #include <iterator>
@@ -18,6 +22,14 @@ std::size_t RoundUp(std::size_t size, std::size_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
+#ifdef _WIN32
+// Huge pages need a privilege there that few users have, so these are ordinary pages.
+char* MapPages(std::size_t size) {
+  return static_cast<char*>(VirtualAlloc(nullptr, size, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE));
+}
+
+void UnmapPages(char* start, std::size_t) { VirtualFree(start, 0, MEM_RELEASE); }
+#else
 // Maps `size` bytes, a multiple of kPage, at a multiple of kPage; null if there is no memory.
 char* MapPages(std::size_t size) {
   void* const mapped = mmap(nullptr, size + kPage, PROT_READ | PROT_WRITE,
@@ -33,10 +45,13 @@ char* MapPages(std::size_t size) {
   return start + before;
 }
 
+void UnmapPages(char* start, std::size_t size) { munmap(start, size); }
+#endif
+
 }  // namespace
 
 HugePagePool::~HugePagePool() {
-  for (const auto& [slab, size] : slabs_) munmap(slab, size);
+  for (const auto& [slab, size] : slabs_) UnmapPages(slab, size);
 }
 
 void* HugePagePool::Allocate(std::size_t size) noexcept try {
@@ -108,7 +123,7 @@ HugePagePool::FreeBlocks::iterator HugePagePool::Map(std::size_t size) {
   } catch (const std::bad_alloc&) {
     free_.erase({size, slab});
     blocks_.erase(slab);
-    munmap(slab, size);
+    UnmapPages(slab, size);
     throw;
   }
 }
@@ -117,7 +132,7 @@ void HugePagePool::Unmap(char* slab) {
   const auto found = slabs_.find(slab);
   free_.erase({found->second, slab});
   blocks_.erase(slab);
-  munmap(slab, found->second);
+  UnmapPages(slab, found->second);
   slabs_.erase(found);
 }
 

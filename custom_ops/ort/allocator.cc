@@ -1,7 +1,6 @@
 #include "ort/allocator.h"
 
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,12 +15,11 @@ namespace coreai {
 namespace {
 
 constexpr char kUseEnvironment[] = "session.use_env_allocators";
-constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kPooled = std::size_t{256} << 10;
 
-void* AllocateSmall(std::size_t size) {
-  return std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
-}
+constexpr auto kAligned = std::align_val_t{64};
+
+void* AllocateSmall(std::size_t size) { return ::operator new(size, kAligned, std::nothrow); }
 
 class OutOfMemory : public std::bad_alloc {
  public:
@@ -47,7 +45,7 @@ class Allocator : public OrtAllocator {
     version = kOrtApiVersion;
     Alloc = Reserve = Allocate;
     Free = [](OrtAllocator*, void* block) {
-      if (!SharedHugePages().Free(block)) std::free(block);
+      if (!SharedHugePages().Free(block)) ::operator delete(block, kAligned);
     };
     Info = [](const OrtAllocator* self) -> const OrtMemoryInfo* {
       return static_cast<const Allocator*>(self)->info_;

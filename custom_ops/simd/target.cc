@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "hwy/detect_targets.h"
 #include "simd/amx.h"
@@ -15,51 +16,65 @@ bool Always() { return true; }
 bool Never() { return false; }
 
 #if HWY_ARCH_X86
-// The features that Highway's targets of these names may use. The compiler's check includes whether
-// the operating system saves the registers. gcc has no name for F16C before 11 and none for VAES
-// and AVX-VNNI before 12, so these are read from CPUID; they add no register state.
-bool CpuHasF16c() {
-  unsigned eax = 1, ebx = 0, ecx = 0, edx = 0;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (ecx >> 29) & 1u;
+struct Registers {
+  unsigned eax, ebx, ecx, edx;
+};
+
+Registers Cpuid(unsigned leaf, unsigned subleaf) {
+  Registers r = {leaf, 0, subleaf, 0};
+  __asm__("cpuid" : "+a"(r.eax), "=b"(r.ebx), "+c"(r.ecx), "=d"(r.edx));
+  return r;
 }
 
-bool CpuHasVaes() {
-  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (ecx >> 9) & 1u;
+// The registers that the operating system saves, as bits of XCR0.
+unsigned SavedRegisters() {
+  unsigned eax = 0, edx = 0;
+  __asm__("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+  return eax;
 }
 
-bool CpuHasAvxVnni() {
-  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  if (eax < 1) return false;  // the last subleaf
-  eax = 7, ecx = 1;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (eax >> 4) & 1u;
+constexpr bool HasAll(unsigned value, std::initializer_list<int> bits) {
+  for (const int bit : bits) {
+    if (((value >> bit) & 1u) == 0) return false;
+  }
+  return true;
 }
 
-bool CpuHasAvx2() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-         __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul") && CpuHasF16c();
+// The features that Highway's targets of these names may use, read from CPUID: the runtime of Zig's
+// compiler leaves the table of __builtin_cpu_supports empty, and gcc lacks names for some features.
+struct Features {
+  bool avx2 = false, avx_vnni = false, avx512 = false, avx512_vnni = false, avx512_bf16 = false;
+};
+
+Features ReadFeatures() {
+  constexpr int kOsxsave = 27;
+  const Registers one = Cpuid(1, 0);
+  if (Cpuid(0, 0).eax < 7 || !HasAll(one.ecx, {kOsxsave})) return {};
+  const unsigned saved = SavedRegisters();
+  const Registers seven = Cpuid(7, 0);
+  const unsigned more = seven.eax < 1 ? 0 : Cpuid(7, 1).eax;
+  Features f;
+  f.avx2 = HasAll(saved, {1, 2}) &&              // XMM, YMM
+           HasAll(one.ecx, {1, 12, 25, 28, 29})  // PCLMUL, FMA, AES, AVX, F16C
+           && HasAll(seven.ebx, {3, 5, 8});      // BMI, AVX2, BMI2
+  f.avx_vnni = f.avx2 && HasAll(more, {4});
+  f.avx512 = f.avx2 && HasAll(saved, {5, 6, 7}) &&     // masks, ZMM
+             HasAll(seven.ebx, {16, 17, 28, 30, 31});  // F, DQ, CD, BW, VL
+  f.avx512_vnni = f.avx512 && HasAll(seven.ecx, {11});
+  // VBMI, VBMI2, GFNI, VAES, VPCLMULQDQ, BITALG, VPOPCNTDQ; BF16
+  f.avx512_bf16 = f.avx512_vnni && HasAll(seven.ecx, {1, 6, 8, 9, 10, 12, 14}) && HasAll(more, {5});
+  return f;
 }
 
-bool CpuHasAvx512() {
-  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw");
+// Read once, because a virtual machine's host executes CPUID.
+const Features& CpuFeatures() {
+  static const Features features = ReadFeatures();
+  return features;
 }
 
-bool CpuHasAvx512Bf16() {
-  return CpuHasAvx512() && __builtin_cpu_supports("avx512bf16") &&
-         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bitalg") &&
-         __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("vpclmulqdq") &&
-         __builtin_cpu_supports("gfni") && CpuHasVaes();
-}
-
+bool CpuHasAvx2() { return CpuFeatures().avx2; }
+bool CpuHasAvx512() { return CpuFeatures().avx512; }
+bool CpuHasAvx512Bf16() { return CpuFeatures().avx512_bf16; }
 bool CpuHasAvx512Amx() { return CpuHasAvx512Bf16() && CpuHasAmx(); }
 #else
 constexpr Check CpuHasAvx2 = Never, CpuHasAvx512 = Never, CpuHasAvx512Bf16 = Never,
@@ -96,8 +111,8 @@ bool TargetIsSupported(Target target) {
 bool CpuHasVnni(Target target) {
 #if HWY_ARCH_X86
   if (!TargetIsSupported(target)) return false;
-  if (target == Target::kAvx2) return CpuHasAvxVnni();
-  return target >= Target::kAvx512 && __builtin_cpu_supports("avx512vnni");
+  if (target == Target::kAvx2) return CpuFeatures().avx_vnni;
+  return target >= Target::kAvx512 && CpuFeatures().avx512_vnni;
 #else
   (void)target;
   return false;

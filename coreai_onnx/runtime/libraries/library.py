@@ -14,9 +14,17 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import KernelsNotBuiltError, SessionError
 from coreai_onnx.model.dependencies import UNKNOWN_OP
+from coreai_onnx.runtime.libraries.platforms import WHEELS, platform_fault
 
 ENVIRONMENT_VARIABLE = "COREAI_ONNX_OPS"
 """Environment variable with the path of a kernel library to use instead of the installed one."""
+
+REINSTALL = (
+    "  install the wheel of this machine: "
+    "pip install --force-reinstall --no-deps coreai-onnx-bridge\n"
+    "  until then use kernels=False: the same model runs on its function bodies"
+)
+"""What to do with a kernel library that this machine cannot load."""
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 LIBRARY_NAME = ("" if sys.platform == "win32" else "lib") + "coreai_onnx_ops" + _SUFFIX
@@ -48,6 +56,9 @@ def ops_library_path() -> Path:
     for candidate in _candidates():
         if candidate.is_file():
             return candidate
+    foreign = sorted(_INSTALLED.glob("*coreai_onnx_ops.*"))
+    if foreign:  # a folder of packages that was copied, or installed with `pip --platform`
+        raise KernelsNotBuiltError(f"{platform_fault(foreign[0], '')}\n{REINSTALL}")
     looked = "\n".join(f"    {candidate}" for candidate in _candidates())
     raise KernelsNotBuiltError(
         f"the kernels are not built: {LIBRARY_NAME} is in none of\n{looked}\n{_advice()}\n"
@@ -82,7 +93,9 @@ def _advice() -> str:
             "  (it needs a C++17 compiler, and finds the rest by itself)"
         )
     return (
-        "  install a C++17 compiler, then reinstall the package and read what its build says:\n"
+        f"  wheels with kernels exist for {WHEELS}\n"
+        "  elsewhere install a C++17 compiler, then reinstall the package and read what its build "
+        "says:\n"
         "    pip install --force-reinstall --no-deps --verbose coreai-onnx-bridge\n"
         f"  or set {ENVIRONMENT_VARIABLE} to a library built elsewhere"
     )
@@ -139,7 +152,9 @@ def register_libraries(options: ort.SessionOptions, paths: Sequence[Path]) -> No
             options.register_custom_ops_library(str(path))
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             raise SessionError(
-                f"onnxruntime {ort.__version__} cannot register the custom ops in {path}\n  {error}"
+                platform_fault(path, str(error))
+                or f"onnxruntime {ort.__version__} cannot register the custom ops in {path}\n"
+                f"  {error}"
             ) from error
 
 

@@ -22,6 +22,7 @@ from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, read_states
 from coreai_onnx.runtime.libraries.library import (
+    REINSTALL,
     HasLibrary,
     advice_for_unknown_op,
     check_kernels,
@@ -39,6 +40,7 @@ from coreai_onnx.runtime.libraries.parts import (
     usable_parts,
     with_compiled_parts,
 )
+from coreai_onnx.runtime.libraries.platforms import platform_fault
 from coreai_onnx.runtime.libraries.providers import add_providers, record_claims, warn_of_unused
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
@@ -295,6 +297,8 @@ def _register_kernels(
         options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's exceptions share no base class below Exception
         message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
+        if fault := platform_fault(path, str(error)):
+            message = f"{fault}\n{REINSTALL}"
         if kernels:
             raise SessionError(message) from error
         warnings.warn(

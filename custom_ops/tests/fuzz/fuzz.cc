@@ -9,7 +9,11 @@
 // one kernel at once and in place of its input, that all instruction sets refuse the same, and that
 // an allocation that fails is a refusal too.
 
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <dlfcn.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -214,16 +218,37 @@ void Check(const OrtCustomOp& vector, const OrtCustomOp& scalar, std::uint64_t s
   }
 }
 
-// The ops of a target; none if this machine lacks it.
-std::vector<const OrtCustomOp*> Register(const Options& options, const char* target) {
-  void* library = dlopen(options.library, RTLD_NOW);
+using RegisterFunction = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
+
+#ifdef _WIN32
+RegisterFunction Load(const char* file) {
+  HMODULE library = LoadLibraryA(file);
+  if (library == nullptr) {
+    std::fprintf(stderr, "%s: error %lu\n", file, GetLastError());
+    std::exit(2);
+  }
+  const auto address = reinterpret_cast<void*>(GetProcAddress(library, "RegisterCustomOps"));
+  return reinterpret_cast<RegisterFunction>(address);
+}
+
+void SelectTarget(const char* target) { _putenv_s("COREAI_OPS_TARGET", target); }
+#else
+RegisterFunction Load(const char* file) {
+  void* library = dlopen(file, RTLD_NOW);
   if (library == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     std::exit(2);
   }
-  setenv("COREAI_OPS_TARGET", target, 1);
-  using Function = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
-  const auto add = reinterpret_cast<Function>(dlsym(library, "RegisterCustomOps"));
+  return reinterpret_cast<RegisterFunction>(dlsym(library, "RegisterCustomOps"));
+}
+
+void SelectTarget(const char* target) { setenv("COREAI_OPS_TARGET", target, 1); }
+#endif
+
+// The ops of a target; none if this machine lacks it.
+std::vector<const OrtCustomOp*> Register(const Options& options, const char* target) {
+  const RegisterFunction add = Load(options.library);
+  SelectTarget(target);
   OrtSessionOptions session;
   if (OrtStatus* status = add(&session, FakeApiBase())) {
     const bool lacking = status->message.find("is not supported by") != std::string::npos;

@@ -1,6 +1,10 @@
 #include "fuzz/starve.h"
 
+#ifdef _WIN32
+#include <malloc.h>
+#else
 #include <dlfcn.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,10 +27,29 @@ void Count() {
   throw std::bad_alloc();
 }
 
-// The operator that this file's stands before: a sanitizer's, or the standard library's.
+// The operator that this file's stands before: a sanitizer's, or that of a shared standard library.
+// Null if the standard library is linked statically, as Zig's is: its operators are malloc and
+// free.
 template <class Function>
-Function Next(const char* name) {
+Function Next([[maybe_unused]] const char* name) {
+#ifdef _WIN32
+  return nullptr;
+#else
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+#endif
+}
+
+void* Checked(void* block) {
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void* AllocateAligned(std::size_t bytes, std::size_t alignment) {
+#ifdef _WIN32
+  return _aligned_malloc(bytes, alignment);
+#else
+  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+#endif
 }
 
 }  // namespace
@@ -46,18 +69,20 @@ bool Starved() { return starved; }
 void* operator new(std::size_t bytes) {
   static const auto next = coreai::fuzz::Next<void* (*)(std::size_t)>("_Znwm");
   coreai::fuzz::Count();
-  return next(bytes);
+  return next != nullptr ? next(bytes) : coreai::fuzz::Checked(std::malloc(bytes));
 }
 
 void* operator new[](std::size_t bytes) {
   static const auto next = coreai::fuzz::Next<void* (*)(std::size_t)>("_Znam");
   coreai::fuzz::Count();
-  return next(bytes);
+  return next != nullptr ? next(bytes) : coreai::fuzz::Checked(std::malloc(bytes));
 }
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   static const auto next =
       coreai::fuzz::Next<void* (*)(std::size_t, std::align_val_t)>("_ZnwmSt11align_val_t");
   coreai::fuzz::Count();
-  return next(bytes, alignment);
+  if (next != nullptr) return next(bytes, alignment);
+  return coreai::fuzz::Checked(
+      coreai::fuzz::AllocateAligned(bytes, static_cast<std::size_t>(alignment)));
 }

@@ -9,6 +9,8 @@ import pytest
 from coreai_onnx.errors import KernelsNotBuiltError, SessionError
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.libraries.library import LIBRARY_NAME, kernels_built, ops_library_path
+from coreai_onnx.runtime.libraries.platforms import this_platform
+from tests.runtime.libraries.test_platforms import windows_library
 
 
 @pytest.fixture
@@ -80,3 +82,14 @@ def test_the_error_says_what_to_do_with_an_installed_package(places: tuple[Path,
         KernelsNotBuiltError, match=r"compiler(.|\n)*reinstall(.|\n)*COREAI_ONNX_OPS"
     ):
         ops_library_path()
+
+
+def test_the_kernels_of_another_system_are_named(places: tuple[Path, Path]) -> None:
+    foreign = touch(places[0] / "coreai_onnx_ops.dll")
+    foreign.write_bytes(windows_library())
+    with pytest.raises(KernelsNotBuiltError) as caught:
+        ops_library_path()
+    first, *advice = str(caught.value).splitlines()
+    assert first == f"coreai_onnx_ops.dll is for Windows x86_64, this machine is {this_platform()}"
+    assert "pip install --force-reinstall" in advice[0]
+    assert "kernels=False" in advice[1]

@@ -1,0 +1,64 @@
+"""The platforms that libraries are compiled for, and this one."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+WHEELS = (
+    "Linux x86-64 and aarch64 (glibc 2.28 or later), Linux x86-64 (musl), "
+    "Windows x86-64, macOS 11 or later (arm64 and x86-64)"
+)
+"""The platforms whose wheels have kernels (``tools/make_wheels.py``)."""
+
+_ELF = {62: "x86_64", 183: "aarch64"}
+_PE = {0x8664: "x86_64", 0xAA64: "aarch64"}
+_MACH = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
+_PROCESSORS = {"AMD64": "x86_64", "arm64": "aarch64", "ARM64": "aarch64"}
+"""Python's names of processors on Windows and macOS, and those on Linux."""
+
+
+def platform_fault(path: Path, message: str) -> str:
+    """Return why this machine cannot load a library; empty if the library is for this machine.
+
+    Args:
+        path: The file of the library.
+        message: What the system's loader says about it.
+    """
+    newer = re.search(r"version [`']GLIBC_([\d.]+)' not found", message)
+    if newer is not None:
+        needed, present = newer[1], platform.libc_ver()[1]
+        return f"{path.name} needs glibc {needed} or later, this machine has {present}"
+    built_for, this = library_platform(path), this_platform()
+    if built_for in ("", this):
+        return ""
+    return f"{path.name} is for {built_for}, this machine is {this}"
+
+
+def library_platform(path: Path) -> str:
+    """Return the platform of a library, "Linux x86_64 (glibc)"; empty if it is unknown."""
+    content = path.read_bytes()
+    if content[:4] == b"\x7fELF":
+        libc = "glibc" if b"\0libc.so.6\0" in content else "musl"
+        return _named("Linux", _ELF, content[18:20], f" ({libc})")
+    if content[:2] == b"MZ":
+        header = int.from_bytes(content[60:64], "little")
+        return _named("Windows", _PE, content[header + 4 : header + 6])
+    if content[:4] == b"\xcf\xfa\xed\xfe":
+        return _named("macOS", _MACH, content[4:8])
+    return ""
+
+
+def this_platform() -> str:
+    """Return the platform of this process, in the words of `library_platform`."""
+    system, processor = platform.system(), platform.machine()
+    processor = _PROCESSORS.get(processor, processor)
+    if system != "Linux":
+        return f"{system.replace('Darwin', 'macOS')} {processor}"
+    return f"Linux {processor} ({platform.libc_ver()[0] or 'musl'})"
+
+
+def _named(system: str, processors: dict[int, str], field: bytes, more: str = "") -> str:
+    processor = processors.get(int.from_bytes(field, "little"), "")
+    return processor and f"{system} {processor}{more}"
