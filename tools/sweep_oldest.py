@@ -94,7 +94,9 @@ def section(known: Cells) -> str:
         rows.append(f"| {' | '.join(cells)} |")
     wrong = [f"* `{key}`: {text}" for key, text in known.items() if text]
     head = [f"| minimum_onnxruntime | {' | '.join(SWEPT)} |", "|---" * (len(SWEPT) + 1) + "|"]
-    return "\n".join([HEAD, *head, *rows, *([""] * bool(wrong)), *wrong, ""])
+    ran = len({key.split(".")[0] for key in known})
+    state = f"{ran} of {len(ARCHITECTURES)} architectures have been run.\n"
+    return "\n".join([HEAD, state, *head, *rows, *([""] * bool(wrong)), *wrong, ""])
 
 
 def key_of(architecture: Architecture, target: Target, release: str) -> str:
@@ -118,7 +120,7 @@ def measured(architecture: Architecture) -> Cells:
         folder = Path(place)
         files, refused = written(architecture, module, folder)
         for name in set(files.values()) - refused.keys():
-            np.savez(folder / f"{name}.inputs.npz", **feeds)
+            np.savez(folder / f"{name}.inputs.npz", **feeds)  # type: ignore[arg-type]  # of numpy: the names are inputs
         for release in RELEASES:
             of = {files[target, release]: target for target in SWEPT}
             run = attempt(release, folder, [name for name in of if name not in refused])
