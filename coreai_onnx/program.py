@@ -133,11 +133,11 @@ class OnnxProgram(Quantizable):
         return self.records[name]
 
     def to_proto(self, entrypoint: str | None = None) -> onnx.ModelProto:
-        """Return an entrypoint as one protobuf message that contains its weights.
+        """Return an entrypoint as one protobuf message, with its weights.
 
         Raises:
             StagingError: If there is no such entrypoint.
-            SaveError: If the weights exceed protobuf's 2 GiB.
+            SaveError: If they exceed protobuf's 2 GiB.
         """
         return to_proto(self.models[self._choose(entrypoint)], self.debug_info)
 
@@ -301,9 +301,7 @@ class OnnxProgram(Quantizable):
         custom_ops: Sequence[CustomOps] = (),
         provider: Choice | None = None,
     ) -> Session:
-        """Return the session that `run` uses; later calls return it again.
-
-        See `coreai_onnx.session`. The entrypoints share states of one name.
+        """Return the session that `run` uses; the entrypoints share states of one name.
 
         Raises:
             StagingError: If there is no such entrypoint.

@@ -146,8 +146,8 @@ def _install_tools() -> None:
 
 def _headers() -> Path:
     """Return the folder with the headers of onnxruntime and Highway."""
-    if folder := os.environ.get("COREAI_HEADERS"):
-        return Path(folder)
+    if given := os.environ.get("COREAI_HEADERS"):
+        return Path(given)
     folder = BUILD / "debian-headers"
     if not (folder / "usr" / "include" / "hwy").is_dir():
         script = ROOT / "custom_ops" / "cmake" / "fetch_debian_headers.sh"

@@ -120,7 +120,7 @@ def measured(architecture: Architecture) -> Cells:
         folder = Path(place)
         files, refused = written(architecture, module, folder)
         for name in set(files.values()) - refused.keys():
-            np.savez(folder / f"{name}.inputs.npz", **feeds)  # type: ignore[arg-type]  # of numpy: the names are inputs
+            np.savez(folder / f"{name}.inputs.npz", allow_pickle=False, **feeds)
         for release in RELEASES:
             of = {files[target, release]: target for target in SWEPT}
             run = attempt(release, folder, [name for name in of if name not in refused])
