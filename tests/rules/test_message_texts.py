@@ -20,7 +20,7 @@ EXCEPTIONS = {
         "is copied into written packages, which have no table; test_dependencies.py provokes both"
     ),
     "coreai_onnx/export/capture/explain.py": "looks for the names of the model's own sizes",
-    "coreai_onnx/runtime/libraries/platforms.py": "reads a message of glibc, which no package brings",
+    "coreai_onnx/runtime/libraries/platforms.py": "reads a message of glibc, no package",
     "coreai_onnx/export/guards.py": "looks for guards, printed as torch does, and names of sizes",
 }
 """Files that match on messages for another reason."""
