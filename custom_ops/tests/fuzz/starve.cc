@@ -69,13 +69,13 @@ bool Starved() { return starved; }
 void* operator new(std::size_t bytes) {
   static const auto next = coreai::fuzz::Next<void* (*)(std::size_t)>("_Znwm");
   coreai::fuzz::Count();
-  return next != nullptr ? next(bytes) : Checked(std::malloc(bytes));
+  return next != nullptr ? next(bytes) : coreai::fuzz::Checked(std::malloc(bytes));
 }
 
 void* operator new[](std::size_t bytes) {
   static const auto next = coreai::fuzz::Next<void* (*)(std::size_t)>("_Znam");
   coreai::fuzz::Count();
-  return next != nullptr ? next(bytes) : Checked(std::malloc(bytes));
+  return next != nullptr ? next(bytes) : coreai::fuzz::Checked(std::malloc(bytes));
 }
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
@@ -83,5 +83,6 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
       coreai::fuzz::Next<void* (*)(std::size_t, std::align_val_t)>("_ZnwmSt11align_val_t");
   coreai::fuzz::Count();
   if (next != nullptr) return next(bytes, alignment);
-  return Checked(AllocateAligned(bytes, static_cast<std::size_t>(alignment)));
+  return coreai::fuzz::Checked(
+      coreai::fuzz::AllocateAligned(bytes, static_cast<std::size_t>(alignment)));
 }
