@@ -46,14 +46,7 @@ class FewBitBodies:
         present: Sequence[str],
         attributes: Mapping[str, int | Sequence[int]],
     ) -> str:
-        """Return the op type of a call, after adding its function if the model lacks it.
-
-        Args:
-            name: Name of the composite.
-            dtype: Dtype of the floating inputs that are neither scales nor palettes.
-            present: Names of the inputs of the call.
-            attributes: All attributes of the call.
-        """
+        """Return the op type of a call, as `FewBitFunctions.op_type` describes it."""
         composite, torch_dtype = COMPOSITES[name], _TORCH_DTYPES[dtype]
         # Scales and palettes are cast: a body holds for each of their dtypes.
         dtypes = {
