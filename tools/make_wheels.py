@@ -37,9 +37,8 @@ LARGEST = 4 << 20
 """The size limit of a wheel in bytes: little beside those of torch and onnxruntime."""
 EXPORTS = {"RegisterCustomOps", "CoreaiOnnxOpsInfo"}
 
-_OPERATORS = re.compile(r"_Z(n[aw]m|d[al]Pv)\w*")
-"""The operators new and delete. Zig's linker for macOS cannot hide them; they are weak, so that
-dyld binds them to those of the system."""
+_UNHIDDEN = re.compile(r"_Z(n[aw]m|d[al]Pv)\w*|__dso_handle|_mh_dylib_header")
+"""What Zig's linker for macOS cannot hide: its own symbols, and the operators new and delete."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +293,7 @@ def faults_of(platform: Platform, size: int, library: Library) -> list[str]:
         faults.append(f"the library is {library.format}, expected {platform.format}")
     exports = library.exports
     if platform.system == "Darwin":
-        exports = frozenset(name for name in exports if not _OPERATORS.fullmatch(name))
+        exports = frozenset(name for name in exports if not _UNHIDDEN.fullmatch(name))
     if exports != EXPORTS:
         faults.append(f"exports {sorted(exports)}, expected {sorted(EXPORTS)}")
     foreign = [n for n in sorted(library.needed) if not re.fullmatch(platform.libraries, n)]
