@@ -37,6 +37,9 @@ LARGEST = 4 << 20
 """The size limit of a wheel in bytes: little beside those of torch and onnxruntime."""
 EXPORTS = {"RegisterCustomOps", "CoreaiOnnxOpsInfo"}
 
+_UNHIDDEN = re.compile(r"_Z(n[aw]m|d[al]Pv)\w*|__dso_handle|_mh_dylib_header")
+"""What Zig's linker for macOS cannot hide: its own symbols, and the operators new and delete."""
+
 
 @dataclass(frozen=True)
 class Platform:
@@ -288,8 +291,11 @@ def faults_of(platform: Platform, size: int, library: Library) -> list[str]:
         faults.append(f"{size:,} bytes, at most {LARGEST:,} are allowed")
     if library.format != platform.format:
         faults.append(f"the library is {library.format}, expected {platform.format}")
-    if library.exports != EXPORTS:
-        faults.append(f"exports {sorted(library.exports)}, expected {sorted(EXPORTS)}")
+    exports = library.exports
+    if platform.system == "Darwin":
+        exports = frozenset(name for name in exports if not _UNHIDDEN.fullmatch(name))
+    if exports != EXPORTS:
+        faults.append(f"exports {sorted(exports)}, expected {sorted(EXPORTS)}")
     foreign = [n for n in sorted(library.needed) if not re.fullmatch(platform.libraries, n)]
     if foreign:
         faults.append(f"needs {', '.join(foreign)}, which not every system has")
@@ -341,7 +347,9 @@ def parse_library(description: str, exports: str) -> Library:
         names = re.findall(r"^  Name: (\S+)", exports, re.MULTILINE)
     else:  # macOS's symbols begin with an underscore, and GNU's may end with a version
         names = [line.removeprefix("_").partition("@")[0] for line in exports.split()]
-    return Library(form[1], frozenset(names), frozenset(needed[1].split()))
+    # llvm-readobj lists the name of a macOS library among those that it needs.
+    own = re.findall(r"^File: (?:.*/)?(.*)$", description, re.MULTILINE)
+    return Library(form[1], frozenset(names), frozenset(needed[1].split()) - {*own})
 
 
 def _output(command: list[str], *, check: bool = True) -> str:

@@ -28,7 +28,7 @@ BY_TAG = {platform.tag: platform for platform in PLATFORMS}
 LINUX = BY_TAG["manylinux_2_28_x86_64"]
 
 ELF = """
-File: libcoreai_onnx_ops.so
+File: checked/libcoreai_onnx_ops.so
 Format: elf64-x86-64
 Arch: x86_64
 AddressSize: 64bit
@@ -62,12 +62,13 @@ Export {
 }
 """
 MACHO = """
-File: libcoreai_onnx_ops.dylib
+File: lib/libcoreai_onnx_ops.dylib
 Format: Mach-O arm64
 Arch: aarch64
 AddressSize: 64bit
 NeededLibraries [
   /usr/lib/libSystem.B.dylib
+  libcoreai_onnx_ops.dylib
 ]
 """
 GOOD = {
@@ -101,6 +102,15 @@ def test_a_good_library_has_no_faults(tag: str) -> None:
 def test_a_faulty_library_is_found(change: dict, fault: str) -> None:
     (message,) = faults_of(LINUX, 1000, replace(good_library(), **change))
     assert fault in message
+
+
+def test_only_macos_may_export_what_its_linker_cannot_hide() -> None:
+    symbols = "_CoreaiOnnxOpsInfo\n_RegisterCustomOps\n__Znwm\n__ZdaPvm\n___dso_handle\n"
+    library = parse_library(MACHO, symbols)
+    macos = BY_TAG["macosx_11_0_arm64"]
+    assert faults_of(macos, 1, library) == []
+    assert faults_of(macos, 1, replace(library, exports=library.exports | {"_ZNSt3__1"}))
+    assert faults_of(LINUX, 1, replace(good_library(), exports=library.exports))
 
 
 def test_a_large_wheel_is_found() -> None:
