@@ -107,8 +107,9 @@ def imported_beside(folder: Path, distribution: str) -> subprocess.CompletedProc
     """Import the package from a folder that also has the metadata of another distribution."""
     (folder / "coreai_onnx").symlink_to(Path(coreai_onnx.__file__).parent)
     (folder / distribution).mkdir()
+    # Without site packages, where an editable installation would precede the folder.
     return subprocess.run(
-        [sys.executable, "-c", "import coreai_onnx; print(coreai_onnx.__version__)"],
+        [sys.executable, "-S", "-c", "import coreai_onnx; print(coreai_onnx.__version__)"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -19,6 +19,7 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_cached_attention,
     contrib_open_attention,
 )
+from coreai_onnx.passes.contrib.decoder_attention import contrib_decoder_attention
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
@@ -195,6 +196,7 @@ def _not_portable(reasons: Iterable[str], target: Target) -> TargetError:
 
 _SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
+    contrib_decoder_attention: (("GroupQueryAttention", {}),),
     contrib_cached_attention: (("GroupQueryAttention", {}),),
     contrib_open_attention: (("GroupQueryAttention", {"causal": 0}),),
     contrib_attention: (("GroupQueryAttention", {}), ("MultiHeadAttention", {})),
@@ -256,7 +258,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
 
 def _pays_off(one: Pass, oldest: Release | None) -> bool:
     """Return whether the oldest release has the ops that a pass creates, and runs them fast."""
-    made = CONTRIB_OPS[one]
+    made = CONTRIB_OPS.get(one, ())
     has = oldest is None or all(contrib_since(op, forms) <= oldest for op, forms in made)
     return has and all(is_faster(op, oldest) for op, _ in made)
 

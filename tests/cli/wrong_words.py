@@ -106,10 +106,17 @@ _RUNS: dict[str, list[list[str]]] = {
     "seed": [["--seed", value] for value in _SEEDS],
 }
 """For commands that run a file."""
+_PROVIDERS: dict[str, list[list[str]]] = {
+    "provider": [["--provider", value] for value in ("tpu", "", "QNNExecutionProvider")],
+    "provider_option": [
+        ["--provider", "cpu", "--provider-option", value] for value in ("x", "=1", "")
+    ],
+}
 _MEASURED: dict[str, list[list[str]]] = {
     **_RUNS,
     "model": [["MODEL", value] for value in _MODELS],
     "record": [["nowhere.pt2"], ["broken.pt2"], ["."], ["program.pt2", "--dim", "batch=2"]],
+    **_PROVIDERS,
     "runs": [["--runs", value] for value in ("0", "-1", "many", "1.5", "")],
     "debug": [["--debug=yes"]],
 }
@@ -176,6 +183,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
+        "padding": [["--padding", value] for value in ("right", "")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
@@ -197,6 +205,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "run": {
         "model": [["MODEL", value] for value in _MODELS],
         **_RUNS,
+        **_PROVIDERS,
         "library": [["--library", value] for value in ("nowhere.so", ".", "", "text.npy")],
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "inf", "many", "")],
         "save": [["--save", v] for v in ("no/such/folder/m.npz", ".", "", "out.txt", "/dev/full")],
@@ -248,6 +257,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     },
     "inspect": {
         "nodes": [["--nodes=yes"]],
+        "provider": [["--provider", value] for value in ("tpu", "")],
         "model": [["MODEL", value] for value in _MODELS],
         "histogram": [["--histogram", value] for value in ("nowhere.onnx", ".", "models.py")],
         "debug": [["--debug=yes"]],
