@@ -70,6 +70,8 @@ def _lost(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
 
 def _call_of(node: fx.Node) -> tuple[str, str] | None:
     """Return the name of the call that a node was decomposed from, and its composite."""
+    if not str(node.target).startswith("aten."):
+        return None  # a part that a backend computes, and what is read of its results
     # Each trace of a program adds a level. Unlike original_aten, the levels tell two calls of one
     # op apart, and a file (.pt2) keeps them.
     sources = node.meta.get("from_node")
