@@ -182,8 +182,9 @@ class OnnxProgram(Quantizable):
         for name, model in self.models.items():
             record = self.records.get(name)
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
-            how = minimum_onnxruntime, check_of(verify, model, make), _write_body
-            self.pass_reports[name] = optimize_for(model, target, passes, *how)
+            check = check_of(verify, model, make)
+            report = optimize_for(model, target, passes, minimum_onnxruntime, check, _write_body)
+            self.pass_reports[name] = report
         return self
 
     def save(
