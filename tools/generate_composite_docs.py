@@ -6,7 +6,6 @@ python tools/generate_composite_docs.py --check    exit 1 if the file is not wha
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.composites.matrix import (  # noqa: E402
     combinations,
     summary,
 )
+from tools.generated_page import write_or_check  # noqa: E402
 
 TARGET = ROOT / "docs" / "composites.md"
 
@@ -54,16 +54,8 @@ describes how your own classes become composites.
 
 def main() -> int:
     """Write the file, or check it."""
-    parser = argparse.ArgumentParser(description="Write docs/composites.md from the declarations.")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
     text = HEAD + "".join(section(c) for c in COMPOSITES.values()) + matrix()
-    if not parser.parse_args().check:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/composites.md is stale: run python tools/generate_composite_docs.py")
-    return 1
+    return write_or_check(__file__, TARGET, text)
 
 
 def section(composite: Composite) -> str:

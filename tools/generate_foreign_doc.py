@@ -9,7 +9,6 @@ which ``sweep_foreign.py --record`` and ``sweep_backend.py --record`` write.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -18,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout, whatever folder the program is run in
+
+from tools.generated_page import write_or_check  # noqa: E402
+
 TARGET = ROOT / "docs" / "foreign_models.md"
 FOREIGN = ROOT / "tools" / "foreign" / "results.json"
 BACKEND = ROOT / "tools" / "backend" / "results.json"
@@ -97,18 +100,8 @@ COMMANDS = """
 
 def main() -> int:
     """Write the file, or check it."""
-    parser = argparse.ArgumentParser(description="Write docs/foreign_models.md.")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    options = parser.parse_args()
     foreign, backend = (json.loads(p.read_text(encoding="utf-8")) for p in (FOREIGN, BACKEND))
-    text = rendered(foreign, backend)
-    if not options.check:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/foreign_models.md is stale: run python tools/generate_foreign_doc.py")
-    return 1
+    return write_or_check(__file__, TARGET, rendered(foreign, backend))
 
 
 def rendered(foreign: dict[str, Any], backend: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ It measures nothing: totals come from tools/operators/results.json, families fro
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
@@ -27,6 +26,7 @@ from coreai_onnx.lower.walk.registry import (  # noqa: E402
     builtin_lowering,
     builtin_names,
 )
+from tools.generated_page import write_or_check  # noqa: E402
 
 TARGET = ROOT / "docs" / "operators.md"
 RECORD = ROOT / "tools" / "operators" / "results.json"
@@ -71,17 +71,8 @@ TIES = """
 
 def main() -> int:
     """Write the file, or check it."""
-    parser = argparse.ArgumentParser(description="Write docs/operators.md.")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    options = parser.parse_args()
     text = rendered(json.loads(RECORD.read_text(encoding="utf-8")))
-    if not options.check:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/operators.md is stale: run python tools/generate_operators_doc.py")
-    return 1
+    return write_or_check(__file__, TARGET, text)
 
 
 def rendered(results: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ python tools/generate_pass_docs.py --check    exit 1 if the file is not what wou
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import sys
@@ -17,6 +16,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's passes, whether or not it is ins
 
 from coreai_onnx.passes import Pass  # noqa: E402
 from coreai_onnx.passes import order as order_module  # noqa: E402
+from tools.generated_page import write_or_check  # noqa: E402
 
 TARGET = ROOT / "docs" / "passes.md"
 
@@ -159,16 +159,7 @@ GROUPS = {
 
 def main() -> int:
     """Write the file, or compare it."""
-    parser = argparse.ArgumentParser(description="Write docs/passes.md from the passes.")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    text = rendered()
-    if not parser.parse_args().check:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/passes.md is stale: run python tools/generate_pass_docs.py")
-    return 1
+    return write_or_check(__file__, TARGET, rendered())
 
 
 def rendered() -> str:

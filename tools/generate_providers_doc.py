@@ -9,7 +9,6 @@ tools/providers/openvino.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -19,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the checkout, whatever folder the program is run in
+
+from tools.generated_page import write_or_check  # noqa: E402
+
 TARGET = ROOT / "docs" / "models_on_providers.md"
 RESULTS = ROOT / "tools" / "providers" / "results.json"
 OPENVINO = ROOT / "tools" / "providers" / "openvino.json"
@@ -112,18 +115,8 @@ column compares OpenVINO with the bodies. {machine}
 
 def main() -> int:
     """Write the file, or check it."""
-    parser = argparse.ArgumentParser(description="Write docs/models_on_providers.md.")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    options = parser.parse_args()
     results, openvino = (json.loads(p.read_text(encoding="utf-8")) for p in (RESULTS, OPENVINO))
-    text = rendered(results, openvino)
-    if not options.check:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print("docs/models_on_providers.md is stale: run python tools/generate_providers_doc.py")
-    return 1
+    return write_or_check(__file__, TARGET, rendered(results, openvino))
 
 
 def rendered(results: dict[str, Any], openvino: dict[str, Any]) -> str:
