@@ -24,7 +24,7 @@ from torchao.quantization import (
 
 from coreai_onnx import OnnxProgram, convert
 from coreai_onnx.errors import TargetError
-from coreai_onnx.targets.opsets import Target
+from coreai_onnx.targets.opsets import PROVIDER_TARGETS, Target
 from tests.support.tolerances import assert_close
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_all_forms_of_a_program(name: str) -> None:
 @pytest.mark.parametrize("target", get_args(Target))
 def test_targets(name: str, target: Target) -> None:
     model = quantized(CONFIGS[name])
-    if name == "float8" and target == "portable":
+    if name == "float8" and target in ("portable", *PROVIDER_TARGETS):
         with pytest.raises(TargetError, match="float8"):
             convert(model, X, optimize=False).optimize(target=target)
         return
