@@ -22,9 +22,6 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
-from coreai_onnx.runtime.libraries.library import CustomOps, library_paths
-from coreai_onnx.runtime.sessions.session import Session
-from coreai_onnx.runtime.tensors.outputs import Outputs
 from coreai_onnx.targets.contrib import summary
 
 if TYPE_CHECKING:
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.weights.rewriting import BodiesOf
-    from coreai_onnx.targets.providers import Choice
 
 
 class OnnxProgram(Quantizable):
@@ -75,7 +71,6 @@ class OnnxProgram(Quantizable):
         self.recognized: Recognition | None = None
         self.records: dict[str, ExportRecord] = {}
         self.pass_verifier: Callable[[ExportRecord, Any], Verifier] | None = None
-        self._sessions: dict[Any, dict[str, Session]] = {}
 
     @property
     def recognised(self) -> Recognition | None:
@@ -178,7 +173,7 @@ class OnnxProgram(Quantizable):
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
         begin_stage("optimize")
-        self._sessions.clear()
+        self._close_sessions()
         for name, model in self.models.items():
             record = self.records.get(name)
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
@@ -294,57 +289,6 @@ class OnnxProgram(Quantizable):
 
         return to_text(self.models[self._choose(entrypoint)])
 
-    def session(
-        self,
-        entrypoint: str | None = None,
-        *,
-        kernels: bool | None = None,
-        custom_ops: Sequence[CustomOps] = (),
-        provider: Choice | None = None,
-    ) -> Session:
-        """Return the session that `run` uses; the entrypoints share states of one name.
-
-        Raises:
-            StagingError: If there is no such entrypoint.
-            SessionError: If the session cannot be created.
-        """
-        name = self._choose(entrypoint)
-        settings: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops}
-        settings["providers"] = () if provider is None else (provider,)
-        key = kernels, repr(provider), *library_paths(custom_ops)
-        opened = self._sessions.setdefault(key, {})
-        if name not in opened:
-            other = next(iter(opened.values()), None)
-            new = None if other is None else other.entrypoint(name)
-            opened[name] = new or Session(self, entrypoint=name, **settings)
-        return opened[name]
-
-    def run(
-        self,
-        *args: object,
-        entrypoint: str | None = None,
-        kernels: bool | None = None,
-        custom_ops: Sequence[CustomOps] = (),
-        provider: Choice | None = None,
-        **named: object,
-    ) -> Outputs:
-        """Run an entrypoint once; see `Session.run`.
-
-        Args:
-            *args: The arguments of the module, nested as there, or the inputs in order.
-            entrypoint: Which entrypoint; None for the only one or ``main``.
-            kernels: Whether to use native kernels, as for `coreai_onnx.session`.
-            custom_ops: Custom op libraries.
-            provider: The execution provider.
-            **named: Arguments, inputs and states by name.
-
-        Raises:
-            InputError: If a name, dtype, rank or shape is wrong.
-            SessionError: If the session cannot be created or run.
-        """
-        how: dict[str, Any] = {"kernels": kernels, "custom_ops": custom_ops, "provider": provider}
-        return self.session(entrypoint, **how).run(*args, **named)
-
     def extract(self, module: str, entrypoint: str | None = None) -> OnnxProgram:
         """Return the nodes of a module, ``encoder.layer.0``, with the values around them as ends.
 
@@ -383,9 +327,6 @@ class OnnxProgram(Quantizable):
     def __repr__(self) -> str:
         """Return the entrypoints."""
         return printable(f"OnnxProgram({', '.join(self.entrypoints)})")
-
-    def _close_sessions(self) -> None:
-        self._sessions.clear()
 
     def _few_bit_bodies(self) -> BodiesOf:
         from coreai_onnx.bodies.quantized import FewBitBodies  # imports torch

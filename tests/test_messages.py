@@ -25,7 +25,7 @@ from coreai_onnx.messages import (
 )
 from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import layers_model
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import QuantizationError, StagingError, failures_as
+from coreai_onnx.errors import QuantizationError, failures_as
 from coreai_onnx.messages import begin_stage
-from coreai_onnx.model.files.program_files import MAIN
 from coreai_onnx.model.metadata import adopt
+from coreai_onnx.runtime.sessions.runnable import Runnable
 
 if TYPE_CHECKING:
     from coreai_onnx.quantization.evaluation import MetricChange
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from coreai_onnx.quantization.weights.rewriting import BodiesOf
 
 
-class Quantizable:
+class Quantizable(Runnable):
     """Models by entrypoint, which can be quantized.
 
     Attributes:
-        models: Entrypoint to ``onnx_ir.Model``.
         quantization_reports: Entrypoint to the report of `quantize`; empty before.
         dtype_reports: Entrypoint to the report of `convert_dtype`; empty before.
     """
 
     def __init__(self, models: dict[str, ir.Model]) -> None:
         """Hold the models, at least one."""
-        self.models = models
+        super().__init__(models)
         self.quantization_reports: dict[str, QuantizationReport] = {}
         self.dtype_reports: dict[str, DtypeReport] = {}
 
@@ -113,21 +112,9 @@ class Quantizable:
         self._close_sessions()
         return self
 
-    def _choose(self, entrypoint: str | None) -> str:
-        if entrypoint is None and len(self.models) == 1:
-            return next(iter(self.models))
-        name = MAIN if entrypoint is None else entrypoint
-        if name not in self.models:
-            what = "say which entrypoint" if entrypoint is None else f"no entrypoint {entrypoint!r}"
-            raise StagingError(f"{what}; there are {', '.join(self.models)}")
-        return name
-
     def _few_bit_bodies(self) -> BodiesOf:
         """Return what adds the functions of quantized weights to a model."""
         raise NotImplementedError
-
-    def _close_sessions(self) -> None:
-        """Close the sessions of the models before their change; a program has some."""
 
 
 def _change(name: str, metric: Metric, before: Quantizable, after: Quantizable) -> MetricChange:

@@ -45,17 +45,19 @@ def full_name(name: str) -> str:
     return NAMES.get(name.lower(), name)
 
 
-def chosen_providers(choices: Choice | Iterable[Choice]) -> dict[str, dict[str, str]]:
+def chosen_providers(choices: Choice | Iterable[Choice] | None) -> dict[str, dict[str, str]]:
     """Return the options of each provider by onnxruntime's name, in order of preference.
 
     Args:
-        choices: Names of providers, short or onnxruntime's own, or pairs of a name and options.
+        choices: Names of providers, short or onnxruntime's own, or pairs of a name and options; or
+            one of them; None is none.
 
     Raises:
         SessionError: If one is neither.
     """
     chosen: dict[str, dict[str, str]] = {}
-    for choice in [choices] if isinstance(choices, str) or _is_pair(choices) else choices:
+    alone = isinstance(choices, str) or _is_pair(choices)
+    for choice in [choices] if alone else choices or ():
         name, options = choice if isinstance(choice, tuple) and _is_pair(choice) else (choice, {})
         if not isinstance(name, str):
             raise SessionError(
@@ -65,6 +67,11 @@ def chosen_providers(choices: Choice | Iterable[Choice]) -> dict[str, dict[str, 
         texts = {k: str(int(v) if isinstance(v, bool) else v) for k, v in options.items()}
         chosen[full_name(name)] = texts
     return chosen
+
+
+def on_cpu(choices: Choice | Iterable[Choice] | None) -> bool:
+    """Return whether providers are the CPU only, where our kernels run."""
+    return not chosen_providers(choices).keys() - {CPU}
 
 
 def _is_pair(value: object) -> bool:

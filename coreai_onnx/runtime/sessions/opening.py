@@ -49,7 +49,7 @@ from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
-from coreai_onnx.targets.providers import CPU, chosen_providers
+from coreai_onnx.targets.providers import CPU, chosen_providers, on_cpu
 from coreai_onnx.targets.releases import release_of, text_of
 
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
@@ -265,9 +265,8 @@ def _kernels(providers: Iterable[str], parts: Parts, *, wanted: bool | None) -> 
     They run on the CPU, where they would take the nodes of composites that a provider could run.
     What a provider has compiled it runs in any case.
     """
-    others = any(name != CPU for name in providers)
     compiled = any(domain.startswith(PROVIDER) for domain in parts)
-    return False if wanted is None and others and not compiled else wanted
+    return False if wanted is None and not on_cpu(providers) and not compiled else wanted
 
 
 def _is_quantized(model: ir.Model | None) -> bool:

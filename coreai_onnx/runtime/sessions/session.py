@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -12,7 +12,6 @@ import onnx_ir as ir
 from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
@@ -22,78 +21,16 @@ from coreai_onnx.runtime.states.held import States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
-from coreai_onnx.targets.providers import Choice
 
-__all__ = ["HasModel", "Session", "Source", "session"]
+__all__ = ["HasModel", "Session", "Source"]
 
 _BYTES = attrgetter("nbytes")
 _MOST_BOUND_BYTES = 1 << 16
 """Larger inputs and outputs are released after a call: binding 24 states anew takes 0.1 ms."""
 
 
-def session(
-    path_or_program: Source | HasModels,
-    *,
-    entrypoint: str | None = None,
-    kernels: bool | None = None,
-    threads: int | None = None,
-    timeout: float | None = None,
-    prepack: bool | None = None,
-    profile: bool = False,
-    custom_ops: Sequence[CustomOps] = (),
-    low_memory: bool = False,
-    provider: Choice | None = None,
-    providers: Sequence[Choice] = (),
-) -> Session:
-    """Open a model in onnxruntime.
-
-    Args:
-        path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
-            model in memory.
-        entrypoint: The entrypoint to run; None is ``main``, or else the first.
-        kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False); None uses the kernels if they are built and there is no provider.
-        threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
-        timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
-            An endless ``Loop`` ends after it.
-        prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
-            products, which is faster for many rows. Otherwise all read them from the mapped data
-            file, and they are in memory once. None is False for a bundle of several entrypoints
-            without quantized weights, and True for anything else.
-        profile: Whether onnxruntime records the time of each node, for `Session.profile`.
-        custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
-        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
-            keeps it for later results of the same shape, which takes up to three times the memory;
-            see `coreai_onnx.memory_plan`.
-        provider: The execution provider to use before the CPU: ``"webgpu"``, onnxruntime's own
-            name, or either with options: ``("cuda", {"device_id": 1})``. The library of
-            a plugin must be registered with onnxruntime.
-        providers: Several providers, in order of preference.
-
-    Returns:
-        The session.
-
-    Raises:
-        KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
-        SessionError: If the model is missing, broken, or rejected by onnxruntime, or calls an
-            operator that no library implements; or a provider or a number is not available.
-    """
-    return Session(
-        path_or_program,
-        entrypoint=entrypoint,
-        kernels=kernels,
-        threads=threads,
-        timeout=timeout,
-        prepack=prepack,
-        profile=profile,
-        custom_ops=custom_ops,
-        low_memory=low_memory,
-        providers=(*([] if provider is None else [provider]), *providers),
-    )
-
-
 class Session:
-    """A model that is ready to run; create one with `session`.
+    """A model that is ready to run; create one with `coreai_onnx.session`.
 
     ```python
     s = coreai_onnx.session("model.onnx")
@@ -121,7 +58,7 @@ class Session:
         timeout: float | None = None,
         **settings: Any,
     ) -> None:
-        """Open the model; see `session`, and `SessionSettings` for the other settings."""
+        """Open the model; see `coreai_onnx.session`, and `SessionSettings` for other settings."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
             program = OpenProgram(source, SessionSettings(**settings))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.libraries.library import CustomOps
-from coreai_onnx.targets.providers import Choice
+from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built
+from coreai_onnx.targets.providers import Choice, on_cpu
 
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
@@ -33,7 +33,7 @@ class SessionSettings:
     profile: bool = False
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
-    providers: Choice | Sequence[Choice] = ()
+    providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +44,16 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
+
+
+def runs_kernels(providers: Choice | Sequence[Choice] | None, *, kernels: bool | None) -> bool:
+    """Return whether to run the kernels beside the bodies.
+
+    Args:
+        providers: The execution providers of both.
+        kernels: None to run the kernels if they are built and no node runs elsewhere than on a CPU.
+    """
+    return kernels_built() and on_cpu(providers) if kernels is None else kernels
 
 
 def checked_timeout(seconds: float | None) -> float | None:

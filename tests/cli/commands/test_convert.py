@@ -15,7 +15,7 @@ from coreai_onnx.cli.options.subject import Subject
 from coreai_onnx.cli.options.tensors import parse_dynamic
 from coreai_onnx.errors import CommandError
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.tolerances import assert_close
 
 MODELS = """

@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.quantization.example_weights import correlated_inputs, heavy_tailed, linear
 
 

@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx.cli import main
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.debugging.small_reference import converted
 from tests.support.small_models import counter_model, linear_model, linear_weights
 from tests.support.tolerances import assert_close

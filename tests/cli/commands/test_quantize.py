@@ -11,7 +11,7 @@ from coreai_onnx.cli import main
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import perplexity
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.quantization.example_weights import correlated_inputs, heavy_tailed, linear
 from tests.support.huggingface_folders import llama_folder
 

@@ -16,7 +16,7 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.model.files.external_data import FileTensor, data_files
 from coreai_onnx.model.files.loading import check_places, fault, load_model
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.model.files.test_loading import external, saved
 from tests.support.small_models import linear_weights
 from tests.support.tolerances import assert_close

@@ -19,7 +19,7 @@ from coreai_onnx.model.files.loading import fault, load_model
 from coreai_onnx.model.files.saving import save_models
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import (
     counter_model,
     layers_model,

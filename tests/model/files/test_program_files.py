@@ -11,7 +11,7 @@ from coreai_onnx.debugging import inspect_model
 from coreai_onnx.errors import LoadError, SaveError, SessionError
 from coreai_onnx.model.files.program_files import ENTRYPOINTS, files_of
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import linear_model
 
 

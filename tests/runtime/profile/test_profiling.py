@@ -11,7 +11,7 @@ import pytest
 from coreai_onnx.errors import SessionError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.profile.node_times import NodeTime
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import counter_model, parse
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)

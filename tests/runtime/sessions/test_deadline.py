@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import add_model, endless_model, parse
 from tests.support.tolerances import assert_close
 

@@ -14,7 +14,7 @@ from coreai_onnx.model.files.loading import load_model
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions import opening
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from tests.support.small_models import add_model, layers_model, linear_model, linear_weights
 from tests.support.tolerances import assert_close
 

@@ -16,7 +16,7 @@ import torch
 
 from coreai_onnx.errors import CoreaiError, InputError, SessionError
 from coreai_onnx.model.files.saving import save_models, to_proto
-from coreai_onnx.runtime.sessions.session import session
+from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.runtime.states.binding import Binding
 from tests.support.small_models import (
     add_model,
