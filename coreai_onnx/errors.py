@@ -275,6 +275,10 @@ class KernelsNotBuiltError(SessionError):
     """Kernels were requested, but the native library is missing."""
 
 
+class ProviderError(SessionError):
+    """An execution provider is not available, or onnxruntime cannot load its library."""
+
+
 class InputError(SessionError, ValueError):
     """An input of a run has the wrong name, dtype, rank or shape."""
 

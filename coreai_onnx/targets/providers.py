@@ -9,6 +9,7 @@ from coreai_onnx.errors import SessionError
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 WEBGPU = "WebGpuExecutionProvider"
+COREML = "CoreMLExecutionProvider"
 NAMES: dict[str, str] = {
     "cpu": CPU,
     "cuda": CUDA,
@@ -17,7 +18,7 @@ NAMES: dict[str, str] = {
     "tensorrt": "TensorrtExecutionProvider",
     "directml": "DmlExecutionProvider",
     "dml": "DmlExecutionProvider",
-    "coreml": "CoreMLExecutionProvider",
+    "coreml": COREML,
     "qnn": "QNNExecutionProvider",
     "migraphx": "MIGraphXExecutionProvider",
     "cann": "CANNExecutionProvider",
@@ -30,7 +31,6 @@ PACKAGES: dict[str, str] = {
     "OpenVINOExecutionProvider": "onnxruntime-openvino",
     "TensorrtExecutionProvider": "onnxruntime-gpu",
     "DmlExecutionProvider": "onnxruntime-directml",
-    "CoreMLExecutionProvider": "onnxruntime",  # on macOS
     "QNNExecutionProvider": "onnxruntime-qnn",
     "MIGraphXExecutionProvider": "onnxruntime-migraphx",
     "CANNExecutionProvider": "onnxruntime-cann",
@@ -81,8 +81,10 @@ def _is_pair(value: object) -> bool:
 def unavailable(name: str, available: Iterable[str], version: str) -> str:
     """Return the message for a provider that the installed onnxruntime does not have."""
     has = ", ".join(sorted(set(available)))
-    if name in PACKAGES:
-        cure = f"pip install {PACKAGES[name]} brings it"
+    if name == COREML:
+        cure = "that of macOS has it"
+    elif name in PACKAGES:
+        cure = f"pip install {PACKAGES[name]} brings it, in place of this one"
     elif name.endswith("ExecutionProvider"):
         cure = (
             "the library of a plugin is registered with "

@@ -19,6 +19,8 @@ from coreai_onnx.cli.commands import inspect_file
 from coreai_onnx.program import OnnxProgram
 from tests.cli.wrong_words import CASES, WRONG, words_of
 from tests.conftest import REPO
+from tests.debugging.small_reference import converted
+from tests.support.execution_providers import count_without_arena
 from tests.support.huggingface_folders import BERT
 from tests.support.small_models import linear_model
 
@@ -309,3 +311,27 @@ def test_python_m(repo: Path) -> None:
     assert result.returncode == 2
     assert result.stderr == "error: nowhere.onnx: no such file\n"
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "sessions"),
+    [
+        (("run", "m.onnx"), 1),
+        (("compare", "m.onnx", "m.pt2", "--values"), 3),
+        (("compare", "m.onnx", "m.onnx"), 2),
+        (("blame", "m.onnx", "m.pt2"), 2),
+        (("profile", "m.onnx", "--runs", "1"), 2),
+        (("annotate", "m.onnx", "m.pt2", "--runs", "1"), 3),
+        (("memory", "m.onnx"), 1),
+    ],
+    ids=str,
+)
+def test_every_session_of_a_command_has_the_provider(
+    command: tuple[str, ...], sessions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted().save(tmp_path / "m.onnx", record=tmp_path / "m.pt2")
+    monkeypatch.chdir(tmp_path)
+    opened = count_without_arena(monkeypatch)
+    options = ["--no-kernels", "--provider", "cpu", "--provider-option", "use_arena=0"]
+    assert main([*command, *options]) == 0
+    assert len(opened) == sessions

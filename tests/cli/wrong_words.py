@@ -109,9 +109,11 @@ _RUNS: dict[str, list[list[str]]] = {
 _PROVIDERS: dict[str, list[list[str]]] = {
     "provider": [["--provider", value] for value in ("tpu", "", "QNNExecutionProvider")],
     "provider_option": [
-        ["--provider", "cpu", "--provider-option", value] for value in ("x", "=1", "")
+        *(["--provider", "cpu", "--provider-option", value] for value in ("x", "=1", "")),
+        ["--provider-option", "use_arena=0"],
     ],
 }
+_EXECUTIONS = {"kernels": _RUNS["kernels"], **_PROVIDERS}
 _MEASURED: dict[str, list[list[str]]] = {
     **_RUNS,
     "model": [["MODEL", value] for value in _MODELS],
@@ -195,6 +197,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "text": [["TEXT", value] for value in ("nowhere", "", ".", "broken.npy")],
         "window": [["--window", value] for value in ("1", "-1", "many", "1.5", "")],
         "stride": [["--stride", value] for value in ("0", "-1", "many", "1.5", "")],
+        **_EXECUTIONS,
         "debug": [["--debug=yes"]],
     },
     "optimize": {
@@ -223,19 +226,21 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "atol": [["--atol", value] for value in ("-1", "nan", "inf", "small", "")],
         "values": [["--values=yes"]],
         "runtime": [["--runtime", value] for value in ("no/python", ".", "models.py", "")],
+        **_EXECUTIONS,
         "seed": [["--seed", value] for value in _SEEDS],
         "debug": [["--debug=yes"]],
     },
     "blame": {
         "model": [["MODEL", value] for value in _MODELS],
         "record": [["RECORD", value] for value in ("nowhere.pt2", "broken.pt2", ".", "")],
-        "no_kernels": [["--no-kernels=yes"]],
+        **_EXECUTIONS,
         "reproduce": [["--reproduce"]],
         "html": _PAGES,
         "debug": [["--debug=yes"]],
     },
     "memory": {
         **{name: words for name, words in _RUNS.items() if name != "threads"},
+        **_PROVIDERS,
         "model": [["MODEL", value] for value in _MODELS],
         "entrypoint": [["--entrypoint", value] for value in ("nothing", "")],
         "low_memory": [["--low-memory=yes"]],
@@ -257,7 +262,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     },
     "inspect": {
         "nodes": [["--nodes=yes"]],
-        "provider": [["--provider", value] for value in ("tpu", "")],
+        **_PROVIDERS,
         "model": [["MODEL", value] for value in _MODELS],
         "histogram": [["--histogram", value] for value in ("nowhere.onnx", ".", "models.py")],
         "debug": [["--debug=yes"]],

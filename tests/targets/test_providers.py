@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.targets.providers import CPU, CUDA, NAMES, PACKAGES, chosen_providers, unavailable
+from coreai_onnx.targets.providers import (
+    COREML,
+    CPU,
+    CUDA,
+    NAMES,
+    PACKAGES,
+    chosen_providers,
+    unavailable,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +44,14 @@ def test_choices_that_are_no_names(choices: Any) -> None:
 
 
 def test_every_name_has_a_package() -> None:
-    assert set(NAMES.values()) == set(PACKAGES)
+    assert set(NAMES.values()) == {*PACKAGES, COREML}
 
 
 @pytest.mark.parametrize(
     ("name", "cure"),
     [
-        (CUDA, "pip install onnxruntime-gpu brings it"),
+        (CUDA, "pip install onnxruntime-gpu brings it, in place of this one"),
+        (COREML, "that of macOS has it"),
         ("MyExecutionProvider", "onnxruntime.register_execution_provider_library"),
         ("gpu", "names are cpu, cuda, webgpu, openvino"),
     ],

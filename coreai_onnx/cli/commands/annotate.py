@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from coreai_onnx.cli.commands.profile_file import declare_runs, measured
+from coreai_onnx.cli.options.inputs import chosen_provider
 from coreai_onnx.model.pages.annotation import annotated
 from coreai_onnx.model.provenance.source_lines import read_code
 from coreai_onnx.runtime.profile.node_times import Profile
@@ -54,7 +55,8 @@ def _errors(options: argparse.Namespace) -> dict[str, tuple[str, str, str]]:
     from coreai_onnx.debugging.blaming.error_report import line_errors
     from coreai_onnx.export.record import ExportRecord
 
-    blamed = blame(options.model, ExportRecord.load(options.record), kernels=options.kernels)
+    record, provider = ExportRecord.load(options.record), chosen_provider(options)
+    blamed = blame(options.model, record, kernels=options.kernels, provider=provider)
     return {
         line: (f"{one.error:.1e}", f"{one.torch_error:.1e}", "" if one.ok else "wrong")
         for line, one in line_errors(blamed.model, blamed.differences).items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coreai_onnx.cli.options.inputs import chosen_provider, declare_executions
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.subject import load_record
 from coreai_onnx.runtime.sessions.session import Session
@@ -19,6 +20,7 @@ convert --record or program.save(path, record=...) wrote. The exit code is 1 if 
 
   coreai-onnx blame model.onnx record.pt2
   coreai-onnx blame model.onnx record.pt2 --reproduce wrong --html wrong.html
+  coreai-onnx blame model.onnx record.pt2 --provider webgpu
 """
 
 
@@ -26,9 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("record", metavar="RECORD.pt2")
-    parser.add_argument(
-        "--no-kernels", action="store_true", help="run function bodies only, also if kernels exist"
-    )
+    declare_executions(parser)
     parser.add_argument(
         "--html", type=Path, metavar="FILE.html", help="also write a page with the graph by error"
     )
@@ -44,9 +44,11 @@ def execute(options: argparse.Namespace) -> int:
     from coreai_onnx.debugging.blaming.blame import blame
 
     html = chosen_place(options.html, ".html") if options.html else None
-    Session(options.model, kernels=False)  # report a bad file before torch is imported
+    provider = chosen_provider(options)
+    # Reports a bad file or provider before torch is imported.
+    Session(options.model, kernels=False, providers=provider)
     record = load_record(options.record)
-    result = blame(options.model, record, kernels=False if options.no_kernels else None)
+    result = blame(options.model, record, kernels=options.kernels, provider=provider)
     print(result)
     if html is not None:
         print(f"wrote {result.to_html(html, f'Blame of {options.model}')}")

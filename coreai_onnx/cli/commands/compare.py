@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.cli.options.inputs import chosen_provider, declare_executions
 from coreai_onnx.cli.options.numbers import SEED, SEED_HELP, random_weights, tolerance
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.cli.options.subject import load_subject
@@ -30,6 +31,7 @@ the inputs are random.
   coreai-onnx compare model.onnx my_models.py:tiny --rtol 1e-3 --atol 1e-4
   coreai-onnx compare optimized.onnx model.onnx
   coreai-onnx compare model.onnx record.pt2 --runtime old/bin/python
+  coreai-onnx compare model.onnx model.onnx --provider webgpu    # with the CPU
 """
 
 
@@ -52,6 +54,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="PYTHON",
         help="also run the file in another Python, with numpy and another version of onnxruntime",
     )
+    declare_executions(parser)
     parser.add_argument("--seed", type=SEED, default=0, help=SEED_HELP)
 
 
@@ -62,16 +65,18 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.html is not None:
         options.html = chosen_place(options.html, ".html")
-    Session(options.model, kernels=False)  # report a bad file before the module is built
+    provider = chosen_provider(options)
+    # Reports a bad file or provider before the module is built.
+    Session(options.model, kernels=False, providers=provider)
     tolerances = None
     if options.rtol is not None or options.atol is not None:
         # A tolerance that is not given is 0: it replaces torch's own error, not the default of a
         # dtype.
         tolerances = (options.rtol or 0.0, options.atol or 0.0)
+    settings: dict[str, Any] = {"tolerances": tolerances, "runtime": options.runtime}
+    settings |= {"kernels": options.kernels, "provider": provider}
     if options.factory.endswith(".onnx"):
-        comparison = compare(
-            options.model, options.factory, tolerances=tolerances, runtime=options.runtime
-        )
+        comparison = compare(options.model, options.factory, **settings)
         _report(comparison, options)
         return 0 if comparison.ok else 1
     subject = load_subject(options.factory, options.seed)
@@ -83,9 +88,8 @@ def execute(options: argparse.Namespace) -> int:
         options.model,
         reference,
         inputs,
-        tolerances=tolerances,
         values=options.values,
-        runtime=options.runtime,
+        **settings,
     )
     _report(comparison, options)
     if comparison.ok:

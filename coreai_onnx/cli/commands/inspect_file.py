@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from coreai_onnx.cli.options.inputs import chosen_provider, declare_provider
 from coreai_onnx.debugging.diff.inspection import histogram, inspect_model
 from coreai_onnx.debugging.diff.provider_gaps import provider_gaps
 
@@ -35,17 +36,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="OTHER.onnx",
         help="only count operators, composites as one each; beside those of another file",
     )
-    parser.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="only list the nodes that an execution provider leaves to the CPU, and why",
+    declare_provider(
+        parser, "only list the nodes that an execution provider leaves to the CPU, and why"
     )
 
 
 def execute(options: argparse.Namespace) -> int:
     """Print the inspection, the nodes, the histogram, or the nodes on the CPU."""
-    if options.provider is not None:
-        print(provider_gaps(options.model, options.provider))
+    provider = chosen_provider(options)
+    if provider is not None:
+        print(provider_gaps(options.model, provider))
     elif options.nodes:
         print(inspect_model(options.model).nodes())
     elif options.histogram is None:

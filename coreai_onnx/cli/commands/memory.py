@@ -6,7 +6,13 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from coreai_onnx.cli.options.inputs import chosen_inputs, declare_inputs, declare_kernels
+from coreai_onnx.cli.options.inputs import (
+    chosen_inputs,
+    chosen_provider,
+    declare_inputs,
+    declare_kernels,
+    declare_provider,
+)
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.messages import size_text
 from coreai_onnx.program import OnnxProgram
@@ -34,6 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     declare_inputs(parser)
     parser.add_argument("--entrypoint", metavar="NAME", help="the entrypoint of a bundle to run")
     declare_kernels(parser)
+    declare_provider(parser)
     parser.add_argument(
         "--low-memory",
         action="store_true",
@@ -51,6 +58,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the model and print its plan."""
     place = chosen_place(options.reorder, ".onnx") if options.reorder else None
     settings = {name: getattr(options, name) for name in ("entrypoint", "kernels", "low_memory")}
+    settings["provider"] = chosen_provider(options)
 
     def choose(session: Session) -> Mapping[str, object]:
         return chosen_inputs(session, options)

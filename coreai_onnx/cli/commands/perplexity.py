@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from coreai_onnx.cli.options.inputs import chosen_provider, declare_kernels, declare_provider
 from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.cli.options.tensors import read_text
 
@@ -17,6 +18,7 @@ number, the better the model predicts the text (docs/language_models.md).
 
   coreai-onnx perplexity my_llama_onnx held_out.txt
   coreai-onnx perplexity my_llama_onnx held_out.txt --window 512 --stride 128
+  coreai-onnx perplexity my_llama_onnx held_out.txt --provider webgpu
 """
 
 
@@ -36,6 +38,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="how much further each window begins (default: half a window)",
     )
+    declare_kernels(parser)
+    declare_provider(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -43,5 +47,7 @@ def execute(options: argparse.Namespace) -> int:
     text = read_text(options.text)
     from coreai_onnx.huggingface.generation import perplexity
 
-    print(f"{perplexity(options.folder, text, window=options.window, stride=options.stride):.4f}")
+    settings = {name: getattr(options, name) for name in ("window", "stride", "kernels")}
+    result = perplexity(options.folder, text, provider=chosen_provider(options), **settings)
+    print(f"{result:.4f}")
     return 0

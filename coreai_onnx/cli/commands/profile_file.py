@@ -8,12 +8,12 @@ from typing import Any
 
 from coreai_onnx.cli.options.inputs import (
     chosen_inputs,
-    chosen_providers,
+    chosen_provider,
+    declare_executions,
     declare_inputs,
-    declare_provider,
     declare_threads,
 )
-from coreai_onnx.cli.options.numbers import integer, switch
+from coreai_onnx.cli.options.numbers import integer
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.errors import CommandError
@@ -67,8 +67,7 @@ def declare_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", metavar="RECORD.pt2", nargs="?")
     declare_inputs(parser)
     declare_threads(parser)
-    declare_provider(parser)
-    switch(parser, "--kernels", "also measure the native kernels (default: if built)")
+    declare_executions(parser)
     parser.add_argument(
         "--runs", type=integer(1), default=10, metavar="N", help="measured runs (default 10)"
     )
@@ -97,7 +96,9 @@ def measured(options: argparse.Namespace) -> Profile:
     Raises:
         CommandError: If inputs are given beside a record, which has its own.
     """
-    session = Session(options.model, kernels=False)  # report a bad file before torch is imported
+    provider = chosen_provider(options)
+    # Reports a bad file or provider before torch is imported.
+    session = Session(options.model, kernels=False, providers=provider)
     reference: object = None
     inputs: dict[str, Any] | None = None
     if options.record is None:
@@ -109,5 +110,5 @@ def measured(options: argparse.Namespace) -> Profile:
 
         reference = ExportRecord.load(options.record)
     settings: dict[str, Any] = {"kernels": options.kernels, "threads": options.threads}
-    settings["providers"] = chosen_providers(options)
+    settings["provider"] = provider
     return profile(options.model, inputs, reference, runs=options.runs, **settings)

@@ -10,7 +10,7 @@ import numpy as np
 
 from coreai_onnx.cli.options.inputs import (
     chosen_inputs,
-    chosen_providers,
+    chosen_provider,
     declare_inputs,
     declare_kernels,
     declare_provider,
@@ -68,7 +68,7 @@ def execute(options: argparse.Namespace) -> int:
         threads=options.threads,
         timeout=options.timeout,
         custom_ops=options.library,
-        providers=chosen_providers(options),
+        providers=chosen_provider(options),
     )
     inputs = chosen_inputs(session, options)
     # By position, because an input may have the name `self`.

@@ -22,6 +22,7 @@ from coreai_onnx.runtime.tensors.expressions import names_in
 from coreai_onnx.targets.providers import Choice
 
 _DEFAULT_SIZE = 2
+_RUN_ON = "execution provider to run on: cpu, webgpu, cuda, openvino, or onnxruntime's name"
 
 
 def declare_inputs(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +56,20 @@ def declare_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def declare_provider(parser: argparse.ArgumentParser) -> None:
-    """Declare the execution provider and its options."""
-    parser.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="execution provider to run on: cpu, webgpu, cuda, openvino, or onnxruntime's name",
-    )
+def declare_executions(parser: argparse.ArgumentParser) -> None:
+    """Declare what a file is run with: function bodies, perhaps kernels, on a provider."""
+    switch(parser, "--kernels", "also run the native kernels (default: if built, on the CPU)")
+    declare_provider(parser)
+
+
+def declare_provider(parser: argparse.ArgumentParser, use: str = _RUN_ON) -> None:
+    """Declare an execution provider and its options; ``use`` is the help of the provider."""
+    parser.add_argument("--provider", metavar="NAME", help=use)
     repeated(parser, "--provider-option", "NAME=VALUE", "an option of it; may be repeated")
 
 
-def chosen_providers(options: argparse.Namespace) -> list[Choice]:
-    """Return the execution provider that the options choose, if any, for a session.
+def chosen_provider(options: argparse.Namespace) -> Choice | None:
+    """Return the execution provider that the options choose; None if there is none.
 
     Raises:
         CommandError: If there are options without a provider, or one is not ``NAME=VALUE``.
@@ -74,7 +77,7 @@ def chosen_providers(options: argparse.Namespace) -> list[Choice]:
     texts = split_assignments(options.provider_option, "--provider-option")
     if texts and options.provider is None:
         raise CommandError("--provider-option needs --provider")
-    return [] if options.provider is None else [(options.provider, texts)]
+    return None if options.provider is None else (options.provider, texts)
 
 
 def chosen_inputs(session: Session, options: argparse.Namespace) -> dict[str, Array]:

@@ -27,8 +27,9 @@ from coreai_onnx.debugging.reference.torch_side import InputSet
 from coreai_onnx.debugging.reference.torch_values import as_stored, leaves_of, torch_values
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
-from coreai_onnx.runtime.libraries.library import kernels_built
+from coreai_onnx.runtime.sessions.settings import executions_on
 from coreai_onnx.runtime.sessions.sources import Source, model_of
+from coreai_onnx.targets.providers import Choice, chosen_providers
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Blame:
         unchecked: The nodes in no region that was compared, such as those that draw random numbers.
         kernels_checked: Whether the kernels were run.
         model: The model.
+        provider: The execution provider that it ran on; None for the CPU.
     """
 
     findings: tuple[Finding, ...]
@@ -48,6 +50,7 @@ class Blame:
     unchecked: tuple[LocatedNode, ...]
     kernels_checked: bool
     model: ir.Model = field(repr=False)
+    provider: Choice | None = None
     _runs: tuple[RegionRun, ...] = field(default=(), repr=False)
 
     @property
@@ -112,8 +115,8 @@ class Blame:
             # A fault of the export is in no node of the model.
             if finding.regions:
                 run = self._runs[finding.call]
-                model = run.graph.alone(finding.regions)
-                folders.append(write_reproduction(Path(folder) / str(index), model, run.feeds))
+                model, place = run.graph.alone(finding.regions), Path(folder) / str(index)
+                folders.append(write_reproduction(place, model, run.feeds, self.provider))
         return tuple(folders)
 
     def __str__(self) -> str:
@@ -137,6 +140,7 @@ def blame(
     inputs: InputSet | list[InputSet] | None = None,
     *,
     kernels: bool | None = None,
+    provider: Choice | None = None,
 ) -> Blame:
     """Find the nodes of a model that compute something else than torch.
 
@@ -150,7 +154,9 @@ def blame(
             program. None uses the record of a converted program.
         inputs: As for `compare`; None for the example inputs of the export. The states of
             consecutive calls are carried.
-        kernels: Whether the kernels are run as well; None if they are built.
+        kernels: Whether the kernels are run as well; None if they are built and there is no
+            provider other than the CPU.
+        provider: The execution provider that the regions run on, as for `session`.
 
     Returns:
         The findings: print them, or call ``assert_clean()``.
@@ -159,12 +165,13 @@ def blame(
         ComparisonError: If there is no record, or the exported program cannot be run on the inputs.
         LoadError: If the model cannot be read.
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
+        ProviderError: If the provider is not available.
     """
     read = model_of(model)
     record = record_of(model, reference)
     calls = calls_of_record(record, inputs)
-    with_kernels = kernels_built() if kernels is None else kernels
-    search = RegionSearch(read, record, kernels=with_kernels)
+    executions = executions_on(provider, kernels=kernels)
+    search = RegionSearch(read, record, tuple(executions.values()))
     # Only the module can show that the exported program itself is wrong.
     is_module = isinstance(reference, torch.nn.Module)
     findings = _export_findings(reference, record.program, calls) if is_module else ()
@@ -174,8 +181,9 @@ def blame(
         (*findings, *search.findings),
         search.checked,
         search.unchecked(),
-        with_kernels,
+        "kernels" in executions,
         read,
+        provider,
         tuple(search.runs),
     )
 
@@ -201,10 +209,11 @@ def _export_findings(
 
 
 def _headline(result: Blame) -> str:
+    where = "".join(f" on {name}" for name in chosen_providers(result.provider))
     if result.clean:
-        return f"nothing is wrong: {result.checked} regions compute what torch does"
+        return f"nothing is wrong: {result.checked} regions compute what torch does{where}"
     count = len(result.findings)
-    return f"{count} {'finding' if count == 1 else 'findings'} in {result.checked} regions"
+    return f"{count} {'finding' if count == 1 else 'findings'} in {result.checked} regions{where}"
 
 
 def _rows(finding: Finding) -> Iterator[Sequence[object]]:

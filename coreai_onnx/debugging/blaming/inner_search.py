@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 
 import onnx_ir as ir
 
@@ -82,8 +83,7 @@ def wrong_call(
     positions: Sequence[int],
     feeds: Mapping[str, Array],
     torch: TorchSide,
-    *,
-    kernels: bool = False,
+    settings: Mapping[str, Any],
 ) -> WrongCall | None:
     """Return the first of some nodes whose function or body has wrong nodes, or None.
 
@@ -92,20 +92,20 @@ def wrong_call(
         positions: Positions of the nodes.
         feeds: The right values of the graph.
         torch: What torch has computed.
-        kernels: Whether kernels are run; functions are not searched then.
+        settings: The settings of sessions. With kernels, functions are not searched.
     """
     for position in positions[:_MOST_CALLS]:
         node = graph.model.graph[position]
         calls = node.op_identifier() in graph.model.functions
         try:
-            if not calls:
-                inner = _wrong_in_bodies(graph.model, node, feeds, torch, kernels=kernels)
-            else:
-                inner = None if kernels else _wrong_in_function(graph.model, node, feeds, torch)
+            if calls and settings["kernels"]:
+                continue
+            search = _wrong_in_function if calls else _wrong_in_bodies
+            inner = search(graph.model, node, feeds, torch, settings)
         except CoreaiError:  # the body, or the module, cannot be run on its own
             continue
         if inner is not None:
-            deeper = wrong_call(inner.graph, inner.wrong, inner.feeds, inner.torch, kernels=kernels)
+            deeper = wrong_call(inner.graph, inner.wrong, inner.feeds, inner.torch, settings)
             if deeper is not None:
                 return replace(deeper, position=position, in_function=calls or deeper.in_function)
             nodes = tuple(inner.graph.model.graph[i] for i in inner.wrong)
@@ -114,7 +114,11 @@ def wrong_call(
 
 
 def _wrong_in_function(
-    model: ir.Model, node: ir.Node, feeds: Mapping[str, Array], torch: TorchSide
+    model: ir.Model,
+    node: ir.Node,
+    feeds: Mapping[str, Array],
+    torch: TorchSide,
+    settings: Mapping[str, Any],
 ) -> _Opened | None:
     """Return the opened function of a call; None if no node in it is wrong."""
     inputs = _arrays(model, node.inputs, feeds)
@@ -122,11 +126,15 @@ def _wrong_in_function(
     opened = opened_call(model, node, model.functions[node.op_identifier()], inputs)
     # The control flow that torch recorded is in the main program, not in functions.
     inner = replace(torch, origins={}, calls=lambda: ())
-    return _compared(opened, expected, _by_name(opened.graph.inputs, inputs), inner)
+    return _compared(opened, expected, _by_name(opened.graph.inputs, inputs), inner, settings)
 
 
 def _wrong_in_bodies(
-    model: ir.Model, node: ir.Node, feeds: Mapping[str, Array], torch: TorchSide, *, kernels: bool
+    model: ir.Model,
+    node: ir.Node,
+    feeds: Mapping[str, Array],
+    torch: TorchSide,
+    settings: Mapping[str, Any],
 ) -> _Opened | None:
     """Return the opened branch or body of a node, in the first wrong step, or None."""
     for body in subgraphs(node):
@@ -136,7 +144,7 @@ def _wrong_in_bodies(
         for call, expected in torch.runs_of(body):
             opened, inputs = opened_body(model, body, captured, call)
             inner = replace(torch, steps=call.steps)
-            if found := _compared(opened, expected, inputs, inner, kernels=kernels):
+            if found := _compared(opened, expected, inputs, inner, settings):
                 return found
     return None
 
@@ -146,13 +154,12 @@ def _compared(
     expected: InnerValues,
     inputs: Mapping[str, Array],
     torch: TorchSide,
-    *,
-    kernels: bool = False,
+    settings: Mapping[str, Any],
 ) -> _Opened | None:
     """Compare the regions of a function or body; None if all are right."""
     feeds = {**expected.results, **inputs}
     body = cut(opened, feeds)
-    computed = run_all(body, feeds, body.regions, kernels=kernels)
+    computed = run_all(body, feeds, body.regions, **settings)
     wrong: list[Region] = []
     right: list[Region] = []
     for region in body.regions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,13 +12,21 @@ import onnx_ir as ir
 
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.debugging.reference.regions import COMPUTED, CutGraph, Region
-from coreai_onnx.errors import KernelsNotBuiltError, SaveError, SessionError, failures_as, reason_of
+from coreai_onnx.errors import (
+    KernelsNotBuiltError,
+    ProviderError,
+    SaveError,
+    SessionError,
+    failures_as,
+    reason_of,
+)
 from coreai_onnx.model.files.saving import save_models, write_text
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.targets.providers import CPU, Choice, chosen_providers
 
 
 def run_all(
-    graph: CutGraph, feeds: Mapping[str, Array], regions: Sequence[Region], *, kernels: bool
+    graph: CutGraph, feeds: Mapping[str, Array], regions: Sequence[Region], **settings: Any
 ) -> dict[str, Array | str]:
     """Return the result of each region, or why it cannot be run.
 
@@ -25,15 +34,16 @@ def run_all(
         graph: The cut graph.
         feeds: torch's results by value name, which are fed at the cuts.
         regions: The regions that are run alone if the graph cannot be run.
-        kernels: Whether kernels are run, or function bodies.
+        **settings: The settings of the session.
 
     Raises:
         KernelsNotBuiltError: If kernels are run and there is no kernel library.
+        ProviderError: If the provider is not available.
         SessionError: If the graph cannot be run, and there are no regions.
     """
     try:
-        return dict(_run(graph.model, feeds, kernels=kernels))
-    except KernelsNotBuiltError:
+        return dict(_run(graph.model, feeds, **settings))
+    except (KernelsNotBuiltError, ProviderError):
         raise
     except SessionError:  # one region is broken: find out which
         if not regions:
@@ -41,14 +51,14 @@ def run_all(
         results: dict[str, Array | str] = {}
         for region in regions:
             try:
-                results |= _run(graph.alone([region]), feeds, kernels=kernels)
+                results |= _run(graph.alone([region]), feeds, **settings)
             except SessionError as error:
                 results[region.value] = f"onnxruntime cannot run it: {reason_of(error)}"
         return results
 
 
-def _run(model: ir.Model, feeds: Mapping[str, Array], *, kernels: bool) -> dict[str, Array]:
-    session = Session(model, kernels=kernels)
+def _run(model: ir.Model, feeds: Mapping[str, Array], **settings: Any) -> dict[str, Array]:
+    session = Session(model, **settings)
     outputs = session.run(**{info.name: feeds[info.name] for info in session.inputs})
     names = (info.name for info in session.outputs)
     return {name.removesuffix(COMPUTED): outputs[name] for name in names}
@@ -58,6 +68,7 @@ DATA = "test_data_set_0"
 SCRIPT = '''"""Runs model.onnx on the inputs in test_data_set_0; prints how its outputs differ."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,7 +82,7 @@ def read(kind, index):
     return onnx.numpy_helper.to_array(onnx.load_tensor(str(path)))
 
 
-session = onnxruntime.InferenceSession(FOLDER / "model.onnx", providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(FOLDER / "model.onnx", providers=PROVIDERS)
 feeds = {value.name: read("input", i) for i, value in enumerate(session.get_inputs())}
 for index, (value, actual) in enumerate(zip(session.get_outputs(), session.run(None, feeds))):
     expected = read("output", index)
@@ -80,13 +91,16 @@ for index, (value, actual) in enumerate(zip(session.get_outputs(), session.run(N
 '''
 
 
-def write_reproduction(folder: Path, model: ir.Model, feeds: Mapping[str, Array]) -> Path:
+def write_reproduction(
+    folder: Path, model: ir.Model, feeds: Mapping[str, Array], provider: Choice | None = None
+) -> Path:
     """Write ``model.onnx``, ``test_data_set_0/input_i.pb`` and ``output_i.pb``, and ``run.py``.
 
     Args:
         folder: The folder; it is created.
         model: The model; the names of its outputs end in ``#computed``.
         feeds: torch's results by value name: the inputs, and the expected outputs.
+        provider: The execution provider that ``run.py`` runs it on.
 
     Returns:
         The folder.
@@ -102,7 +116,8 @@ def write_reproduction(folder: Path, model: ir.Model, feeds: Mapping[str, Array]
                 name = value.name or ""
                 tensor = _tensor(feeds[name.removesuffix(COMPUTED)], name)
                 onnx.save_tensor(tensor, folder / DATA / f"{kind}_{index}.pb")
-        write_text(folder / "run.py", SCRIPT)
+        providers = [*chosen_providers(provider).items(), CPU]
+        write_text(folder / "run.py", SCRIPT.replace("PROVIDERS", repr(providers)))
     return folder
 
 

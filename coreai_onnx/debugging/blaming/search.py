@@ -99,19 +99,21 @@ class RegionSearch:
         checked: Number of regions that were compared in each execution.
     """
 
-    def __init__(self, model: ir.Model, record: ExportRecord, *, kernels: bool) -> None:
+    def __init__(
+        self, model: ir.Model, record: ExportRecord, executions: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Match the values of a model with the results of the exported program.
 
         Args:
             model: The model.
             record: What it was converted from.
-            kernels: Whether kernels are run, beside the function bodies.
+            executions: The settings of the sessions: of bodies, and perhaps of kernels.
 
         Raises:
             ComparisonError: If an input of the model is not in the record.
         """
         self._model, self._program, self._modules = model, record.program, record.calls
-        self._executions = (False, True) if kernels else (False,)
+        self._executions = executions
         names = {value.name or "" for node in model.graph for value in node.outputs}
         names |= {value.name or "" for value in model.graph.inputs}
         self._origins = read_origins(model.metadata_props, names, dict(results_of(self._program)))
@@ -160,7 +162,7 @@ class RegionSearch:
         torch_side = TorchSide(self._modules, self._inner, calls)
         count = len(self.findings)
         for kind, wrong in _by_kind(regions, differences):
-            self._add(kind, wrong, regions, differences[-1 if kind == "kernel" else 0], torch_side)
+            self._add(kind, wrong, regions, differences, torch_side)
         if len(self.findings) == count:  # nothing to reproduce
             self.runs[-1] = RegionRun(graph, {}, worst)
 
@@ -168,7 +170,7 @@ class RegionSearch:
         self, graph: CutGraph, feeds: Mapping[str, Array], values: TorchValues
     ) -> list[dict[str, Difference]]:
         """Return the difference of each region in each execution."""
-        computed = [run_all(graph, feeds, graph.regions, kernels=k) for k in self._executions]
+        computed = [run_all(graph, feeds, graph.regions, **how) for how in self._executions]
         differences: list[dict[str, Difference]] = [{} for _ in computed]
         by_origin: dict[str, list[str]] = {}
         for region in graph.regions:
@@ -193,10 +195,12 @@ class RegionSearch:
         kind: Kind,
         wrong: Sequence[Region],
         regions: Sequence[Region],
-        differences: Mapping[str, Difference],
+        by_execution: Sequence[Mapping[str, Difference]],
         torch_side: TorchSide,
     ) -> None:
         """Add the findings of one kind."""
+        execution = -1 if kind == "kernel" else 0
+        differences, settings = by_execution[execution], self._executions[execution]
         right = [region for region in regions if differences[region.value].ok]
         nodes = list(self._model.graph)
         run, call = self.runs[-1], len(self.runs) - 1
@@ -208,7 +212,7 @@ class RegionSearch:
             self._reported.update(values)
             worst = max((differences[value] for value in values), key=lambda d: d.badness)
             inner = wrong_call(
-                run.graph, cause.nodes, run.feeds, torch_side, kernels=kind == "kernel"
+                run.graph, cause.nodes, run.feeds, torch_side, settings
             ) or WrongCall(-1, ())
             positions = (inner.position,) if inner.nodes else cause.nodes
             located = tuple(LocatedNode.of(nodes[index], self._code) for index in positions)

@@ -47,8 +47,10 @@ from coreai_onnx.messages import render
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built
 from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.runtime.sessions.settings import executions_on
 from coreai_onnx.runtime.sessions.sources import model_of
 from coreai_onnx.runtime.tensors.outputs import Outputs
+from coreai_onnx.targets.providers import Choice, chosen_providers
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Comparison:
         rows: The comparisons of outputs and states.
         kernels_compared: Whether the kernels were built and compared.
         values: The comparisons of the values inside of the graph, if they were requested.
-        notes: What makes the reference unsuitable: random operators, training mode.
+        notes: What makes the reference unsuitable: random operators, training mode; and the
+            provider.
         allowed: The allowed errors in words.
         model: The compared model.
     """
@@ -160,7 +163,7 @@ class Comparison:
         parts.append(f"allowed: {self.allowed}")
         parts += [f"note: {note}" for note in self.notes]
         if not self.kernels_compared:
-            parts.append(_NO_KERNELS)
+            parts.append(_NOT_COMPARED if kernels_built() else _NOT_BUILT)
         return "\n".join(parts)
 
 
@@ -176,7 +179,9 @@ def compare(
     *,
     tolerances: Tolerances = None,
     values: bool = False,
+    kernels: bool | None = None,
     custom_ops: Sequence[CustomOps] = (),
+    provider: Choice | None = None,
     runtime: str | PathLike[str] | None = None,
 ) -> Comparison:
     """Run a model's bodies and kernels, and a reference, on the same inputs.
@@ -203,7 +208,11 @@ def compare(
             of ``torch.testing.assert_close`` for each dtype.
         values: Whether to compare the values inside of the graph too, in a run of their own that
             keeps onnxruntime from fusing them. It needs the record.
+        kernels: Whether the kernels are run as well; None if they are built and there is no
+            provider other than the CPU.
         custom_ops: Custom op libraries to register in every run, as for `session`.
+        provider: The execution provider that the model runs on, as for `session`. Another model
+            as reference runs on the CPU.
         runtime: A Python with another version of onnxruntime, whose results of the same file are
             compared too. It needs numpy and onnxruntime only.
 
@@ -218,36 +227,34 @@ def compare(
     subject = path_or_program
     chosen = reference_for(subject, reference, custom_ops)
     calls = calls_of(subject, reference, inputs, custom_ops)
-    executions = {"bodies": False} | ({"kernels": True} if kernels_built() else {})
+    executions = executions_on(provider, kernels=kernels, custom_ops=custom_ops)
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
-    sessions = _sessions(subject, executions, custom_ops, runtime)
+    sessions = _sessions(subject, executions, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
         rows = list(_rows(sessions, chosen, calls, expected, tolerances))
     inner: list[Row] = []
     if values:
         record = record_of(subject, reference)
-        pairs = value_pairs(model_of(subject), record, calls, chosen, executions, custom_ops)
+        pairs = value_pairs(model_of(subject), record, calls, chosen, executions)
         inner = [value_row(pair, tolerances) for pair in pairs]
     allowed = allowed_errors(rows, tolerances)
+    notes = [*chosen.notes, *(f"the model ran on {name}" for name in chosen_providers(provider))]
     return Comparison(
-        tuple(rows), "kernels" in sessions, tuple(inner), tuple(chosen.notes), allowed, subject
+        tuple(rows), "kernels" in sessions, tuple(inner), tuple(notes), allowed, subject
     )
 
 
-_NO_KERNELS = "kernels: not built, so not compared (ops_library_path() says how to build them)"
+_NOT_BUILT = "kernels: not built, so not compared (ops_library_path() says how to build them)"
+_NOT_COMPARED = "kernels: not compared; kernels=True compares them"
 
 
 def _sessions(
     model: Source,
-    executions: Mapping[str, bool],
-    custom_ops: Sequence[CustomOps],
+    executions: Mapping[str, Mapping[str, Any]],
     runtime: str | PathLike[str] | None,
 ) -> dict[str, Session]:
     """Open a model for each execution, and in another runtime."""
-    sessions = {
-        name: Session(model, kernels=kernels, custom_ops=custom_ops)
-        for name, kernels in executions.items()
-    }
+    sessions = {name: Session(model, **settings) for name, settings in executions.items()}
     if runtime is not None:
         other = OtherRuntime(model, runtime)
         sessions[other.name] = other

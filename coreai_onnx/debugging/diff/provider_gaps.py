@@ -16,7 +16,7 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.provenance.places import Marked, Place, marked
 from coreai_onnx.runtime.libraries.providers import claimed_nodes, has_provider, missing_provider
 from coreai_onnx.targets.coverage import SOURCES, TABLES, gaps
-from coreai_onnx.targets.providers import CPU, full_name
+from coreai_onnx.targets.providers import CPU, Choice, chosen_providers
 
 _REJECTED = "the provider does not take it: an attribute or a shape"
 _SIZES = "compute sizes or positions in int64, which stay on the CPU on purpose"
@@ -39,7 +39,7 @@ class _Left:
     sizes: bool
 
 
-def provider_gaps(path: str | PathLike[str], provider: str) -> str:
+def provider_gaps(path: str | PathLike[str], provider: Choice) -> str:
     """Return the nodes of a file that an execution provider leaves to the CPU, as text.
 
     The kernels of CUDA and WebGPU are known without the provider. If it is installed, the file is
@@ -47,25 +47,27 @@ def provider_gaps(path: str | PathLike[str], provider: str) -> str:
 
     Args:
         path: The file.
-        provider: Short name of a provider, or onnxruntime's own.
+        provider: A provider, as for `coreai_onnx.session`.
 
     Raises:
         LoadError: If the file is missing or broken.
         SessionError: If the provider is neither known nor installed, or cannot load the file.
     """
-    name, path = full_name(provider), Path(path)
+    ((name, settings),) = chosen_providers(provider).items()
+    path = Path(path)
     installed = has_provider(name)
     if not installed and name not in TABLES:
         raise missing_provider(name)
     models = load_models(path, data=installed)
     with failures_as(LoadError, f"{path}: cannot be inspected"):
-        texts = [_text(model, name, installed=installed) for model in models.values()]
+        texts = [_text(model, name, settings if installed else None) for model in models.values()]
     if len(models) > 1:
         texts = [f"{key}\n{text}" for key, text in zip(models, texts, strict=True)]
     return "\n\n".join(texts)
 
 
-def _text(model: ir.Model, provider: str, *, installed: bool) -> str:
+def _text(model: ir.Model, provider: str, settings: Mapping[str, str] | None) -> str:
+    """Return the text of a model; ``settings`` are None if the provider is not installed."""
     plain = marked(model, lambda _: True)
     nodes = {
         node.name or "": node
@@ -77,10 +79,10 @@ def _text(model: ir.Model, provider: str, *, installed: bool) -> str:
     if provider in TABLES:
         source = f"the kernels of {SOURCES[provider]}"
         lines.append(_count(provider, len(nodes) - len(left), len(nodes), source))
-    if installed:
+    if settings is not None:
         import onnxruntime  # slow to import
 
-        left = _by_run(plain, provider, nodes, left)
+        left = _by_run(plain, provider, settings, nodes, left)
         source = f"the installed onnxruntime {onnxruntime.__version__}"
         lines.append(_count(provider, len(nodes) - len(left), len(nodes), source))
     rows = [one for one in left.values() if not one.sizes]
@@ -106,12 +108,16 @@ def _by_table(plain: Marked, provider: str) -> dict[str, _Left]:
 
 
 def _by_run(
-    plain: Marked, provider: str, nodes: Mapping[str, ir.Node], known: Mapping[str, _Left]
+    plain: Marked,
+    provider: str,
+    settings: Mapping[str, str],
+    nodes: Mapping[str, ir.Node],
+    known: Mapping[str, _Left],
 ) -> dict[str, _Left]:
     """Return the nodes that onnxruntime assigns to the CPU, with the reasons of the table."""
     if provider == CPU:
         return {}
-    owners = claimed_nodes(to_proto(plain.model).SerializeToString(), provider, {})
+    owners = claimed_nodes(to_proto(plain.model).SerializeToString(), provider, settings)
     # Only nodes of plugins and of the CPU are recorded: all others are the provider's.
     on_cpu = [name for name, owner in owners.items() if owner == CPU and name in nodes]
     return {

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.debugging.reference.random_inputs import random_inputs
 from coreai_onnx.errors import ComparisonError, SessionError
-from coreai_onnx.runtime.libraries.library import kernels_built
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.timing import time_interleaved
 from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.runtime.sessions.settings import executions_on
 from coreai_onnx.targets.providers import Choice
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def profile(
     threads: int | None = None,
     runs: int = 10,
     warmup: int = 3,
-    providers: Sequence[Choice] = (),
+    provider: Choice | None = None,
 ) -> Profile:
     """Measure where the time of a model goes, from onnxruntime's own profile.
 
@@ -40,12 +40,12 @@ def profile(
             reference, or else random inputs of the types in the signature.
         reference: An `ExportRecord` or ``ExportedProgram`` that the model was converted from: its
             nodes are measured in torch too. For a module, the whole is measured.
-        kernels: Whether the kernels run as well; None if they are built.
+        kernels: Whether the kernels run as well; None if they are built and there is no provider
+            other than the CPU.
         threads: Threads per operator; None lets onnxruntime choose.
         runs: Number of measured runs of each.
         warmup: Number of runs before, which are not measured.
-        providers: Execution providers, as for `coreai_onnx.session`; kernels run only if
-            ``kernels=True``.
+        provider: The execution provider, as for `coreai_onnx.session`.
 
     Returns:
         The profile: print it, or call ``by("line")`` or ``to_html(path)``.
@@ -59,11 +59,8 @@ def profile(
         raise ComparisonError(
             f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}"
         )
-    with_kernels = kernels_built() and not providers if kernels is None else kernels
-    sessions = [
-        Session(model, kernels=way, threads=threads, profile=True, providers=providers)
-        for way in ((False, True) if with_kernels else (False,))
-    ]
+    executions = executions_on(provider, kernels=kernels, threads=threads, profile=True)
+    sessions = [Session(model, **settings) for settings in executions.values()]
     calls: dict[str, Callable[[], object]] = {}
     if reference is None:
         arguments = _arguments(sessions[0], inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -26,7 +27,6 @@ from coreai_onnx.debugging.reference.torch_values import (
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.provenance.debug_info import CLASS, SCOPE
 from coreai_onnx.model.provenance.source_lines import read_inner_origins, read_origins
-from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs
 
@@ -63,8 +63,7 @@ def value_pairs(
     record: ExportRecord,
     calls: Sequence[Call],
     reference: Reference,
-    executions: Mapping[str, bool],
-    custom_ops: Sequence[CustomOps] = (),
+    executions: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[ValuePair]:
     """Run a model with its values as further outputs; yield each beside torch's, in graph order.
 
@@ -76,8 +75,7 @@ def value_pairs(
         record: What it was converted from.
         calls: Consecutive calls, whose states are carried.
         reference: Gives the arguments their names.
-        executions: Name of each execution, and whether it runs kernels.
-        custom_ops: Libraries that the model needs.
+        executions: Name of each execution, and the settings of its session.
 
     Raises:
         ComparisonError: If the exported program cannot be run on the arguments.
@@ -104,10 +102,7 @@ def value_pairs(
             copy, watched = _watched(model, known)
             inner = add_step_outputs(copy.graph, inside)
             copy.graph.outputs.extend(one.outer for one in inner)
-            sessions = {
-                name: Session(copy, kernels=k, custom_ops=custom_ops)
-                for name, k in executions.items()
-            }
+            sessions = {name: Session(copy, **how) for name, how in executions.items()}
         steps = step_values(record.program, values.inputs) if inner else {}
         for execution, session in sessions.items():
             outputs = session.run(**reference.feeds(session, args, kwargs))

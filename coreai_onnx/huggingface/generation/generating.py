@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -23,11 +23,13 @@ from coreai_onnx.huggingface.generation.session_model import (
     steps,
 )
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
+from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import HasModel
 from coreai_onnx.runtime.tensors.outputs import Array
+from coreai_onnx.targets.providers import Choice
 
 _NEW_TOKENS = 64
 _OTHER_LOOPS = frozenset({"assistant_model", "prompt_lookup_num_tokens", "streamer"})
@@ -94,7 +96,12 @@ class LanguageModel:
 
     @classmethod
     def open(
-        cls, folder: str | PathLike[str], *, kernels: bool | None = None, threads: int | None = None
+        cls,
+        folder: str | PathLike[str],
+        *,
+        kernels: bool | None = None,
+        threads: int | None = None,
+        provider: Choice | None = None,
     ) -> LanguageModel:
         """Open a folder that `export_model` wrote.
 
@@ -102,6 +109,7 @@ class LanguageModel:
             folder: The folder.
             kernels: As for `session`.
             threads: As for `session`.
+            provider: As for `session`; also for the encoder.
 
         Raises:
             GenerationError: If the folder has no ``model.onnx``, the model is not a decoder, its
@@ -119,13 +127,14 @@ class LanguageModel:
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
         file = path / (MERGED_FILE if encodes else MODEL_FILE)
-        session = Session(file, kernels=kernels, threads=threads)
+        how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
+        session = Session(file, **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
         encoder = speech = None
         if encodes:
-            encoder = Session(path / ENCODER_FILE, kernels=kernels, threads=threads)
+            encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
         return cls(
             session,
@@ -231,9 +240,9 @@ class LanguageModel:
 
     def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
         """Yield the text that each step adds."""
-        rows: list[_Text] = []
+        rows: list[StreamedText] = []
         for tokens in steps:
-            rows = rows or [_Text(self._text) for _ in tokens]
+            rows = rows or [StreamedText(self._text) for _ in tokens]
             pieces = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
             yield pieces[0] if asked.is_single else pieces
 
@@ -241,41 +250,13 @@ class LanguageModel:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-@dataclass
-class _Text:
-    """The text of a sequence, token by token.
-
-    Attributes:
-        decode: Returns the text of tokens.
-        tokens: The tokens of the last piece and of the one that is not complete.
-        shown: How many of them are shown already. They are decoded again, because the text of a
-            token depends on the one before.
-    """
-
-    decode: Callable[[list[int]], str]
-    tokens: list[int] = field(default_factory=list)
-    shown: int = 0
-
-    def add(self, token: int) -> str:
-        """Return the text that a token adds; a character of several tokens comes with the last."""
-        self.tokens.append(token)
-        before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
-        # Byte-level tokens may end within a character of UTF-8: what is not complete decodes to
-        # U+FFFD.
-        if text.endswith("\N{REPLACEMENT CHARACTER}"):
-            return ""
-        # Only the tokens of the last piece stay: decoding all of them in each step would be
-        # quadratic.
-        self.tokens = self.tokens[self.shown :]
-        self.shown = len(self.tokens)
-        return text[len(before) :]
-
-
 Model = str | PathLike[str] | Session | HasModel | LanguageModel
 """What generates: an exported folder, a session, a program, or an open `LanguageModel`."""
 
 
-def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
+def generate(
+    model: Model, prompt: Any, *, provider: Choice | None = None, **options: Unpack[Options]
+) -> str | list[str] | Array:
     """Generate text or tokens with a decoder.
 
     ```python
@@ -290,6 +271,7 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
         prompt: Text or a list of texts; or token ids, as a list, array or tensor of one or two
             axes. Shorter prompts of a batch are padded. For a speech model, a spectrogram
             ``[batch, bins, frames]``.
+        provider: The execution provider that a folder or a program runs on, as for `session`.
         **options: ``max_new_tokens`` (64); ``attention_mask`` for ids that are padded already;
             ``temperature``, ``top_k``, ``top_p`` and ``min_p``, of which any one turns on sampling,
             as ``do_sample`` does; ``seed`` of the sampling; ``stop_ids``, by default those of the
@@ -311,10 +293,12 @@ def generate(model: Model, prompt: Any, **options: Unpack[Options]) -> str | lis
             model's cache, or is text without a tokenizer, or an option is out of range.
         SessionError: If the model cannot be opened or run.
     """
-    return language_model(model).generate(prompt, **options)
+    return language_model(model, provider).generate(prompt, **options)
 
 
-def stream(model: Model, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
+def stream(
+    model: Model, prompt: Any, *, provider: Choice | None = None, **options: Unpack[Options]
+) -> Iterator[Any]:
     """Generate step by step; the arguments are those of `generate`.
 
     Returns:
@@ -325,23 +309,35 @@ def stream(model: Model, prompt: Any, **options: Unpack[Options]) -> Iterator[An
         GenerationError: As `generate`.
         SessionError: As `generate`.
     """
-    return language_model(model).stream(prompt, **options)
+    return language_model(model, provider).stream(prompt, **options)
 
 
-def language_model(model: Model) -> LanguageModel:
+def language_model(
+    model: Model, provider: Choice | None = None, *, kernels: bool | None = None
+) -> LanguageModel:
     """Return a model as a `LanguageModel`.
 
+    Args:
+        model: The model.
+        provider: The execution provider to open it on.
+        kernels: As for `session`.
+
     Raises:
-        GenerationError: If it is not one of the kinds of `Model`.
+        GenerationError: If it is not one of the kinds of `Model`, or it is open already and there
+            is a provider, or kernels are chosen.
     """
-    if isinstance(model, LanguageModel):
-        return model
-    if isinstance(model, Session):
-        return LanguageModel(model)
+    if isinstance(model, LanguageModel | Session):
+        if provider is not None or kernels is not None:
+            raise GenerationError(
+                f"provider and kernels are chosen when a model is opened, and this "
+                f"{type(model).__name__} is open: give them to coreai_onnx.session or "
+                "LanguageModel.open"
+            )
+        return LanguageModel(model) if isinstance(model, Session) else model
     if isinstance(model, HasModel):
-        return LanguageModel(Session(model))
+        return LanguageModel(Session(model, kernels=kernels, providers=provider))
     if isinstance(model, str | PathLike):
-        return LanguageModel.open(model)
+        return LanguageModel.open(model, kernels=kernels, provider=provider)
     raise GenerationError(
         f"a {type(model).__name__} does not generate; give a folder, a program or a session"
     )

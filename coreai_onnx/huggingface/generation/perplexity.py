@@ -12,13 +12,20 @@ from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.decoding import logits_of
 from coreai_onnx.huggingface.generation.generating import Model, language_model
 from coreai_onnx.huggingface.generation.prompts import read_prompt
+from coreai_onnx.targets.providers import Choice
 
 _LONGEST_WINDOW = 1024
 """Tokens in one call by default, at most: the logits of a window are in memory."""
 
 
 def perplexity(
-    model: Model, text: Any, *, window: int | None = None, stride: int | None = None
+    model: Model,
+    text: Any,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    kernels: bool | None = None,
+    provider: Choice | None = None,
 ) -> float:
     """Return the perplexity of a text.
 
@@ -38,6 +45,8 @@ def perplexity(
         stride: How many tokens further each window begins; by default half a window. With a whole
             window, the first token of each window is not predicted. The smaller the stride, the
             more tokens before each predicted one, and the longer it takes.
+        kernels: As for `session`, of a folder or a program.
+        provider: As for `session`, of a folder or a program.
 
     Returns:
         The perplexity, 1 or more; infinity beyond the range of a float.
@@ -47,7 +56,7 @@ def perplexity(
             a tokenizer, or the window or the stride is out of range.
         SessionError: If the model cannot be opened or run.
     """
-    decoder = language_model(model)
+    decoder = language_model(model, provider, kernels=kernels)
     if decoder.encoder is not None:
         raise GenerationError("the perplexity of a text needs a decoder; the model has an encoder")
     prompt = read_prompt(text, decoder.tokenizer)

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.errors import SessionError
+from coreai_onnx.errors import ProviderError, SessionError
 from coreai_onnx.targets.coverage import has_kernels
 from coreai_onnx.targets.providers import CPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
@@ -26,7 +26,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             plugin must be registered with onnxruntime.
 
     Raises:
-        SessionError: If one is not available; the message lists those that are.
+        ProviderError: If one is not available; the message lists those that are.
     """
     for name, settings in providers.items():
         # `InferenceSession(providers=...)` does not accept the providers of plugins, and providers
@@ -37,7 +37,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             try:
                 options.add_provider(name, dict(settings))
             except Exception as error:  # onnxruntime's exceptions share no base class
-                raise SessionError(_not_loaded(name, error)) from error
+                raise _not_loaded(name, error) from error
         else:
             raise missing_provider(name)
 
@@ -58,11 +58,11 @@ def warn_of_unused(
         model: The model of the session; None if it was not read.
 
     Raises:
-        SessionError: If onnxruntime could not load the library of a provider, and left it out.
+        ProviderError: If onnxruntime could not load the library of a provider, and left it out.
     """
     others = [name for name in providers if name != CPU]
     if missing := [name for name in others if name not in session.get_providers()]:
-        raise SessionError(_not_loaded(missing[0], "its library, or one that it needs, is missing"))
+        raise _not_loaded(missing[0], "its library, or one that it needs, is missing")
     if not others or not hasattr(session, "get_provider_graph_assignment_info"):
         return
     used = {part.ep_name for part in session.get_provider_graph_assignment_info()}
@@ -81,7 +81,7 @@ def provider_version(name: str) -> str:
     """Return the version of an execution provider.
 
     Raises:
-        SessionError: If it is not available.
+        ProviderError: If it is not available.
     """
     if not has_provider(name):
         raise missing_provider(name)
@@ -99,7 +99,8 @@ def claimed_nodes(model: bytes, provider: str, settings: Mapping[str, str]) -> d
         settings: Settings of the provider.
 
     Raises:
-        SessionError: If the provider is not available, or rejects the model.
+        ProviderError: If the provider is not available.
+        SessionError: If it rejects the model.
     """
     options = _options(provider, settings)
     options.add_session_config_entry(_RECORD, "1")
@@ -120,7 +121,8 @@ def compiled(model: bytes, provider: str, settings: Mapping[str, str]) -> bytes:
         settings: Settings of the provider.
 
     Raises:
-        SessionError: If the provider is not available, or cannot compile the model.
+        ProviderError: If the provider is not available.
+        SessionError: If it cannot compile the model.
     """
     options = _options(provider, settings)
     try:
@@ -150,16 +152,20 @@ def has_provider(name: str) -> bool:
     return name in ort.get_available_providers() or name in _devices()
 
 
-def missing_provider(name: str) -> SessionError:
+def missing_provider(name: str) -> ProviderError:
     """Return the error for a provider that is not available; it lists those that are."""
     if not hasattr(ort, "get_ep_devices"):
-        return SessionError(
+        return ProviderError(
             f"onnxruntime {ort.__version__} cannot list execution providers; "
             f"use {text_of(DEVICES)} or later"
         )
     available = (*ort.get_available_providers(), *_devices())
-    return SessionError(unavailable(name, available, ort.__version__))
+    return ProviderError(unavailable(name, available, ort.__version__))
 
 
-def _not_loaded(name: str, reason: object) -> str:
-    return f"onnxruntime {ort.__version__} has {name}, but cannot load it: {reason}"
+def _not_loaded(name: str, reason: object) -> ProviderError:
+    line = " ".join(str(reason).split())
+    return ProviderError(
+        f"onnxruntime {ort.__version__} has {name}, but cannot load it: {line}; install what it "
+        "needs, or leave the provider out to run on the CPU"
+    )

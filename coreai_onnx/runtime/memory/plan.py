@@ -10,7 +10,7 @@ from itertools import pairwise
 import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
 
-from coreai_onnx.errors import InputError, Where
+from coreai_onnx.errors import InputError, SessionError, Where
 from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.inventory import op_name
 from coreai_onnx.runtime.memory.lifetimes import Buffer, Origins, buffers, live_bytes
@@ -20,6 +20,7 @@ from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.runtime.tensors.outputs import Array
+from coreai_onnx.targets.providers import Choice, on_cpu
 
 _ROWS = 12
 """Values that the text of a plan lists."""
@@ -162,6 +163,7 @@ def memory_plan(
     entrypoint: str | None = None,
     kernels: bool | None = None,
     low_memory: bool = False,
+    provider: Choice | None = None,
     with_inputs: bool = False,
     with_outputs: bool = True,
     with_states: bool = False,
@@ -184,6 +186,8 @@ def memory_plan(
         kernels: Whether composites run on native kernels; see `coreai_onnx.session`.
         low_memory: Whether results are released after their last reader; see
             `coreai_onnx.session`.
+        provider: None or the CPU, perhaps with options. onnxruntime does not count the memory of
+            other execution providers.
         with_inputs: Whether the plan includes the inputs, which are memory of the caller.
         with_outputs: Whether onnxruntime allocates the outputs. Otherwise they are written to
             memory of the caller by `Session.run_into`, as far as the sizes of the inputs determine
@@ -196,13 +200,17 @@ def memory_plan(
         alignment: What offsets are multiples of, in bytes.
 
     Raises:
-        SessionError: If the model cannot be opened or run.
+        SessionError: If the model cannot be opened or run, or on a provider other than the CPU.
         InputError: If an input is wrong, or there is no such dim.
         PassError: If the algorithm raises or overlaps buffers.
     """
-    with recorded_session(
-        source, entrypoint=entrypoint, kernels=kernels, threads=1, low_memory=low_memory
-    ) as recorded:
+    if not on_cpu(provider):
+        raise SessionError(
+            "memory is measured on the CPU: onnxruntime does not count the memory of other "
+            "execution providers; leave the provider out"
+        )
+    settings = {"kernels": kernels, "low_memory": low_memory, "providers": provider}
+    with recorded_session(source, entrypoint=entrypoint, threads=1, **settings) as recorded:
         session = recorded.session
         feeds = _example_inputs(session, inputs, sizes or {})
         into = {} if with_outputs else session.output_arrays(feeds)

@@ -12,6 +12,7 @@ from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.runtime.memory.plan import Inputs, MemoryPlan, memory_plan
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.settings import SessionSettings
+from coreai_onnx.targets.providers import Choice
 
 
 def reorder(
@@ -22,6 +23,7 @@ def reorder(
     entrypoint: str | None = None,
     kernels: bool | None = None,
     low_memory: bool = False,
+    provider: Choice | None = None,
 ) -> tuple[MemoryPlan, MemoryPlan]:
     """Reorder the nodes of a model if that lowers its peak; what it computes is the same.
 
@@ -35,6 +37,7 @@ def reorder(
         entrypoint: As for `memory_plan`.
         kernels: As for `memory_plan`.
         low_memory: As for `memory_plan`.
+        provider: As for `memory_plan`.
 
     Returns:
         The plans before and after. They are equal if no better order was found.
@@ -53,6 +56,7 @@ def reorder(
         entrypoint=name,
         kernels=kernels,
         low_memory=low_memory,
+        provider=provider,
     )
     before = run()
     graph = opened.model_of(name).graph

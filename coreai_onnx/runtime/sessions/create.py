@@ -66,8 +66,9 @@ def session(
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
             onnxruntime; if it calls an operator that no library implements; if there is no such
-            entrypoint; if a provider is not available or cannot be loaded, the message says which
-            are and what brings it; or if ``threads`` or ``timeout`` is out of range.
+            entrypoint; or if ``threads`` or ``timeout`` is out of range.
+        ProviderError: If a provider is not available or cannot be loaded. The message says which
+            are, and what brings it; without the provider the model runs on the CPU.
 
     Warns:
         RuntimeWarning: If a provider takes no node of the model, or the kernels cannot be loaded

@@ -42,7 +42,11 @@ class Runnable:
             SessionError: If the session cannot be created.
         """
         name = self._choose(entrypoint)
-        settings = {"kernels": kernels, "custom_ops": custom_ops, "providers": provider}
+        settings: dict[str, Any] = {
+            "kernels": kernels,
+            "custom_ops": custom_ops,
+            "providers": provider,
+        }
         key = kernels, repr(provider), *library_paths(custom_ops)
         opened = self._sessions.setdefault(key, {})
         if name not in opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnxruntime as ort
 
@@ -46,14 +47,22 @@ class SessionSettings:
             )
 
 
-def runs_kernels(providers: Choice | Sequence[Choice] | None, *, kernels: bool | None) -> bool:
-    """Return whether to run the kernels beside the bodies.
+def executions_on(
+    provider: Choice | None, *, kernels: bool | None, **settings: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of a session of ``"bodies"``, and perhaps of one of ``"kernels"``.
 
     Args:
-        providers: The execution providers of both.
-        kernels: None to run the kernels if they are built and no node runs elsewhere than on a CPU.
+        provider: The execution provider of both.
+        kernels: Whether there is one of kernels; None if they are built, and no node runs elsewhere
+            than on the CPU.
+        **settings: Further settings of both.
     """
-    return kernels_built() and on_cpu(providers) if kernels is None else kernels
+    if kernels is None:
+        kernels = kernels_built() and on_cpu(provider)
+    shared = {"providers": provider, **settings}
+    bodies = {"bodies": {"kernels": False, **shared}}
+    return bodies | ({"kernels": {"kernels": True, **shared}} if kernels else {})
 
 
 def checked_timeout(seconds: float | None) -> float | None:

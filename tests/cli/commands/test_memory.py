@@ -51,5 +51,7 @@ def test_a_better_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_failures(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", path, "--dim", "row=1"]) == 2
     assert "the inputs have no such dim" in capsys.readouterr().err
+    assert main(["memory", path, "--provider", "webgpu"]) == 2
+    assert "error: memory is measured on the CPU" in capsys.readouterr().err
     assert main(["memory", path + "x"]) == 2
     assert "no such file" in capsys.readouterr().err

@@ -219,7 +219,7 @@ def test_a_provider(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         f"error: CANNExecutionProvider is not available in onnxruntime {ort.__version__}, which "
         f"has {', '.join(sorted(ort.get_available_providers()))}; "
-        "pip install onnxruntime-cann brings it\n"
+        "pip install onnxruntime-cann brings it, in place of this one\n"
     )
     assert main(["run", path, "--provider-option", "device_id=1"]) == 2
     assert capsys.readouterr().err == "error: --provider-option needs --provider\n"

@@ -14,7 +14,13 @@ import torch
 import coreai_onnx
 from coreai_onnx.debugging.blaming.blame import blame
 from coreai_onnx.delegation import to_edge
-from coreai_onnx.errors import ComparisonError, KernelsNotBuiltError, LoadError, SaveError
+from coreai_onnx.errors import (
+    ComparisonError,
+    KernelsNotBuiltError,
+    LoadError,
+    ProviderError,
+    SaveError,
+)
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.library import ENVIRONMENT_VARIABLE
@@ -366,3 +372,18 @@ def test_former_names_of_differences_are_deprecated() -> None:
     ):
         with pytest.warns(DeprecationWarning, match="is deprecated: use"):
             assert getattr(old, name) == new
+
+
+def test_a_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = converted()
+    assert "regions compute what torch does on CPU" in str(blame(program, provider="cpu"))
+    node_of(program, "Add").op_type = "Sub"
+    found = blame(program, kernels=False, provider=("cpu", {"use_arena": False}))
+    assert str(found).splitlines()[0].endswith("regions on CPUExecutionProvider")
+    (folder,) = found.reproduce(tmp_path)
+    script = (folder / "run.py").read_text()
+    assert "providers=[('CPUExecutionProvider', {'use_arena': '0'}), " in script
+    for broken in ("Sub", "Nonsense"):  # a region that cannot run is not the provider's fault
+        node_of(program, "Sub").op_type = broken
+        with pytest.raises(ProviderError, match="tpu is not available"):
+            blame(program, provider="tpu")

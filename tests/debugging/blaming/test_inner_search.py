@@ -17,6 +17,7 @@ from coreai_onnx.debugging.reference.regions import CutGraph
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small
 from tests.support.composite_calls import CASES
+from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
 from tests.support.tolerances import assert_close
 
 
@@ -152,3 +153,12 @@ def test_an_opened_call_computes_what_the_call_does(case: object) -> None:
     first = found[opened.graph.outputs[0].name or ""]
     assert isinstance(first, np.ndarray)
     assert_close(torch.from_numpy(first), case.expected(inputs))
+
+
+def test_the_inside_of_a_body_runs_on_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = converted()
+    other_op("Abs")(body_node(program, "rms_norm", "Sqrt"))
+    opened = count_without_arena(monkeypatch)
+    (finding,) = blame(program, kernels=False, provider=WITHOUT_ARENA).findings
+    assert [node.op for node in finding.inside] == ["Abs"]
+    assert len(opened) == 2

@@ -14,7 +14,7 @@ from tests.support.small_models import linear_model
 def test_findings_of_later_calls_are_new_ones_only() -> None:
     program = converted()
     next(n for n in program.model.graph if n.op_type == "Tanh").op_type = "Sin"
-    search = RegionSearch(program.model, program.record(), kernels=False)
+    search = RegionSearch(program.model, program.record(), [{"kernels": False}])
     for _ in range(3):
         search.call((torch.randn(3, 8),), {})
     (finding,) = search.findings
@@ -28,4 +28,4 @@ def test_a_record_of_another_model() -> None:
     model = linear_model()
     model.graph.inputs[0].name = "unheard"
     with pytest.raises(ComparisonError, match="has no value for the input 'unheard'"):
-        RegionSearch(model, converted().record(), kernels=False)
+        RegionSearch(model, converted().record(), [{"kernels": False}])

@@ -16,10 +16,12 @@ import torch
 from coreai_onnx.conversion import convert
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.debugging.comparing.comparison import compare
-from coreai_onnx.errors import ComparisonError, CoreaiError
+from coreai_onnx.errors import ComparisonError, CoreaiError, ProviderError
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.libraries.library import ENVIRONMENT_VARIABLE
 from tests.debugging.small_reference import converted as small
 from tests.models.zoo import named
+from tests.support.execution_providers import IDLE, WITHOUT_ARENA, count_without_arena
 from tests.support.small_models import counter_model, linear_model, linear_weights, parse
 
 
@@ -34,7 +36,7 @@ def test_another_runtime_is_one_more_execution() -> None:
 
 @pytest.fixture
 def bodies_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[compare.__module__], "kernels_built", lambda: False)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
 
 
 class Linear(torch.nn.Module):
@@ -327,3 +329,26 @@ def test_kernels_and_bodies_are_compared_apart(kernels: Path) -> None:
     wrong_body = compare(rms_model(2.0), RmsNorm(), (x,))
     assert [row.execution for row in wrong_body.failures] == ["bodies"]
     assert np.isclose(wrong_body.worst("bodies").max_rel, 1.0)
+
+
+def test_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = small()
+    opened = count_without_arena(monkeypatch)
+    comparison = compare(program, values=True, kernels=False, provider=WITHOUT_ARENA)
+    comparison.assert_close()
+    assert len(opened) == 2
+    assert str(comparison).endswith(
+        "note: the model ran on CPUExecutionProvider\n"
+        "kernels: not compared; kernels=True compares them"
+    )
+    with pytest.warns(RuntimeWarning, match="takes no node"):
+        assert not compare(program, provider=IDLE).kernels_compared
+    with pytest.raises(ProviderError, match="tpu is not available"):
+        compare(program, provider="tpu")
+
+
+def test_kernels_that_are_asked_for(kernels: Path) -> None:
+    assert kernels.is_file()
+    with pytest.warns(RuntimeWarning, match="takes no node"):
+        comparison = compare(small(), kernels=True, provider=IDLE)
+    assert [row.execution for row in comparison.rows] == ["bodies", "kernels"]

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import ComparisonError
+from coreai_onnx.errors import ComparisonError, ProviderError
 from tests.debugging.small_reference import Small, converted
+from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
 from tests.support.small_models import counter_model
 
 LINES = {
@@ -53,3 +54,11 @@ def test_wrong_arguments() -> None:
         coreai_onnx.profile(converted(), None, Small())
     with pytest.raises(ComparisonError, match="runs must be at least 1"):
         coreai_onnx.profile(converted(), (torch.ones(1, 8),), runs=0)
+
+
+def test_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = count_without_arena(monkeypatch)
+    coreai_onnx.profile(converted(), kernels=False, runs=1, warmup=0, provider=WITHOUT_ARENA)
+    assert len(opened) == 1
+    with pytest.raises(ProviderError, match="tpu is not available"):
+        coreai_onnx.profile(converted(), provider="tpu")

@@ -14,15 +14,15 @@ from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small, converted
 from tests.support.tolerances import assert_close
 
+BODIES = {"bodies": {"kernels": False}}
+
 
 def test_every_value_of_every_call_has_its_counterpart() -> None:
     program = converted()
     calls = [((torch.randn(3, 8),), {}), ((torch.randn(3, 8),), {})]
     before = [value.name for value in program.model.graph.outputs]
     pairs = list(
-        value_pairs(
-            program.model, program.record(), calls, TorchReference(Small()), {"bodies": False}
-        )
+        value_pairs(program.model, program.record(), calls, TorchReference(Small()), BODIES)
     )
     names = [pair.name for pair in pairs if pair.call == 0]
     assert {"layer_norm", "linear", "tanh", "add"} <= set(names)
@@ -41,7 +41,7 @@ def test_errors_accumulate_and_are_measured_from_the_start() -> None:
         program.record(),
         [(args, kwargs)],
         TorchReference(Small().half()),
-        {"bodies": False},
+        BODIES,
     )
     found = {p.name: p for p in pairs}
     wanted = Small().eval().half().double()
@@ -65,9 +65,7 @@ def test_states_are_carried() -> None:
     program = coreai_onnx.convert(Counter(), (x,))
     calls = [((x,), {})] * 3
     pairs = list(
-        value_pairs(
-            program.model, program.record(), calls, TorchReference(Counter()), {"bodies": False}
-        )
+        value_pairs(program.model, program.record(), calls, TorchReference(Counter()), BODIES)
     )
     products = [p for p in pairs if p.name == "mul"]
     assert len(products) == 3
@@ -98,7 +96,7 @@ def steps_of(program: OnnxProgram, *inputs: torch.Tensor) -> list[ValuePair]:
     record = program.record()
     calls = [((one,), {}) for one in inputs]
     reference = TorchReference(record.program)
-    return list(value_pairs(program.model, record, calls, reference, {"bodies": False}))
+    return list(value_pairs(program.model, record, calls, reference, BODIES))
 
 
 def test_every_step_inside_of_control_flow_is_compared() -> None:

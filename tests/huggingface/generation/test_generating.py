@@ -11,10 +11,12 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import GenerationError
+from coreai_onnx.errors import GenerationError, ProviderError
 from coreai_onnx.huggingface import ExportedFolder, export_model
 from coreai_onnx.huggingface.generation import LanguageModel, generate, stream
+from coreai_onnx.program import OnnxProgram
 from tests.models.generators import padded, tokens_of_transformers
+from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
 from tests.support.huggingface_folders import llama_folder, tokenizer
 
 PROMPT = [5, 9, 17, 33, 8]
@@ -99,6 +101,23 @@ def test_sampling_repeats_with_a_seed(decoder: tuple[Any, ExportedFolder]) -> No
         for seed in (1, 1, 2)
     )
     assert first == again != other
+
+
+def test_a_provider(decoder: tuple[Any, ExportedFolder], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, opened = decoder[1].path, count_without_arena(monkeypatch)
+    expected = generate(path, [1, 5, 9], max_new_tokens=3)
+    for count, model in enumerate((path, OnnxProgram.load(path / "model.onnx")), 1):
+        actual = generate(model, [1, 5, 9], max_new_tokens=3, provider=WITHOUT_ARENA)
+        assert actual.tolist() == expected.tolist()
+        assert len(opened) == count
+    steps = stream(path, [1, 5, 9], max_new_tokens=3, provider=WITHOUT_ARENA)
+    assert [*steps] == expected.tolist()[3:]
+    assert len(opened) == 3
+    for model in (LanguageModel.open(path), coreai_onnx.session(path / "model.onnx")):
+        with pytest.raises(GenerationError, match="provider and kernels are chosen when"):
+            generate(model, [1, 5, 9], provider="cpu")
+    with pytest.raises(ProviderError, match="tpu is not available"):
+        LanguageModel.open(path, provider="tpu")
 
 
 def test_what_is_refused(decoder: tuple[Any, ExportedFolder], tmp_path: Path) -> None:

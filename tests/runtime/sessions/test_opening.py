@@ -15,6 +15,8 @@ from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions import opening
 from coreai_onnx.runtime.sessions.create import session
+from coreai_onnx.targets.providers import Choice
+from tests.support.execution_providers import IDLE
 from tests.support.small_models import add_model, layers_model, linear_model, linear_weights
 from tests.support.tolerances import assert_close
 
@@ -121,3 +123,19 @@ def test_kernels_run_when_they_are_built(kernels: Path) -> None:
     assert repr(s).startswith("Session (kernels)")
     x = np.full((1, 4), 1.5, np.float32)
     assert_close(s.run(x)["y"], session(layers_model(), kernels=False).run(x)["y"])
+
+
+@pytest.mark.filterwarnings("ignore:AzureExecutionProvider takes no node:RuntimeWarning")
+@pytest.mark.parametrize("provider", [IDLE, (IDLE, {}), "cpu", None])
+def test_composites_run_on_bodies_with_a_provider_other_than_the_cpu(
+    provider: Choice | None, kernels: Path
+) -> None:
+    assert kernels.is_file()
+    by_default = session(layers_model(), provider=provider)
+    asked = session(layers_model(), provider=provider, kernels=True)
+    assert by_default.kernels == (provider in ("cpu", None))
+    assert asked.kernels
+    x = np.full((1, 4), 1.5, np.float32)
+    expected = session(layers_model(), kernels=False).run(x)["y"]
+    assert_close(by_default.run(x)["y"], expected)
+    assert_close(asked.run(x)["y"], expected)

@@ -1,0 +1,36 @@
+"""The text of tokens that come one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class StreamedText:
+    """The text of a sequence, token by token.
+
+    Attributes:
+        decode: Returns the text of tokens.
+        tokens: The tokens of the last piece and of the one that is not complete.
+        shown: How many of them are shown already. They are decoded again, because the text of a
+            token depends on the one before.
+    """
+
+    decode: Callable[[list[int]], str]
+    tokens: list[int] = field(default_factory=list)
+    shown: int = 0
+
+    def add(self, token: int) -> str:
+        """Return the text that a token adds; a character of several tokens comes with the last."""
+        self.tokens.append(token)
+        before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
+        # Byte-level tokens may end within a character of UTF-8: what is not complete decodes to
+        # U+FFFD.
+        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        # Only the tokens of the last piece stay: decoding all of them in each step would be
+        # quadratic.
+        self.tokens = self.tokens[self.shown :]
+        self.shown = len(self.tokens)
+        return text[len(before) :]
