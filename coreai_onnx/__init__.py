@@ -10,12 +10,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from coreai_onnx.errors import LibraryVersionError
 from coreai_onnx.version import __version__
 
 # pip refuses an older Python, but a search path that leads to another Python's packages does not.
+# No error of this package: Python before 3.9 cannot import them.
 if sys.version_info < (3, 11):  # noqa: UP036
-    raise LibraryVersionError(
+    raise ImportError(
         f"coreai_onnx {__version__} needs Python 3.11 or later, "
         f"this is Python {sys.version_info[0]}.{sys.version_info[1]}; "
         "install it for a newer Python: python3.11 -m pip install coreai-onnx-bridge"

@@ -32,7 +32,10 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.export.versions import warn_if_untested
 from coreai_onnx.lower import Context, IONames, ProgramLowering
 from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
-from coreai_onnx.lower.walk.lost_composites import warn_about_lost_composites
+from coreai_onnx.lower.walk.lost_composites import (
+    warn_about_lost_composites,
+    warn_about_unused_lowerings,
+)
 from coreai_onnx.lower.walk.registry import Lowering, builtin_lowering
 from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
@@ -278,6 +281,8 @@ class TorchConverter:
             TrainingModeWarning: If the model computes as in training mode.
             LostCompositesWarning: If a program was decomposed without ``get_decomp_table``, and
                 has lost composites.
+            UnusedLoweringWarning: If a registered lowering is not called, because its operator was
+                decomposed before.
         """
         opset = chosen_opset(opset_version, minimum_onnxruntime)
         oldest = release_of(minimum_onnxruntime, StagingError)
@@ -313,6 +318,7 @@ class TorchConverter:
         bodies = (call.body for call in staged.module_calls.values() if call.body is not None)
         warn_about_training([staged.program, *bodies])
         warn_about_lost_composites(staged.program)
+        warn_about_unused_lowerings(staged.program, self._lowerings)
         # The walk reports a step for every other node.
         ends = ("placeholder", "output")
         total = sum(node.op not in ends for node in staged.program.graph.nodes)

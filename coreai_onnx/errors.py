@@ -199,6 +199,10 @@ class LostCompositesWarning(UserWarning):
     """Operators that would be composites were decomposed before the conversion."""
 
 
+class UnusedLoweringWarning(UserWarning):
+    """The operator of a registered lowering was decomposed before the conversion."""
+
+
 class DroppedStateWarning(UserWarning):
     """A module keeps state between calls that the converted model does not keep."""
 

@@ -90,7 +90,7 @@ import coreai_onnx
 from coreai_onnx.composites import Composite, Input
 print(coreai_onnx.__file__)
 twice = Composite(
-    name="twice", inputs=(Input("x"),), outputs=("y",), attributes=(),
+    name="twice", inputs=(Input("x"),), outputs=("y",),
     output_dims={"y": "*"}, reference=lambda x: x + x, formula="x + x",
 )
 source = '''

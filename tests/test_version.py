@@ -28,10 +28,10 @@ def test_an_older_python_is_one_line_that_says_what_to_install() -> None:
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     last = result.stderr.splitlines()[-1]
-    assert "LibraryVersionError: coreai_onnx" in last
+    assert last.startswith("ImportError: coreai_onnx")
     assert "needs Python 3.11 or later, this is Python 3.10; install it for a newer Python" in last
 
 
-@pytest.mark.parametrize("name", ["__init__", "version", "errors", "messages"])
+@pytest.mark.parametrize("name", ["__init__", "version"])
 def test_an_older_python_can_read_what_says_so(name: str) -> None:
-    ast.parse((REPO / "coreai_onnx" / f"{name}.py").read_text(), feature_version=(3, 8))
+    ast.parse((REPO / "coreai_onnx" / f"{name}.py").read_text(), feature_version=(3, 6))

@@ -39,14 +39,21 @@ class FewBitBodies:
                 f"{OPSETS[-1]}\n  convert or export it again with such an opset"
             )
 
-    def op_type(
+    def __call__(
         self,
         name: str,
         dtype: ir.DataType,
         present: Sequence[str],
         attributes: Mapping[str, int | Sequence[int]],
     ) -> str:
-        """Return the op type of a call, as `FewBitFunctions.op_type` describes it."""
+        """Return the op type of a call, after adding its function if the model lacks it.
+
+        Args:
+            name: Name of the composite.
+            dtype: Dtype of the floating inputs that are neither scales nor palettes.
+            present: Names of the inputs of the call.
+            attributes: All attributes of the call.
+        """
         composite, torch_dtype = COMPOSITES[name], _TORCH_DTYPES[dtype]
         # Scales and palettes are cast: a body holds for each of their dtypes.
         dtypes = {

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from coreai_onnx.cli.commands import (
     annotate,
@@ -72,7 +75,8 @@ def run(arguments: Sequence[str] | None) -> int:
     """Run a command; see `coreai_onnx.cli.main`."""
     options = parser().parse_args(arguments)
     try:
-        code: int = options.execute(options)
+        with _plain_warnings():
+            code: int = options.execute(options)
         _flush()
     except BrokenPipeError:
         _abandon_output()
@@ -88,6 +92,30 @@ def run(arguments: Sequence[str] | None) -> int:
         print(f"error: {printable_lines(text)}{hint}", file=sys.stderr)
         return FAILED
     return code
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """While active, print warnings of this package without their place in it."""
+    before = warnings.formatwarning
+    package = str(Path(__file__).parent.parent)
+
+    def text(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if filename.startswith(package):
+            return f"warning: {printable_lines(str(message))}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = text
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _flush() -> None:

@@ -254,7 +254,6 @@ KV_CACHE_UPDATE = Composite(
         Input("position", dtype="index", dims="B", aliases=("cache_position", "write_indices")),
     ),
     outputs=("updated",),
-    attributes=(),
     reference=kv_cache_update,
     check=_check_cache,
     admissible=_admissible,

@@ -84,10 +84,10 @@ class Composite:
         name: Op type in the domain ``ai.coreai``, or ``ai.coreai.user`` if a user declares it.
         inputs: Positional inputs in order.
         outputs: Output names in order.
-        attributes: Attributes other than ``version``, which every composite has.
         reference: The semantics: a function over torch tensors, called with the inputs by position
             (absent ones are None) and the attributes by keyword.
         formula: One line for the function's doc string and the documentation table.
+        attributes: Attributes other than ``version``, which every composite has.
         variant_axes: Groups of variant words; a variant suffix takes at most one word of each
             group, joined with ``_`` in the order of the groups.
         version: Version of the semantics.
@@ -115,9 +115,9 @@ class Composite:
     name: str
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
-    attributes: tuple[Attribute, ...]
     reference: Callable[..., Any]
     formula: str
+    attributes: tuple[Attribute, ...] = ()
     variant_axes: tuple[tuple[str, ...], ...] = ()
     version: int = 1
     kernel: bool = False

@@ -19,7 +19,7 @@ def test_one_function_per_variant() -> None:
 
     def op_type(dtype: ir.DataType, *more: str, bits: int = 4) -> str:
         attributes = ATTRIBUTES | {"bits": bits}
-        return bodies.op_type("linear_nbits", dtype, [*PRESENT, *more], attributes)
+        return bodies("linear_nbits", dtype, [*PRESENT, *more], attributes)
 
     assert op_type(ir.DataType.FLOAT) == op_type(ir.DataType.BFLOAT16) == "linear_nbits"
     assert op_type(ir.DataType.DOUBLE) == "linear_nbits.float64"

@@ -42,7 +42,6 @@ def test_a_reference_that_fixes_a_size_is_refused() -> None:
         name="fixing",
         inputs=(Input("x", dims="T"),),
         outputs=("y",),
-        attributes=(),
         reference=lambda x: x * 2 if x.shape[0] == 7 else x,
         formula="",
     )

@@ -20,7 +20,7 @@ from coreai_onnx.program import OnnxProgram
 from tests.cli.wrong_words import CASES, WRONG, words_of
 from tests.conftest import REPO
 from tests.debugging.small_reference import converted
-from tests.support.execution_providers import count_without_arena
+from tests.support.execution_providers import IDLE, count_without_arena
 from tests.support.huggingface_folders import BERT
 from tests.support.small_models import linear_model
 
@@ -335,3 +335,16 @@ def test_every_session_of_a_command_has_the_provider(
     options = ["--no-kernels", "--provider", "cpu", "--provider-option", "use_arena=0"]
     assert main([*command, *options]) == 0
     assert len(opened) == sessions
+
+
+def test_a_warning_is_one_line(tmp_path: Path) -> None:
+    OnnxProgram({"main": linear_model()}).save(tmp_path / "m.onnx")
+    words = ["run", "m.onnx", "--provider", IDLE]
+    result = subprocess.run(
+        [sys.executable, "-m", "coreai_onnx", *words],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPO)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"warning: {IDLE} takes no node of the model, which runs on CPU")

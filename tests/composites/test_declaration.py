@@ -190,7 +190,7 @@ def test_norms_want_the_last_axes() -> None:
 
 
 def test_without_a_rule_everything_is_right() -> None:
-    plain = Composite("plain", (Input("x"),), ("y",), (), torch.abs, formula="abs(x)")
+    plain = Composite("plain", (Input("x"),), ("y",), torch.abs, formula="abs(x)")
     assert plain.check({}, {}) == plain.unproven({}, {}) == ""
     assert plain.canonical({}, {"a": 1}) == {"a": 1}
     assert list(plain.candidates({"a": 1})) == [{"a": 1}]

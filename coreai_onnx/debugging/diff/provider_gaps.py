@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import LoadError, failures_as
+from coreai_onnx.errors import LoadError, ProviderError, failures_as
 from coreai_onnx.messages import printable, render
 from coreai_onnx.model.files.program_files import load_models
 from coreai_onnx.model.files.saving import to_proto
@@ -82,9 +82,15 @@ def _text(model: ir.Model, provider: str, settings: Mapping[str, str] | None) ->
     if settings is not None:
         import onnxruntime  # slow to import
 
-        left = _by_run(plain, provider, settings, nodes, left)
-        source = f"the installed onnxruntime {onnxruntime.__version__}"
-        lines.append(_count(provider, len(nodes) - len(left), len(nodes), source))
+        try:
+            left = _by_run(plain, provider, settings, nodes, left)
+        except ProviderError as error:
+            if not lines:  # there is no table either
+                raise
+            lines.append(f"without a run: {error}")
+        else:
+            source = f"the installed onnxruntime {onnxruntime.__version__}"
+            lines.append(_count(provider, len(nodes) - len(left), len(nodes), source))
     rows = [one for one in left.values() if not one.sizes]
     if sizes := len(left) - len(rows):
         lines.append(f"{sizes} of the others {_SIZES}")

@@ -1,10 +1,10 @@
-"""The warning about composites that a decomposition of the program has taken apart."""
+"""Warnings about operators that a decomposition of the program has taken apart."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from coreai_onnx.composites import TORCH_OPS
-from coreai_onnx.errors import LostCompositesWarning
+from coreai_onnx.errors import LostCompositesWarning, UnusedLoweringWarning
 from coreai_onnx.export.capture.explain import outside
 from coreai_onnx.export.functionalize.replaced_graph import nodes_of
 from coreai_onnx.lower.walk.location import where_of
@@ -55,6 +55,36 @@ def warn_about_lost_composites(program: ExportedProgram) -> None:
     )
 
 
+def warn_about_unused_lowerings(program: ExportedProgram, names: Collection[str]) -> None:
+    """Warn if operators with lowerings of the user were decomposed before the conversion.
+
+    Args:
+        program: The program.
+        names: The operators, ``aten.relu.default``.
+
+    Warns:
+        UnusedLoweringWarning: Once, with the operators and their first locations.
+    """
+    nodes = list(nodes_of(program.graph_module))
+    kept = {str(node.target) for node in nodes}
+    gone = {
+        str(source.target): node
+        for node in reversed(nodes)
+        for source in _sources(node)
+        if str(source.target) in names and str(source.target) not in kept
+    }
+    if gone:
+        listed = "".join(f"\n  {name} at {where_of(node)}" for name, node in gone.items())
+        warnings.warn(
+            "the lowerings registered for these operators are not called, because the operators "
+            f"were replaced before the conversion:{listed}\n"
+            "  leave them out of the table of run_decompositions, or register lowerings for the "
+            "operators that replace them",
+            UnusedLoweringWarning,
+            stacklevel=outside(),
+        )
+
+
 def _lost(program: ExportedProgram) -> Iterator[tuple[str, fx.Node]]:
     """Yield the composites that were taken apart, each with a node of its decomposition."""
     calls: dict[Any, tuple[str, list[fx.Node]]] = {}
@@ -72,15 +102,18 @@ def _call_of(node: fx.Node) -> tuple[str, str] | None:
     """Return the name of the call that a node was decomposed from, and its composite."""
     if not str(node.target).startswith("aten."):
         return None  # a part that a backend computes, and what is read of its results
+    calls = ((s.name, _LOSES[str(s.target)]) for s in _sources(node) if str(s.target) in _LOSES)
+    return next(calls, None)
+
+
+def _sources(node: fx.Node) -> Iterator[Any]:
+    """Yield the nodes of earlier traces that a node comes from, the latest first."""
     # Each trace of a program adds a level. Unlike original_aten, the levels tell two calls of one
     # op apart, and a file (.pt2) keeps them.
     sources = node.meta.get("from_node")
     while sources:
-        source = sources[-1]
-        if str(source.target) in _LOSES:
-            return source.name, _LOSES[str(source.target)]
-        sources = source.from_node
-    return None
+        yield sources[-1]
+        sources = sources[-1].from_node
 
 
 def _is_kept(composite: str, nodes: list[fx.Node]) -> bool:

@@ -157,7 +157,7 @@ def _replace(
     shape = [int(dim) for dim in value.const_value.shape.numpy()]
     name, parts, more = _composite(done, shape)
     attributes: dict[str, int | list[int]] = {"bits": done.scheme.bits, "shape": shape, **more}
-    op_type = bodies.op_type(name, dtype, list(parts), attributes)
+    op_type = bodies(name, dtype, list(parts), attributes)
     function = model.functions[DOMAIN, op_type, ""]
     inputs = [
         _stored(graph, value, declared.name or "", parts, dtype) for declared in function.inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 import onnx_ir as ir
 
@@ -22,26 +21,11 @@ DIVISORS = "input_scales"
 _BIAS = 2
 
 
-class FewBitFunctions(Protocol):
-    """Adds the functions of composites of few bits to a model, one per distinct body."""
-
-    def op_type(
-        self,
-        name: str,
-        dtype: ir.DataType,
-        present: Sequence[str],
-        attributes: Mapping[str, int | Sequence[int]],
-    ) -> str:
-        """Return the op type of a call, after adding its function if the model lacks it.
-
-        Args:
-            name: Name of the composite.
-            dtype: Dtype of the floating inputs that are neither scales nor palettes.
-            present: Names of the inputs of the call.
-            attributes: All attributes of the call.
-        """
-
-
+FewBitFunctions = Callable[
+    [str, ir.DataType, Sequence[str], Mapping[str, int | Sequence[int]]], str
+]
+"""Adds the function of a composite of few bits to a model unless it is there, and returns its op
+type; see `coreai_onnx.bodies.quantized.FewBitBodies`."""
 BodiesOf = Callable[[ir.Model], FewBitFunctions]
 """Returns the functions of a model; whoever quantizes hands it in, as it is written with torch."""
 
@@ -148,7 +132,7 @@ class Rewriting:
     ) -> None:
         """Turn a node into a call; it keeps its name, outputs and source."""
         present = [key for key, value in arguments.items() if value is not None]
-        op_type = self.bodies.op_type(name, dtype, present, attributes)
+        op_type = self.bodies(name, dtype, present, attributes)
         function = self.products.model.functions[DOMAIN, op_type, ""]
         self._replaced.add(node.op_identifier())
         # In place rather than a new node: results keep their names, source positions and readers.

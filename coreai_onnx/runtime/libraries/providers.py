@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import ProviderError, SessionError
+from coreai_onnx.model.dependencies import SOURCE_LOCATION
 from coreai_onnx.targets.coverage import has_kernels
+from coreai_onnx.targets.opsets import PROVIDER_TARGETS
 from coreai_onnx.targets.providers import CPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
@@ -69,9 +73,11 @@ def warn_of_unused(
     # The nodes of providers that are built in are not recorded, as opposed to those of plugins.
     for name in others:
         if name not in used and (model is None or not has_kernels(model, name)):
+            targets = [target for target, provider in PROVIDER_TARGETS.items() if provider == name]
+            cure = "".join(f'optimize(target="{t}") writes a file for it, and ' for t in targets)
             warnings.warn(
                 f"{name} takes no node of the model, which runs on {', '.join(sorted(used))}: "
-                f"coreai-onnx inspect --provider {name} says why",
+                f"{cure}coreai-onnx inspect --provider {name} says why",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -164,7 +170,15 @@ def missing_provider(name: str) -> ProviderError:
 
 
 def _not_loaded(name: str, reason: object) -> ProviderError:
-    line = " ".join(str(reason).split())
+    # onnxruntime says which library is missing in its log only.
+    short = name.removesuffix("ExecutionProvider").lower()
+    for path in Path(ort.__file__).with_name("capi").glob(f"*onnxruntime_providers_{short}.*"):
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            reason = error
+    text = SOURCE_LOCATION.pattern.sub("", str(reason))
+    line = " ".join(text.rpartition(" was false. ")[2].split())  # what a failed check in C++ says
     return ProviderError(
         f"onnxruntime {ort.__version__} has {name}, but cannot load it: {line}; install what it "
         "needs, or leave the provider out to run on the CPU"

@@ -11,8 +11,10 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.debugging.diff.provider_gaps import provider_gaps
-from coreai_onnx.errors import LoadError, SessionError
+from coreai_onnx.errors import LoadError, ProviderError, SessionError
+from coreai_onnx.targets.providers import NAMES, WEBGPU
 
+OPENVINO = NAMES["openvino"]
 MODEL = """
 <ir_version: 10, opset_import: ["": 18]>
 main (float[n, 2] x, double[n] z) => (float[n, 2] y, int64[1] s, double[n] w) {
@@ -64,6 +66,18 @@ def test_a_provider_that_is_installed(tmp_path: Path) -> None:
     text = provider_gaps(saved(tmp_path), "cpu")
     installed = f"the installed onnxruntime {ort.__version__}"
     assert text == f"CPUExecutionProvider runs 5 of 5 nodes, by {installed}"
+
+
+def test_a_provider_whose_library_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = provider_gaps(saved(tmp_path), "webgpu").splitlines()
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [WEBGPU, OPENVINO])
+    count, note, *rest = provider_gaps(saved(tmp_path), "webgpu").splitlines()
+    assert [count, *rest] == expected
+    assert note.startswith(f"without a run: onnxruntime {ort.__version__} has {WEBGPU}, but cannot")
+    with pytest.raises(ProviderError, match=r"has OpenVINO.* but cannot load it"):
+        provider_gaps(saved(tmp_path), "openvino")
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -89,7 +89,6 @@ GATHERED = Composite(
         Input("bias", optional=True, dims="~D"),
     ),
     outputs=("output", "sums"),
-    attributes=(),
     reference=_gathered,
     formula="table[rows] + bias, and its sums over the last axis",
     output_dims=("M D", "M"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 from coreai_onnx import TorchConverter, get_decomp_table
-from coreai_onnx.errors import LostCompositesWarning
+from coreai_onnx.errors import LostCompositesWarning, UnusedLoweringWarning
 
 X = torch.randn(2, 4, 6, 8)
 
@@ -124,3 +125,44 @@ def test_externalized_modules_keep_theirs() -> None:
         .to_onnx()  # a warning would be an error
     )
     assert program.composites()["ai.coreai::scaled_dot_product_attention"] == 1
+
+
+class Softplus(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.softplus(x)
+
+
+def unused_lowering(program: ExportedProgram) -> list[str]:
+    """Return the warnings of a conversion in which a lowering makes softplus a negation."""
+    converter = TorchConverter()
+
+    @converter.register_torch_lowering("aten::softplus.default", allow_override=True)
+    def negated(op: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        return op.Neg(self)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnusedLoweringWarning)
+        result = converter.add_exported_program(program).to_onnx()
+    unused = [str(w.message) for w in caught if w.category is UnusedLoweringWarning]
+    assert torch.equal(torch.tensor(result.run(X)[0]), -X) is not bool(unused)
+    return unused
+
+
+def test_a_lowering_whose_operator_was_decomposed() -> None:
+    program = exported(Softplus())
+    assert unused_lowering(program) == []
+    assert unused_lowering(program.run_decompositions({})) == []
+    (message,) = unused_lowering(program.run_decompositions())
+    first, where, advice = message.splitlines()
+    assert first.startswith("the lowerings registered for these operators are not called")
+    assert where.startswith("  aten.softplus.default at ")
+    assert where.endswith("return F.softplus(x)")
+    assert "leave them out of the table of run_decompositions" in advice
+
+
+def test_a_lowering_whose_operator_is_not_in_the_program() -> None:
+    converter = TorchConverter()
+    converter.register_torch_lowering("aten::relu.default", allow_override=True)(lambda op, x: x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        converter.add_exported_program(exported(Softplus())).to_onnx()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from coreai_onnx.errors import SessionError
+from coreai_onnx.errors import ProviderError, SessionError
 from coreai_onnx.runtime.libraries.providers import (
     add_providers,
     claimed_nodes,
@@ -82,8 +83,11 @@ def test_a_provider_that_takes_no_node() -> None:
     opened: Any = Opened(MODEL, WEBGPU)
     with pytest.warns(RuntimeWarning, match="takes no node of the model, which runs on CPUExec"):
         warn_of_unused(opened, [WEBGPU, CPU], model)
-    with pytest.warns(RuntimeWarning, match="inspect --provider WebGpuExecutionProvider says why"):
+    with pytest.warns(RuntimeWarning) as caught:
         warn_of_unused(opened, [WEBGPU], None)
+    (text,) = (str(one.message) for one in caught)
+    assert 'optimize(target="webgpu") writes a file for it' in text
+    assert text.endswith("coreai-onnx inspect --provider WebGpuExecutionProvider says why")
 
 
 def test_a_provider_that_takes_nodes() -> None:
@@ -97,5 +101,42 @@ def test_a_provider_that_takes_nodes() -> None:
 
 def test_a_provider_whose_library_is_missing() -> None:
     opened: Any = Opened(MODEL)
-    with pytest.raises(SessionError, match="has WebGpuExecutionProvider, but cannot load it"):
+    with pytest.raises(ProviderError) as caught:
         warn_of_unused(opened, [WEBGPU], None)
+    assert str(caught.value) == (
+        f"onnxruntime {ort.__version__} has WebGpuExecutionProvider, but cannot load it: its "
+        "library, or one that it needs, is missing; install what it needs, or leave the provider "
+        "out to run on the CPU"
+    )
+
+
+def test_the_library_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "capi").mkdir()
+    library = tmp_path / "capi" / "libonnxruntime_providers_webgpu.so"
+    library.write_bytes(b"no library")
+    monkeypatch.setattr(ort, "__file__", str(tmp_path / "__init__.py"))
+    opened: Any = Opened(MODEL)
+    with pytest.raises(ProviderError, match=f"cannot load it: {library}: .*; install what it"):
+        warn_of_unused(opened, [WEBGPU], None)
+
+
+def test_what_onnxruntime_says_of_a_provider_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [WEBGPU, CPU])
+    with pytest.raises(ProviderError, match=r"WebGpu.* but cannot load it: .*; install") as caught:
+        add_providers(ort.SessionOptions(), {WEBGPU: {}})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_check_of_onnxruntime_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [WEBGPU, CPU])
+
+    class Options:
+        def add_provider(self, name: str, settings: dict[str, str]) -> None:
+            place = "/onnxruntime_src/onnxruntime/core/context.cc:65 Initialize(int)::<lambda()>"
+            raise RuntimeError(f"{place} status == Success was false. No supported\n adapters")
+
+    options: Any = Options()
+    with pytest.raises(ProviderError, match=r"cannot load it: No supported adapters; install"):
+        add_providers(options, {WEBGPU: {}})
