@@ -84,10 +84,7 @@ class Contract:
         return None
 
 
-_UNPADDED = (
-    'give prompts of one length, or one at a time; export_model(..., padding="left") writes a file '
-    "for padded batches"
-)
+_UNPADDED = 'give prompts of one length, or export with padding="left" for padded batches'
 _WHOLE = "the mask covers cached and new tokens"
 
 

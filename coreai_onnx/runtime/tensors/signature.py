@@ -215,7 +215,7 @@ class Signature:
         fault = None if self.contract is None else self.contract.fault(arrays)
         if fault is not None:
             name, what, advice = fault
-            raise InputError(f"input {name!r} {what}\n  {advice}")
+            raise InputError(f"input {name!r} {what}; {advice}")
 
     def example_sizes(self, sizes: Mapping[str, int], default: int) -> dict[str, int]:
         """Return a size for every symbolic dim of the inputs; see `Session.example_sizes`."""
