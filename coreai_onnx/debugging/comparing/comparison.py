@@ -208,11 +208,9 @@ def compare(
             of ``torch.testing.assert_close`` for each dtype.
         values: Whether to compare the values inside of the graph too, in a run of their own that
             keeps onnxruntime from fusing them. It needs the record.
-        kernels: Whether the kernels are run as well; None if they are built and there is no
-            provider other than the CPU.
+        kernels: Whether kernels run too; None if they are built and the provider is the CPU.
         custom_ops: Custom op libraries to register in every run, as for `session`.
-        provider: The execution provider that the model runs on, as for `session`. Another model
-            as reference runs on the CPU.
+        provider: The execution provider of the model, as for `session`; a reference has none.
         runtime: A Python with another version of onnxruntime, whose results of the same file are
             compared too. It needs numpy and onnxruntime only.
 
@@ -231,17 +229,13 @@ def compare(
     expected = [chosen.call(args, kwargs) for args, kwargs in calls]
     sessions = _sessions(subject, executions, runtime)
     with failures_as(ComparisonError, "the model's results cannot be compared"):
-        rows = list(_rows(sessions, chosen, calls, expected, tolerances))
-    inner: list[Row] = []
-    if values:
-        record = record_of(subject, reference)
-        pairs = value_pairs(model_of(subject), record, calls, chosen, executions)
-        inner = [value_row(pair, tolerances) for pair in pairs]
+        rows = tuple(_rows(sessions, chosen, calls, expected, tolerances))
+    record = record_of(subject, reference) if values else None
+    pairs = record and value_pairs(model_of(subject), record, calls, chosen, executions)
+    inner = tuple(value_row(pair, tolerances) for pair in pairs or ())
     allowed = allowed_errors(rows, tolerances)
-    notes = [*chosen.notes, *(f"the model ran on {name}" for name in chosen_providers(provider))]
-    return Comparison(
-        tuple(rows), "kernels" in sessions, tuple(inner), tuple(notes), allowed, subject
-    )
+    notes = *chosen.notes, *(f"the model ran on {name}" for name in chosen_providers(provider))
+    return Comparison(rows, "kernels" in sessions, inner, notes, allowed, subject)
 
 
 _NOT_BUILT = "kernels: not built, so not compared (ops_library_path() says how to build them)"

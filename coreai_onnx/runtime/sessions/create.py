@@ -27,12 +27,6 @@ def session(
 ) -> Session:
     """Open a model in onnxruntime.
 
-    ```python
-    coreai_onnx.session("model.onnx")  # the kernels, if they are built
-    coreai_onnx.session("model.onnx", kernels=False, threads=1)
-    coreai_onnx.session("model.onnx", provider=("cuda", {"device_id": 1}))
-    ```
-
     Args:
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
             model in memory: an ``OnnxProgram``, ``onnx.ModelProto``, ``onnx_ir.Model`` or bytes.
