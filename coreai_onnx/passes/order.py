@@ -206,6 +206,7 @@ DEVICE: Final[tuple[Pass, ...]] = (
 
 WEBGPU: Final[tuple[Pass, ...]] = (
     webgpu_decoder_attention,  # independent of the other passes
+    contrib_packed_projections,  # after the attentions and 4-bit weights
     sums_of_two,  # independent of the other passes
     positions_in_int32,  # after shapes are known
 )
@@ -219,5 +220,6 @@ EXACT: Final[tuple[Pass, ...]] = (
 
 CUDA: Final[tuple[Pass, ...]] = (
     cuda_decoder_attention,  # independent of the other passes
+    contrib_packed_projections,  # after the attentions and 4-bit weights
 )
 """In addition to `DEVICE`."""
