@@ -81,8 +81,8 @@ operator SkipLayerNormalization does so on the CPU as well: 7e-4, and 16 with 10
 of WebGPU's shaders allows an error of 2⁻¹¹ from -π to π, and any error beyond. Rotary embeddings
 whose angles are computed on WebGPU have this error, and the logits of a Llama of two layers differ
 by 1e-3; with sines and cosines from the CPU, they differ by 3e-6. Files for `target="webgpu"`
-[compute them exactly](providers.md#accuracy). `Exp`, `Tanh`, `Erf` and `Sqrt` are as exact as on the
-CPU.
+[compute them exactly](providers.md#accuracy). `Exp`, `Tanh`, `Erf` and `Sqrt` are as exact as on
+the CPU.
 """
 
 COMMANDS = """

@@ -106,8 +106,7 @@ def export_model(
         cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
             tokens; ``"static"``: it has the capacity of the input, and is updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
-            default of the targets ``"contrib"`` and ``"webgpu"``, and in float16 of ``"cuda"``,
-            which then make ``GroupQueryAttention``.
+            default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
             ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -69,7 +71,7 @@ class _Formula:
         self._edit, self._node = edit, node
         self._shape = shape_of(node.inputs[0])
 
-    def __call__(self, op: str, *operands: gs.Tensor | float, **attrs: int) -> gs.Tensor:
+    def __call__(self, op: str, *operands: gs.Tensor | float, **attrs: Any) -> gs.Tensor:
         """Add a node and return its output; numbers become constants."""
         inputs = [
             self._edit.constant(f"{self._node.name}_{op.lower()}", np.array(one, np.float32))
