@@ -252,7 +252,7 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         No function is created; afterwards all functions are inlined, at opset 18.
     ``"webgpu"``, ``"cuda"``
         As for ``"portable"``, and composites become the contrib ops that the execution provider has
-        kernels for.
+        kernels for. WebGPU gets operators that it computes inexactly in an exact form.
 
     Raises:
         TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
