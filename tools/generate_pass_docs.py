@@ -146,6 +146,8 @@ GROUPS = {
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
     "DEVICE": ("For execution providers", "Forms and contrib ops that `webgpu` and `cuda` have."),
     "WEBGPU": ("Only for webgpu", "WebGPU computes no int64."),
+    "EXACT": ("Only for webgpu, at the end", "WebGPU computes some operators with large errors."),
+    "CUDA": ("Only for cuda", "The op is the one that its kernel computes."),
     "LAYOUT": (
         "Optional layout passes",
         (

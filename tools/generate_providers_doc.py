@@ -41,11 +41,13 @@ HEAD = """\
 natively in onnxruntime-webgpu {native}, and in headless Chromium, in onnxruntime-web {web} (models)
 and transformers.js {js} with `device: "webgpu"` (language models). The device is SwiftShader, which
 computes on the CPU and is part of Debian's package `chromium`, so that no GPU is needed and no
-speed is measured. SwiftShader has no float16 in shaders: everything is float32.
+speed is measured. SwiftShader has no float16 in shaders: everything is float32. Its subgroups are
+[hidden](providers.md#accuracy).
 
 A model passes if its outputs at three sizes agree with those of the CPU on the same file, within
 the default tolerances of `torch.testing`. A language model passes if {length} greedy tokens of a
-prompt, and of three prompts of different lengths, equal those of the CPU.
+prompt, and of three prompts, equal those of the CPU. The three have different lengths if the file
+[allows padding](language_models.md#padding).
 
 Nodes are counted in the profile of one native run, after onnxruntime's own optimizations; a node in
 a loop counts once. *Shapes* are nodes on the CPU whose results are integers or booleans of rank 0
@@ -72,13 +74,15 @@ the mean, which cancels where the mean of a row is large beside its standard dev
 `sin(0.01 i)` in rows of 64 its error is 3e-4 (on the CPU: 3e-6), and with 100 added to the rows it
 is 1.2 (5e-4). After a `ReduceMean` and a `Sub`, which center the rows, it is 3e-7 in both cases.
 SkipLayerNormalization, InstanceNormalization and GroupNormalization behave in the same way. The
-operator SkipLayerNormalization does so on the CPU as well: 7e-4, and 16 with 100 added.
+operator SkipLayerNormalization does so on the CPU as well: 7e-4, and 16 with 100 added. Files for
+`target="webgpu"` [center the rows](providers.md#accuracy).
 
 `Sin` and `Cos` of numbers from 0 to 20 differ from the CPU's by 2e-4 on SwiftShader. The standard
 of WebGPU's shaders allows an error of 2⁻¹¹ from -π to π, and any error beyond. Rotary embeddings
 whose angles are computed on WebGPU have this error, and the logits of a Llama of two layers differ
-by 1e-3; with sines and cosines from the CPU, they differ by 3e-6. `Exp`, `Tanh`, `Erf` and `Sqrt`
-are as exact as on the CPU.
+by 1e-3; with sines and cosines from the CPU, they differ by 3e-6. Files for `target="webgpu"`
+[compute them exactly](providers.md#accuracy). `Exp`, `Tanh`, `Erf` and `Sqrt` are as exact as on
+the CPU.
 """
 
 COMMANDS = """

@@ -106,7 +106,7 @@ def export_model(
         cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
             tokens; ``"static"``: it has the capacity of the input, and is updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
-            default of the target ``"contrib"``, which then makes ``GroupQueryAttention``.
+            default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
             ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
@@ -132,7 +132,7 @@ def export_model(
     """
     check_arguments(quantization)  # errors before the work
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
-    is_static, padding = _cache_options(cache, padding, target)
+    is_static, padding = _cache_options(cache, padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
@@ -175,9 +175,8 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     return name
 
 
-def _cache_options(cache: str | None, padding: str | None, target: Target) -> tuple[bool, str]:
+def _cache_options(cache: str | None, padding: str | None, usual: str) -> tuple[bool, str]:
     """Return whether the cache is static, and the padding."""
-    usual = default_padding(target)
     chosen = usual if padding is None else _one_of(PADDINGS, "padding", padding)
     return _one_of(CACHES, "cache", cache) == "static", chosen
 

@@ -42,7 +42,11 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_cached_attention,
     contrib_open_attention,
 )
-from coreai_onnx.passes.contrib.decoder_attention import contrib_decoder_attention
+from coreai_onnx.passes.contrib.decoder_attention import (
+    contrib_decoder_attention,
+    cuda_decoder_attention,
+    webgpu_decoder_attention,
+)
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
@@ -73,6 +77,7 @@ from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
+from coreai_onnx.passes.layout.exact_on_webgpu import centered_norms, sines_by_polynomials
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose import pretranspose_integers, pretranspose_weights
@@ -200,7 +205,21 @@ DEVICE: Final[tuple[Pass, ...]] = (
 """For execution providers: forms and contrib ops that they have kernels for."""
 
 WEBGPU: Final[tuple[Pass, ...]] = (
+    webgpu_decoder_attention,  # independent of the other passes
+    contrib_packed_projections,  # after the attentions and 4-bit weights
     sums_of_two,  # independent of the other passes
     positions_in_int32,  # after shapes are known
 )
 """In addition to `DEVICE`: WebGPU computes no int64."""
+
+EXACT: Final[tuple[Pass, ...]] = (
+    sines_by_polynomials,  # independent of the other passes
+    centered_norms,  # likewise
+)
+"""After `WEBGPU`, and after functions are inlined: patterns of other passes contain sines."""
+
+CUDA: Final[tuple[Pass, ...]] = (
+    cuda_decoder_attention,  # independent of the other passes
+    contrib_packed_projections,  # after the attentions and 4-bit weights
+)
+"""In addition to `DEVICE`."""

@@ -10,6 +10,7 @@ from onnx_ir.passes.common import InlinePass
 
 from coreai_onnx.errors import PassError, TargetError, failures_as
 from coreai_onnx.model.checks.violations import new_violations
+from coreai_onnx.model.contract import read_contract
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
@@ -19,7 +20,11 @@ from coreai_onnx.passes.contrib.attention_calls import (
     contrib_cached_attention,
     contrib_open_attention,
 )
-from coreai_onnx.passes.contrib.decoder_attention import contrib_decoder_attention
+from coreai_onnx.passes.contrib.decoder_attention import (
+    contrib_decoder_attention,
+    cuda_decoder_attention,
+    webgpu_decoder_attention,
+)
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
 from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
@@ -31,8 +36,20 @@ from coreai_onnx.passes.contrib.rope import contrib_rope
 from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import BodyWriter, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
+from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
+from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
-from coreai_onnx.passes.order import CONTRIB, DEVICE, FINISH, KERNELS, ORDER, WEBGPU, Pass
+from coreai_onnx.passes.order import (
+    CONTRIB,
+    CUDA,
+    DEVICE,
+    EXACT,
+    FINISH,
+    KERNELS,
+    ORDER,
+    WEBGPU,
+    Pass,
+)
 from coreai_onnx.passes.runner import Verify, run_passes
 from coreai_onnx.targets.composed_forms import COMPOSED, compose
 from coreai_onnx.targets.contrib import contrib_since, is_faster
@@ -194,9 +211,14 @@ def _not_portable(reasons: Iterable[str], target: Target) -> TargetError:
     )
 
 
+_FOR_DECODERS: tuple[Pass, ...] = (fuse_rope, fuse_cache_updates)
+"""Makers of composites that become a part of an attention; what is left of them is inlined."""
 _SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
-    contrib_decoder_attention: (("GroupQueryAttention", {}),),
+    **{
+        one: (("GroupQueryAttention", {}),)
+        for one in (contrib_decoder_attention, webgpu_decoder_attention, cuda_decoder_attention)
+    },
     contrib_cached_attention: (("GroupQueryAttention", {}),),
     contrib_open_attention: (("GroupQueryAttention", {"causal": 0}),),
     contrib_attention: (("GroupQueryAttention", {}), ("MultiHeadAttention", {})),
@@ -230,12 +252,19 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         No function is created; afterwards all functions are inlined, at opset 18.
     ``"webgpu"``, ``"cuda"``
         As for ``"portable"``, and composites become the contrib ops that the execution provider has
-        kernels for.
+        kernels for. WebGPU gets operators that it computes inexactly in an exact form.
 
     Raises:
         TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
             on.
     """
+    return _passes_for(target, minimum_onnxruntime, makers=())
+
+
+def _passes_for(
+    target: Target, minimum_onnxruntime: str | None, makers: Sequence[Pass]
+) -> tuple[Pass, ...]:
+    """Return the passes of a target; of those that make functions, *makers* if all are inlined."""
     oldest = release_of(minimum_onnxruntime)
     # The passes of a target precede FINISH, which decomposes the quantized weights that they match.
     common = ORDER[: -len(FINISH)]
@@ -243,11 +272,11 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         return ORDER
     if target == "kernels":
         return (*common, *KERNELS, *FINISH)
-    plain = [one for one in common if not can_make_functions(one)]
+    plain = [one for one in common if not can_make_functions(one) or one in makers]
     if target == "portable":
         return (*plain, *FINISH)
     if target in PROVIDER_TARGETS:
-        device = (*DEVICE, *(WEBGPU if target == "webgpu" else ()))
+        device = (*DEVICE, *((*WEBGPU, *EXACT) if target == "webgpu" else CUDA))
         # ONNX's Attention of rows has no kernel there.
         plain.remove(attention_of_rows)
         return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
@@ -261,6 +290,20 @@ def _pays_off(one: Pass, oldest: Release | None) -> bool:
     made = CONTRIB_OPS.get(one, ())
     has = oldest is None or all(contrib_since(op, forms) <= oldest for op, forms in made)
     return has and all(is_faster(op, oldest) for op, _ in made)
+
+
+def _before_inlining(
+    model: ir.Model, target: Target, minimum_onnxruntime: str | None
+) -> tuple[Pass, ...]:
+    """Return the passes that run before the functions of a model are inlined."""
+    usual = passes_for(target, minimum_onnxruntime)
+    # In a model without functions they are inlined: an optimization that repeats changes nothing.
+    if target not in PROVIDER_TARGETS or not model.functions:
+        return usual
+    contract = read_contract(model.metadata_props)
+    if contract is not None and contract.is_unpadded:
+        usual = _passes_for(target, minimum_onnxruntime, _FOR_DECODERS)
+    return tuple(one for one in usual if one not in EXACT)
 
 
 def optimize_for(
@@ -293,7 +336,8 @@ def optimize_for(
     if minimum is None:
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        usual = passes_for(target, minimum)  # also checks both, where passes are given
+        # Also checks both, where passes are given.
+        usual = passes_for(target, minimum)
         inlined = target == "portable" or target in PROVIDER_TARGETS
         if inlined:
             # Before the passes, since an error must leave the model unchanged.
@@ -303,13 +347,14 @@ def optimize_for(
             # Passes read it.
             model.metadata_props[MINIMUM_ONNXRUNTIME] = minimum
         chosen = usual if passes is None else passes
-        report = run_passes(model, chosen, verify=verify, write_body=write_body)
-        if inlined and make_portable(model, target):
+        first = _before_inlining(model, target, minimum) if passes is None and inlined else chosen
+        report = run_passes(model, first, verify=verify, write_body=write_body)
+        if inlined and (make_portable(model, target) or first != chosen):
             # Inlined bodies have the shapes of their calls, and composites are plain ops now:
             # passes match what they could not before.
             again = run_passes(model, chosen, verify=verify, write_body=write_body)
             for name, count in again.counts.items():
-                report.counts[name] += count
+                report.counts[name] = report.counts.get(name, 0) + count
             # The near misses of the first run are of nodes that no longer exist.
             report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
             report.rounds = max(report.rounds, again.rounds)

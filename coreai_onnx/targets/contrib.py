@@ -29,19 +29,22 @@ _FLOAT32_OUTPUTS: dict[str, frozenset[int]] = {
 """The outputs that are float32 for inputs of any dtype. All float inputs have the same dtype."""
 _SCALES = {"GroupQueryAttention": 12}
 """The index from which inputs are float32 for any dtype of the others: scales of 8-bit caches."""
+_UNPADDED = {
+    "contrib": ("float32", "float16"),
+    "webgpu": ("float32", "float16"),
+    "cuda": ("float16",),
+}
+"""The dtypes of the operator for the attention of decoders, which takes no padding on the left."""
 
 
-_UNPADDED = ("contrib",)
-"""The targets whose op for the attention of decoders takes no padding on the left."""
-
-
-def default_padding(target: str) -> str:
+def default_padding(target: str, dtype: str = "float32") -> str:
     """Return the padding that a decoder is exported for: ``"none"`` or ``"left"``.
 
     Args:
         target: What will run it.
+        dtype: The dtype of its computation.
     """
-    return "none" if target in _UNPADDED else "left"
+    return "none" if dtype in _UNPADDED.get(target, ()) else "left"
 
 
 def contrib_since(op_type: str, attributes: Mapping[str, Any], inputs: int = 0) -> Release:

@@ -133,6 +133,32 @@ def test_a_text_is_as_long_as_the_model_has_positions(exported: tuple[Any, Any])
         opened.generate(prompt, max_new_tokens=2, stop_ids=())
 
 
+@pytest.mark.parametrize(
+    ("target", "dtype", "padding", "made"),
+    [
+        ("webgpu", "float32", "none", LAYERS),
+        ("cuda", "float16", "none", LAYERS),
+        ("cuda", "float32", "left", 0),  # CUDA's kernel computes 16 bits only
+    ],
+)
+def test_files_for_providers(
+    target: Any, dtype: str, padding: str, made: int, tmp_path: Path
+) -> None:
+    """They are right on a plain CPU as well."""
+    model = llama()
+    folder = export_model(model, tmp_path / "folder", target=target, dtype=dtype)
+    assert contract(folder.program) == Contract(padding, "growing", 256)
+    assert contrib(folder.program)["GroupQueryAttention"] == made
+    assert not folder.program.model.functions
+    ops = Counter(node.op_type for node in folder.program.model.graph)
+    assert bool({"Cos", "Softmax"} & ops.keys()) == (made == 0)
+    # Queries, keys and values are one product, as for contrib.
+    assert made == 0 or ops["MatMul"] == LAYERS * 5 + 1
+    wanted = tokens_of_transformers(model, LONG, torch.ones_like(LONG), max_new_tokens=12)
+    tokens = coreai_onnx.generate(folder.path, LONG, max_new_tokens=12, stop_ids=())
+    assert tokens.tolist() == wanted.tolist()
+
+
 def test_batches_with_padding_stay_possible(tmp_path: Path) -> None:
     model = llama()
     folder = export_model(model, tmp_path / "folder", target="contrib", padding="left")

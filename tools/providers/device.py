@@ -8,10 +8,15 @@ from pathlib import Path
 
 CHROMIUM = Path("/usr/lib/chromium")
 """The folder of Debian's package."""
+WITHOUT_SUBGROUPS = Path(__file__).resolve().parents[2] / "build/webgpu-env/libvulkan.so.1"
+"""A loader that hides subgroups, of ``no_subgroups.c``."""
 
 
 def use_swiftshader() -> None:
     """Let Dawn, which onnxruntime-webgpu contains, find SwiftShader; call it before a session.
+
+    Its subgroups are hidden: GroupQueryAttention of onnxruntime-webgpu 1.27 is wrong for subgroups
+    of less than 8 lanes, which no GPU has.
 
     Raises:
         SystemExit: If the package chromium is not installed.
@@ -19,7 +24,7 @@ def use_swiftshader() -> None:
     loader, driver = CHROMIUM / "libvulkan.so.1", CHROMIUM / "vk_swiftshader_icd.json"
     if not (loader.is_file() and driver.is_file()):
         raise SystemExit(f"{driver} is missing: as root, apt-get install chromium")
-    os.environ["VK_ICD_FILENAMES"] = str(driver)
+    os.environ["VK_ICD_FILENAMES"], os.environ["VULKAN_LOADER"] = str(driver), str(loader)
     # Dawn opens libvulkan.so.1 by this name and gets the library that is loaded already. The whole
     # folder in LD_LIBRARY_PATH would replace system libraries too.
-    ctypes.CDLL(str(loader), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(WITHOUT_SUBGROUPS), ctypes.RTLD_GLOBAL)

@@ -16,6 +16,7 @@ import coreai_onnx
 from coreai_onnx import TorchConverter
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import LanguageModel
+from coreai_onnx.targets.contrib import default_padding
 from tests.models.generators import PROMPTS, padded, with_weights_of_16_bits
 from tests.support.tolerances import assert_close
 from tools.operators.measuring import MISMATCH, PASS, SKIPPED
@@ -28,6 +29,8 @@ LENGTH = 16
 """Tokens to generate."""
 ENCODERS = ("t5", "bart", "switch", "whisper")
 PROMPT = [5, 9, 17, 33, 8]
+EQUALLY_LONG = ([5, 9, 17], [4, 101, 33], [77, 6, 12])
+"""Token ids of a batch for files without padding."""
 NOT_IN_THE_BROWSER = {"whisper": "its inputs are no tokens", "rwkv": "it takes no mask"}
 
 
@@ -101,7 +104,8 @@ class Subject:
         if self.job.name == "rwkv":  # it takes no mask
             return [(torch.tensor([PROMPT]), None)]
         if self.job.name not in ENCODERS:
-            return [padded(PROMPTS[:1]), padded(PROMPTS)]
+            is_unpadded = default_padding(self.job.target) == "none"
+            return [padded(PROMPTS[:1]), padded(EQUALLY_LONG if is_unpadded else PROMPTS)]
         found = []
         for batch in (1, 3):
             given = self._architecture.arguments(batch, 9)

@@ -27,7 +27,7 @@ from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.releases import text_of
 
 _OP = "GroupQueryAttention"
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
+_FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _INT32 = 6
 _SINKS = 11
 """The op's input for one logit per head that attends to nothing."""
@@ -59,6 +59,19 @@ class _Attention:
         return {"local_window_size": self.window} if self.window else {}
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """What a provider's kernel of the op computes.
+
+    Attributes:
+        dtypes: The dtypes of queries, keys and values.
+        has_softcap: Whether it bounds the scores; WebGPU's ignores the attribute (seen in 1.27).
+    """
+
+    dtypes: tuple[np.dtype, ...]
+    has_softcap: bool = True
+
+
 @rewrites("Softmax", composites=(NAME,))
 def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Attention over a cache, in a decoder without padding → GroupQueryAttention with rotations.
@@ -71,6 +84,28 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     soft cap and sinks are the op's own; rotations by angles that depend on more than the position
     stay before it.
     """
+    return _rewritten(edit, node, why, _Kernel((_FLOAT32, _FLOAT16)))
+
+
+@rewrites("Softmax", composites=(NAME,))
+def webgpu_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """As contrib_decoder_attention → the op as WebGPU has it: without a soft cap.
+
+    attention(q, Concat(past, k), …)     becomes     GroupQueryAttention(q, k, v, past, …)
+    """
+    return _rewritten(edit, node, why, _Kernel((_FLOAT32, _FLOAT16), has_softcap=False))
+
+
+@rewrites("Softmax", composites=(NAME,))
+def cuda_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """As contrib_decoder_attention → the op as CUDA has it: in float16.
+
+    attention(q, Concat(past, k), …)     becomes     GroupQueryAttention(q, k, v, past, …)
+    """
+    return _rewritten(edit, node, why, _Kernel((_FLOAT16,)))
+
+
+def _rewritten(edit: Edit, node: gs.Node, why: Why, kernel: _Kernel) -> bool:
     contract = context_of(edit.graph).contract
     tokens = edit.once(tokens_of, edit.graph)
     if contract is None:
@@ -80,7 +115,7 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     if node.op == "Softmax":
         rank = len(shape_of(node.inputs[0]) or ())
         return rank == 4 and why("attention is written with products and a Softmax", node)
-    found = _read(edit, node, tokens)
+    found = _read(edit, node, tokens, kernel)
     if isinstance(found, str):
         return why(found, node)
     oldest, inputs = context_of(edit.graph).oldest, _SINKS + 1 if found.sinks is not None else 7
@@ -91,7 +126,7 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _read(edit: Edit, node: gs.Node, tokens: Tokens) -> _Attention | str:
+def _read(edit: Edit, node: gs.Node, tokens: Tokens, kernel: _Kernel) -> _Attention | str:
     """Return an attention, or why the op does not compute it."""
     keys, values = (joined(tensor, node, edit) for tensor in node.inputs[1:3])
     if keys is None or values is None:
@@ -109,8 +144,10 @@ def _read(edit: Edit, node: gs.Node, tokens: Tokens) -> _Attention | str:
         return "head_dim must be a multiple of 8"
     if {affine_expr(shape[2]) for shape in (query, new, value)} != {tokens.queries}:
         return "there must be a query and a key for each new token"
-    if dtype_of(node.inputs[0]) not in _DTYPES:
-        return "the dtype is not float32 or float16"
+    if dtype_of(node.inputs[0]) not in kernel.dtypes:
+        return f"the dtype is not {' or '.join(dtype.name for dtype in kernel.dtypes)}"
+    if attribute_of(node, "softcap", 0.0) and not kernel.has_softcap:
+        return "the kernel has no soft cap"
     positions = edit.once(positions_of, edit.graph)
     if not all(_follows(part, tokens, positions) for part in (keys, values)):
         return "the new tokens are not known to follow those of the cache"

@@ -13,9 +13,13 @@ from coreai_onnx.model.contract import Contract
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.passes import ORDER, run_passes
 from coreai_onnx.passes.analysis.attention_bodies import NAME
-from coreai_onnx.passes.contrib.decoder_attention import contrib_decoder_attention
+from coreai_onnx.passes.contrib.decoder_attention import (
+    contrib_decoder_attention,
+    cuda_decoder_attention,
+    webgpu_decoder_attention,
+)
 from coreai_onnx.passes.order import CONTRIB
-from tests.passes.rewriting import parse, run
+from tests.passes.rewriting import optimize_for, parse, run
 from tests.support.tolerances import assert_close
 
 POSITIONS = 32
@@ -82,14 +86,18 @@ DIMS = {
 USUAL = {"causal": CAUSAL, "angles": ANGLES, "interleaved": 0, "softcap": 0.0, "sines": "d", "name": NAME}  # fmt: skip
 
 
-def model(cache: str = "growing", contract: Contract | None = None, **change: Any) -> ir.Model:
+def model(
+    cache: str = "growing", contract: Contract | None = None, text: str = TEXT, **change: Any
+) -> ir.Model:
     """``p + s`` cannot be written in ONNX's text form."""
     read = "keys, values" if cache == "growing" else "keys1, values1"
     parts = {**DIMS[cache], **USUAL, "read": read, **change}
-    text = TEXT.format(
+    text = text.format(
         **{n: x.format(**parts) if isinstance(x, str) else x for n, x in parts.items()}
     )
     proto = ir.to_proto(parse(text))
+    for node in proto.graph.node:
+        node.name = node.output[0]
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param == "T":
@@ -180,6 +188,54 @@ def test_attention_that_stays(change: dict[str, Any], reason: str) -> None:
     report = run_passes(changed, [*ORDER, contrib_decoder_attention])
     assert "GroupQueryAttention" not in ops(changed)
     assert any(reason in miss.miss.reason for miss in report.near_misses)
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("change", [{}, {"causal": WINDOW}, {"interleaved": 1}])
+def test_files_for_webgpu(cache: str, change: dict[str, Any]) -> None:
+    changed = model(cache, **change)
+    optimize_for(changed, "webgpu")
+    assert not changed.functions
+    assert ops(changed).count("GroupQueryAttention") == 1
+    # The angles are a table, and nothing is left of their computation.
+    assert not {"Sin", "Cos", "Floor", "Softmax", "Concat"} & set(ops(changed))
+    for sizes in ((1, 6, 0), (2, 5, 0), (3, 1, 7)):
+        given = feeds(*sizes, capacity=0 if cache == "growing" else 14)
+        total = given["attention_mask"].shape[1]
+        results, expected = run(changed, given), run(model(cache, **change), given)
+        assert_close(results[0], expected[0])
+        for mine, its in zip(results[1:], expected[1:], strict=True):
+            assert_close(mine[:, :, :total], its[:, :, :total])
+    again = ir.from_proto(ir.to_proto(changed))
+    assert optimize_for(again, "webgpu").total == 0
+
+
+def test_sines_of_rotations_that_stay_are_exact() -> None:
+    changed = model(angles=LONGEST)
+    optimize_for(changed, "webgpu")
+    assert ops(changed).count("GroupQueryAttention") == 1
+    assert not {"Sin", "Cos"} & set(ops(changed))
+    for sizes in ((2, 5, 0), (3, 1, 7)):
+        assert_close(run(changed, feeds(*sizes)), run(model(angles=LONGEST), feeds(*sizes)))
+
+
+def test_cuda_computes_float16_only() -> None:
+    changed = model()
+    report = run_passes(changed, [*ORDER, cuda_decoder_attention])
+    assert {miss.miss.reason for miss in report.near_misses} >= {"the dtype is not float16"}
+    narrow = TEXT.replace("float[", "float16[").replace("float16[8] f", "float[8] f")
+    angles = """int64[b, s, 1] p1 = Unsqueeze (position_ids, v2nd)  float16[b, s, 1] p2 = Cast <to = 10> (p1)
+      float16[8] g = Cast <to = 10> (f)  float16[b, s, 8] p3 = Mul (p2, g)"""
+    half = model(text=narrow, angles=angles)
+    assert run_passes(half, [*ORDER, cuda_decoder_attention]).counts["cuda_decoder_attention"] == 1
+    assert "GroupQueryAttention" in ops(half)
+
+
+def test_webgpu_ignores_a_soft_cap() -> None:
+    changed = model(softcap=5.0)
+    report = run_passes(changed, [*ORDER, webgpu_decoder_attention])
+    assert "GroupQueryAttention" not in ops(changed)
+    assert "the kernel has no soft cap" in {miss.miss.reason for miss in report.near_misses}
 
 
 def test_a_window_needs_the_release_that_counts_the_query() -> None:
