@@ -151,8 +151,8 @@ def _declare_dtypes(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         for value in node.outputs:
             if value.dtype is None and value in types and types[value].HasField("tensor_type"):
-                value.dtype = ir.DataType(types[value].tensor_type.elem_type)
-                if value.dtype.is_floating_point() or value.shape is not None:
+                dtype = value.dtype = ir.DataType(types[value].tensor_type.elem_type)
+                if dtype.is_floating_point() or value.shape is not None:
                     continue
                 if types[value].tensor_type.HasField("shape"):
                     value.shape = ir.serde.deserialize_type_proto_for_shape(types[value])

@@ -25,9 +25,9 @@ from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.targets.opsets import PORTABLE_OPSET
 from coreai_onnx.targets.webgpu_kernels import WEBGPU_KERNELS
 
-_OPS = """Abs Add Clip Concat CumSum Div Equal Expand Flatten Gather GatherElements GatherND Greater
-GreaterOrEqual Less LessOrEqual Mul Neg Pad ReduceMax ReduceMin ReduceSum Reshape ScatterElements
-Slice Squeeze Sub Tile Transpose Unsqueeze Where""".split()
+_OPS = """Abs Add ArgMax ArgMin Clip Concat CumSum Div Equal Expand Flatten Gather GatherElements
+GatherND Greater GreaterOrEqual Less LessOrEqual Mul Neg Pad ReduceMax ReduceMin ReduceSum Reshape
+ScatterElements Slice Squeeze Sub Tile Transpose Unsqueeze Where""".split()
 """Operators of which no result is rounded if the operands are integers."""
 _LIMITS = {np.dtype(np.int32): float(np.iinfo(np.int32).max), np.dtype(np.float32): float(1 << 24)}
 """The magnitudes up to which a dtype has all integers."""

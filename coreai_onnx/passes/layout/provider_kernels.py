@@ -60,14 +60,18 @@ def extrema_of_two(edit: Edit, node: gs.Node, why: Why) -> bool:
     if len(node.inputs) != 2:
         return False
     x, y = sorted(node.inputs, key=lambda tensor: isinstance(tensor, gs.AnyConstant))
-    dtype = dtype_of(x)
-    if dtype is None or (dtype.kind == "f" and not _is_finite(y)):
-        # A comparison with NaN is false: the result is x, NaN or not, but never a NaN of y.
-        return why("the second operand may be NaN", node)
-    shape = shape_of(node.outputs[0])
+    dtype, shape = dtype_of(x), shape_of(node.outputs[0])
+    if dtype is None:
+        return why("the dtype is not known", node)
     other = "Greater" if node.op == "Min" else "Less"
     beyond = edit.add(other, node, [x, y], np.dtype(bool), shape)
-    edit.become(node, "Where", [beyond, y, x])
+    choice = [beyond, y, x]
+    if dtype.kind == "f" and not _is_finite(y):
+        # A comparison with NaN is false: the choice is x, NaN or not, but never a NaN of y.
+        chosen = edit.add("Where", node, choice, dtype, shape)
+        is_number = edit.add("Equal", node, [y, y], np.dtype(bool), shape_of(y))
+        choice = [is_number, chosen, y]
+    edit.become(node, "Where", choice)
     return True
 
 
@@ -78,12 +82,14 @@ def bounds_of_integers(edit: Edit, node: gs.Node, _: Why) -> bool:
     Clip(x, low, high)     becomes     Min(Max(x, low), high)
     """
     x, dtype = node.inputs[0], dtype_of(node.inputs[0])
-    low, high = input_of(node, 1), input_of(node, 2)
-    if dtype is None or dtype.kind != "i" or (low is None and high is None):
+    bounds = [(op, input_of(node, index)) for op, index in (("Max", 1), ("Min", 2))]
+    steps = [(op, bound) for op, bound in bounds if bound is not None]
+    if dtype is None or dtype.kind != "i" or not steps:
         return False
-    if low is not None and high is not None:
-        x = edit.add("Max", node, [x, low], dtype, shape_of(x))
-    edit.become(node, "Max" if high is None else "Min", [x, low if high is None else high])
+    for op, bound in steps[:-1]:
+        x = edit.add(op, node, [x, bound], dtype, shape_of(x))
+    op, bound = steps[-1]
+    edit.become(node, op, [x, bound])
     return True
 
 
@@ -217,7 +223,7 @@ def gathers_of_rows(edit: Edit, node: gs.Node, why: Why) -> bool:
     shift = edit.add("Where", node, [below, sizes, zero], int32, shape)
     positions = edit.add("Add", node, [narrow, shift], int32, shape)
     one = edit.constant("one", np.ones(1, np.int64))
-    strides = [*(product(axis + 1, count) for axis in range(count - 1)), one]
+    strides: list[gs.Tensor] = [*(product(axis + 1, count) for axis in range(count - 1)), one]
     factors = in_int32(edit.add("Concat", node, strides, int64, [count], axis=0))
     scaled = edit.add("Mul", node, [positions, factors], int32, shape)
     axes = edit.constant("axes", np.array([len(shape) - 1], np.int64))
