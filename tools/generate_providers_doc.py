@@ -50,17 +50,23 @@ prompt, and of three prompts, equal those of the CPU. The three have different l
 [allows padding](language_models.md#padding).
 
 Nodes are counted in the profile of one native run, after onnxruntime's own optimizations; a node in
-a loop counts once. *Shapes* are nodes on the CPU whose results are integers or booleans of rank 0
-or 1, such as the operands of `Reshape`: onnxruntime reads them on the CPU. *Other* nodes on the CPU
-cost a copy from the GPU and back. *Copies* are the copies of a run.
+a loop counts once. *Declared* are nodes on the CPU that are there on purpose, because they compute
+sizes and positions or convert integer inputs ([the rule](providers.md#what-stays-on-the-cpu)).
+*Other* nodes on the CPU cost a copy from the GPU and back. *Copies* are the copies of a run.
+"""
+
+LEGACY = """
+Here, a node on the CPU counts as declared if its results are integers or booleans of rank 0 or 1:
+these rows were measured before the rule asked what the results depend on, and on programs that
+torch exported alone.
 """
 
 REASONS = """
 ### Nodes on the CPU
 
-Beside shapes, natively. The number after an operator is the opset in which its definition last
-changed: a kernel for an earlier opset does not run it. *no kernel*: onnxruntime-webgpu has none for
-this operator, opset and dtype.
+Beside declared ones, natively. The number after an operator is the opset in which its definition
+last changed: a kernel for an earlier opset does not run it. *no kernel*: onnxruntime-webgpu has
+none for this operator, opset and dtype.
 
 | operator (dtypes of the inputs) | reason | nodes | models |
 |---|---|---:|---:|
@@ -145,13 +151,16 @@ def rendered(results: dict[str, Any], openvino: dict[str, Any]) -> str:
 def _target(target: str, rows: list[dict[str, Any]], cases: int) -> str:
     native = [row for row in rows if row["place"] == "native"]
     browser = {(row["kind"], row["name"]): row for row in rows if row["place"] == "browser"}
-    lines = [f'\n### `target="{target}"`', "", _sentence(native, browser.values(), cases), ""]
-    lines += ["| model | WebGPU | shapes | other | copies | largest difference | Chromium |"]
+    lines = [f'\n### `target="{target}"`', "", _sentence(native, browser.values(), cases)]
+    calls = [call for row in native for call in row.get("calls", {}).values()]
+    lines += LEGACY.splitlines() if any(map(_is_legacy, calls)) else []
+    lines += [""]
+    lines += ["| model | WebGPU | declared | other | copies | largest difference | Chromium |"]
     lines += ["|---|---:|---:|---:|---:|---:|---|"]
     lines += [_row(r, browser.get((r["kind"], r["name"]))) for r in native if r["kind"] == "model"]
     lines += [
         "",
-        "| language model | call | WebGPU | shapes | other | copies | tokens | Chromium |",
+        "| language model | call | WebGPU | declared | other | copies | tokens | Chromium |",
     ]
     lines += ["|---|---|---:|---:|---:|---:|---|---|"]
     for row in native:
@@ -200,7 +209,12 @@ def _counts(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return ["–"] * 4
     others = sum(found["others"].values())
-    return [str(n) for n in (found["webgpu"], found["shapes"], others, found["copies"])]
+    declared = found["shapes" if _is_legacy(found) else "declared"]
+    return [str(n) for n in (found["webgpu"], declared, others, found["copies"])]
+
+
+def _is_legacy(found: dict[str, Any]) -> bool:
+    return "shapes" in found
 
 
 def _status(row: dict[str, Any] | None) -> str:

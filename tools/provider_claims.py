@@ -208,7 +208,8 @@ class Operator:
                 kind = helper.make_tensor_value_info("b", TensorProto.FLOAT, [])
                 attributes[branch] = helper.make_graph([constant], branch, [], [kind])
             result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-        node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain, **attributes)
+        outputs = ["y", *(f"y{index}" for index in range(1, schema.min_output))]
+        node = helper.make_node(schema.name, inputs, outputs, domain=schema.domain, **attributes)
         opsets = [helper.make_opsetid("", self._opset), helper.make_opsetid(CONTRIB, 1)]
         graph = helper.make_graph([node], "one", feeds, [result])
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)

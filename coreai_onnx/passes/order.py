@@ -78,13 +78,28 @@ from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigne
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from coreai_onnx.passes.layout.exact_on_webgpu import centered_norms, sines_by_polynomials
+from coreai_onnx.passes.layout.integers_in_int32 import (
+    casts_before_views,
+    integers_in_int32,
+    readers_of_int32,
+    zeros_as_booleans,
+)
 from coreai_onnx.passes.layout.keep_float_layers import keep_float_layers
 from coreai_onnx.passes.layout.merge_projections import merge_projections
 from coreai_onnx.passes.layout.pretranspose import pretranspose_integers, pretranspose_weights
 from coreai_onnx.passes.layout.provider_kernels import (
+    alternatives,
+    bounds_of_integers,
     casts_of_dtypes,
-    positions_in_int32,
+    extrema_of_two,
+    filled_by_expand,
+    gathers_of_rows,
+    indices_in_int32,
+    nans_by_comparison,
+    signs_by_comparison,
     sums_of_two,
+    transposes_of_tables,
+    triangles_of_positions,
 )
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
 from coreai_onnx.passes.layout.transposes_of_products import (
@@ -207,8 +222,22 @@ DEVICE: Final[tuple[Pass, ...]] = (
 WEBGPU: Final[tuple[Pass, ...]] = (
     webgpu_decoder_attention,  # independent of the other passes
     contrib_packed_projections,  # after the attentions and 4-bit weights
+    contrib_linear_attention,  # before composites are inlined: its body is a loop on the CPU
     sums_of_two,  # independent of the other passes
-    positions_in_int32,  # after shapes are known
+    bounds_of_integers,  # before the next one, which replaces Min and Max
+    extrema_of_two,  # independent of the other passes
+    nans_by_comparison,  # likewise
+    alternatives,  # likewise
+    signs_by_comparison,  # likewise
+    filled_by_expand,  # likewise
+    triangles_of_positions,  # likewise
+    transposes_of_tables,  # likewise
+    gathers_of_rows,  # likewise
+    indices_in_int32,  # after the pass above, which converts indices
+    zeros_as_booleans,  # before the next one, which moves its Cast
+    casts_before_views,  # before the next one, which needs the range of the values
+    integers_in_int32,  # after the passes above, which leave integers and booleans
+    readers_of_int32,  # after the pass above, which leaves the Casts that it removes
 )
 """In addition to `DEVICE`: WebGPU computes no int64."""
 

@@ -53,6 +53,7 @@ from coreai_onnx.passes.order import (
 from coreai_onnx.passes.runner import Verify, run_passes
 from coreai_onnx.targets.composed_forms import COMPOSED, compose
 from coreai_onnx.targets.contrib import contrib_since, is_faster
+from coreai_onnx.targets.expert_forms import replace_experts
 from coreai_onnx.targets.older_forms import OLDER_FORMS, call_older_form, obstacle
 from coreai_onnx.targets.oldest import check_oldest
 from coreai_onnx.targets.opsets import (
@@ -112,6 +113,8 @@ def _portable(model: ir.Model, target: Target) -> tuple[ir.Model, int]:
         return model, 0
     # A copy, so that an error leaves the model as it is: whether it fits shows only at the end.
     result = model.clone()
+    if target == "webgpu":
+        replace_experts(result)
     count = _inline(result)
     if opset > PORTABLE_OPSET:
         _call_older_forms(result, opset, composed=target in PROVIDER_TARGETS)
@@ -157,12 +160,19 @@ def _call_older_forms(model: ir.Model, opset: int, *, composed: bool) -> None:
 
 
 def _declare_dtypes(model: ir.Model) -> None:
-    """Declare the dtypes of inlined values, on which the kernels of a provider depend."""
+    """Declare the dtypes of inlined values, on which the kernels of a provider depend.
+
+    Those of integers and booleans depend on the rank as well: vectors stay on the CPU.
+    """
     types = ModelTypes(lambda _: None, model.ir_version, bodies=True).of_graph(model.graph)
     for node in model.graph.all_nodes():
         for value in node.outputs:
             if value.dtype is None and value in types and types[value].HasField("tensor_type"):
-                value.dtype = ir.DataType(types[value].tensor_type.elem_type)
+                dtype = value.dtype = ir.DataType(types[value].tensor_type.elem_type)
+                if dtype.is_floating_point() or value.shape is not None:
+                    continue
+                if types[value].tensor_type.HasField("shape"):
+                    value.shape = ir.serde.deserialize_type_proto_for_shape(types[value])
 
 
 def _lower_opset(model: ir.Model) -> None:

@@ -33,11 +33,7 @@ SOURCES: Mapping[str, str] = {
 Types = Mapping[ir.Value, onnx.TypeProto]
 
 _FREE = ("Constant",)  # onnxruntime turns it into an initializer
-_INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
-_BROADCASTS = frozenset(
-    """Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub Where
-    Xor""".split()
-)
+_SIZES = ("Shape", "Size")  # they read no element
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,12 @@ class Gap:
     Attributes:
         node: The node.
         reason: Why: the provider lacks its op, its opset or its dtype.
-        sizes: Whether the node computes sizes, which onnxruntime keeps on the CPU on purpose.
+        declared: Whether it is on the CPU on purpose; see `declared`.
     """
 
     node: ir.Node
     reason: str
-    sizes: bool = False
+    declared: bool = False
 
 
 def gaps(model: ir.Model, provider: str) -> list[Gap]:
@@ -85,11 +81,12 @@ def has_kernels(model: ir.Model, provider: str) -> bool:
 
 
 def _gaps(graph: ir.Graph, types: Types, table: Table) -> Iterator[Gap]:
+    on_purpose = declared(graph, types)
     for node in graph.all_nodes():
         version = imported_version(node.domain, graph.opset_imports) or 1
         fault = kernel_fault(node, version, types, table)
         if fault:
-            yield Gap(node, fault, sizes=computes_sizes(node, types))
+            yield Gap(node, fault, declared=node in on_purpose)
 
 
 def kernel_fault(node: ir.Node, opset: int, types: Types, table: Table) -> str:
@@ -149,23 +146,54 @@ def _dtypes(node: ir.Node, opset: int, types: Types) -> Iterator[tuple[str, ir.D
             yield variable, dtype
 
 
-def computes_sizes(node: ir.Node, types: Types) -> bool:
-    """Return whether a node computes sizes or positions: int64, without growing into a matrix.
+def declared(graph: ir.Graph, types: Types) -> set[ir.Node]:
+    """Return the nodes that may stay on the CPU on purpose, where inputs and sizes are.
 
-    Views and conversions of such integers count as well, and so does what they are compared with.
+    These are the nodes that compute scalars and vectors of integers and booleans from sizes,
+    constants and integer inputs alone, and the Casts of such vectors and of integer inputs. What
+    depends on a floating-point number, and a matrix that is not an input, is data of the model.
+
+    Args:
+        graph: A graph whose nodes are sorted; those of its subgraphs count too.
+        types: The types of values, where values have none.
     """
-    dtypes = [dtype_of(value, types) for value in (*node.inputs, *node.outputs) if value]
-    # Where positions become floats, what they become is computed by the provider.
-    if node.op_type == "Cast" and dtypes[0] == ir.DataType.INT64:
-        return True
-    if not dtypes or ir.DataType.INT64 not in dtypes or not set(dtypes) <= _INTEGERS:
-        return False
-    shapes = [_shape(value, types) for value in (*node.inputs, *node.outputs) if value]
-    result = shapes[-1]
-    operands = shapes[: -len(node.outputs)]
-    return result is not None and (
-        len(result) < 2 or result in operands or node.op_type not in _BROADCASTS
-    )
+    inputs = {value for value in graph.inputs if _is_integer(value, types)}
+    on_host, found = set(inputs), set()
+    for node in graph.all_nodes():
+        operands = [value for value in node.inputs if value is not None]
+        small = all(_is_integer(v, types) and _rank(v, types) in (0, 1) for v in node.outputs)
+        from_host = node.op_type in _SIZES or all(
+            value in on_host or value.is_initializer() or _is_constant(value) for value in operands
+        )
+        if not from_host or _has_subgraphs(node):
+            continue
+        cast = node.op_type == "Cast" and _is_integer(operands[0], types)
+        if small or (cast and (operands[0] in inputs or _rank(operands[0], types) in (0, 1))):
+            found.add(node)
+        # A matrix may be computed on the CPU only if it is not declared, and its results likewise.
+        if small:
+            on_host.update(node.outputs)
+    return found
+
+
+def _is_integer(value: ir.Value, types: Types) -> bool:
+    dtype = dtype_of(value, types)
+    return dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type in _FREE
+
+
+def _has_subgraphs(node: ir.Node) -> bool:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(attribute.type in kinds for attribute in node.attributes.values())
+
+
+def _rank(value: ir.Value, types: Types) -> int | None:
+    shape = _shape(value, types)
+    return None if shape is None else len(shape)
 
 
 def _shape(value: ir.Value, types: Types) -> tuple[object, ...] | None:

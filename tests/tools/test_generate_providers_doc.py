@@ -17,7 +17,7 @@ def _generator(repo):
 
 
 def call(others):
-    return {"webgpu": 9, "copies": 3, "shapes": 2, "others": others}
+    return {"webgpu": 9, "copies": 3, "declared": 2, "others": others}
 
 
 NATIVE = {"target": "webgpu", "place": "native", "status": "pass"}
@@ -66,6 +66,15 @@ def test_nodes_are_counted_per_call_and_failures_are_listed(generator) -> None:
 def test_reasons_are_counted_over_the_models(generator) -> None:
     text = generator.rendered(RESULTS, OPENVINO)
     assert "| Sum-13(float) | no kernel | 5 | 2 |\n| Less-13(int64) | no kernel | 1 | 1 |" in text
+
+
+def test_rows_of_an_earlier_rule_say_so(generator) -> None:
+    assert "before the rule asked" not in generator.rendered(RESULTS, OPENVINO)
+    old = {"webgpu": 9, "copies": 3, "shapes": 7, "others": {}}
+    row = {**ROWS[0], "target": "onnxruntime", "calls": {"run": old}}
+    text = generator.rendered({"cases": 4, "rows": [row, *ROWS]}, OPENVINO)
+    assert text.count("before the rule asked") == 1
+    assert "| bert | 9 | 7 | 0 | 3 | 2e-06 | – |" in text
 
 
 def test_ratios_are_our_time_divided_by_that_of_openvino(generator) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 
+from coreai_onnx.model.standard.model_types import ModelTypes
+from coreai_onnx.targets.coverage import declared
+
 WEBGPU, CPU = "WebGpuExecutionProvider", "CPUExecutionProvider"
-SHAPES = "shape arithmetic"
-"""The declared reason: integers and booleans of rank 0 or 1, which onnxruntime needs on the CPU."""
 NO_KERNEL, PREFERRED, REFUSED = "no kernel", "beside values on the CPU", "kernel refuses the node"
 _NOT_FOUND = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
 _FORCED = re.compile(r"Force fallback to CPU execution for node: (\S*)")
@@ -33,13 +35,13 @@ class Placement:
     Attributes:
         webgpu: Number of nodes on WebGPU.
         copies: Number of copies between the CPU and WebGPU.
-        shapes: Number of nodes on the CPU that compute shapes.
+        declared: Number of nodes that are on the CPU on purpose; see `targets.coverage.declared`.
         others: The other nodes on the CPU: ``op(dtypes): reason``, with their numbers.
     """
 
     webgpu: int = 0
     copies: int = 0
-    shapes: int = 0
+    declared: int = 0
     others: Counter[str] = field(default_factory=Counter)
 
     def as_json(self) -> dict[str, Any]:
@@ -47,7 +49,7 @@ class Placement:
         return {
             "webgpu": self.webgpu,
             "copies": self.copies,
-            "shapes": self.shapes,
+            "declared": self.declared,
             "others": dict(sorted(self.others.items())),
         }
 
@@ -62,12 +64,15 @@ class Traced:
         self._folder = tempfile.TemporaryDirectory(prefix="webgpu_")
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(self._folder.name) / "profile")
+        optimized = Path(self._folder.name) / "optimized.onnx"
+        options.optimized_model_filepath = str(optimized)
         options.log_severity_level = 1  # GetCapability logs the nodes it leaves to the CPU
         with _stderr_in(Path(self._folder.name) / "log") as log:
             self.ort = ort.InferenceSession(model, options, providers=[WEBGPU, CPU], **settings)
         text = log.read_text(errors="replace")
         self._missing = {(op, name.strip()) for op, name in _NOT_FOUND.findall(text)}
         self._forced = set(_FORCED.findall(text))
+        self._declared = _declared(optimized)
 
     def placements(self) -> list[Placement]:
         """End the profile and return where the nodes of each run ran; runs follow each other."""
@@ -88,8 +93,8 @@ class Traced:
                 found.copies += 1
             elif facts["provider"] == WEBGPU:
                 found.webgpu += 1
-            elif _is_small_integers(facts["output_type_shape"]):
-                found.shapes += 1
+            elif event["name"].removesuffix(_ENDING) in self._declared:
+                found.declared += 1
             else:
                 found.others[self._reason(event["name"].removesuffix(_ENDING), facts)] += 1
         return found
@@ -138,9 +143,11 @@ def _is_within(event: dict[str, Any], run: dict[str, Any]) -> bool:
     return bool(run["ts"] <= event["ts"] <= run["ts"] + run["dur"])
 
 
-def _is_small_integers(outputs: Sequence[dict[str, list[int]]]) -> bool:
-    pairs = [pair for one in outputs for pair in one.items()]
-    return all("float" not in dtype and len(shape) <= 1 for dtype, shape in pairs)
+def _declared(file: Path) -> set[str]:
+    """Return the names of the nodes that are on the CPU on purpose, of a graph as it is run."""
+    model = ir.load(file)
+    inference = ModelTypes(lambda _: None, model.ir_version, bodies=True)
+    return {node.name or "" for node in declared(model.graph, inference.of_graph(model.graph))}
 
 
 @contextmanager

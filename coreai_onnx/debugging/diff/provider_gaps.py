@@ -19,7 +19,7 @@ from coreai_onnx.targets.coverage import SOURCES, TABLES, gaps
 from coreai_onnx.targets.providers import CPU, Choice, chosen_providers
 
 _REJECTED = "the provider does not take it: an attribute or a shape"
-_SIZES = "compute sizes or positions in int64, which stay on the CPU on purpose"
+_DECLARED = "compute sizes or convert integer inputs, on the CPU on purpose"
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class _Left:
         op: Its operator.
         place: Where it comes from.
         reason: Why it is there.
-        sizes: Whether it computes sizes.
+        declared: Whether it is there on purpose.
     """
 
     op: str
     place: Place
     reason: str
-    sizes: bool
+    declared: bool
 
 
 def provider_gaps(path: str | PathLike[str], provider: Choice) -> str:
@@ -91,9 +91,9 @@ def _text(model: ir.Model, provider: str, settings: Mapping[str, str] | None) ->
         else:
             source = f"the installed onnxruntime {onnxruntime.__version__}"
             lines.append(_count(provider, len(nodes) - len(left), len(nodes), source))
-    rows = [one for one in left.values() if not one.sizes]
-    if sizes := len(left) - len(rows):
-        lines.append(f"{sizes} of the others {_SIZES}")
+    rows = [one for one in left.values() if not one.declared]
+    if on_purpose := len(left) - len(rows):
+        lines.append(f"{on_purpose} of the others {_DECLARED}")
     if rows:
         lines.append(_table(rows))
     return "\n".join(lines)
@@ -108,7 +108,7 @@ def _by_table(plain: Marked, provider: str) -> dict[str, _Left]:
     if provider not in TABLES:
         return {}
     return {
-        gap.node.name or "": _left(plain, gap.node, gap.reason, sizes=gap.sizes)
+        gap.node.name or "": _left(plain, gap.node, gap.reason, declared=gap.declared)
         for gap in gaps(plain.model, provider)
     }
 
@@ -127,15 +127,15 @@ def _by_run(
     # Only nodes of plugins and of the CPU are recorded: all others are the provider's.
     on_cpu = [name for name, owner in owners.items() if owner == CPU and name in nodes]
     return {
-        name: known.get(name) or _left(plain, nodes[name], _REJECTED, sizes=False)
+        name: known.get(name) or _left(plain, nodes[name], _REJECTED, declared=False)
         for name in on_cpu
     }
 
 
-def _left(plain: Marked, node: ir.Node, reason: str, *, sizes: bool) -> _Left:
+def _left(plain: Marked, node: ir.Node, reason: str, *, declared: bool) -> _Left:
     number = plain.number(node.name or "")
     assert number is not None
-    return _Left(node.op_type, plain.places[number], reason, sizes)
+    return _Left(node.op_type, plain.places[number], reason, declared)
 
 
 def _table(rows: Sequence[_Left]) -> str:

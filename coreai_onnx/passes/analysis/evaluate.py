@@ -351,6 +351,7 @@ RULES: dict[str, Rule] = {
     "BitwiseNot": _plain(np.bitwise_not),
     "Floor": _plain(np.floor),
     "Ceil": _plain(np.ceil),
+    "Round": _plain(np.rint),
     "Sqrt": _plain(np.sqrt),  # IEEE 754 requires the correctly rounded result
     "Reciprocal": lambda node, a: np.divide(np.ones((), a[0].dtype), a[0]),
     "Cast": lambda node, a: _cast_to(a[0], ir.DataType(node.attrs["to"]).numpy()),

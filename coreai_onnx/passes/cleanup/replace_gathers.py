@@ -11,6 +11,7 @@ from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     axes_of,
+    behind,
     constant_of,
     is_standard,
     made_by,
@@ -88,7 +89,7 @@ def gathers_of_ranges(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 def _free_axes(node: gs.Node, positions: AffineAnalysis, why: Why) -> list[int] | None:
     """Return the axes that the data lacks, if the indices are ranges over whole axes of it."""
-    data, concat = shape_of(node.inputs[0]), made_by(node.inputs[1], "Concat")
+    data, concat = shape_of(node.inputs[0]), made_by(behind(node.inputs[1], "Cast"), "Concat")
     if data is None or concat is None:
         return None
     ranges = [_last_axis_dropped(tensor, positions) for tensor in concat.inputs]

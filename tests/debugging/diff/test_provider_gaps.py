@@ -33,7 +33,7 @@ def saved(folder: Path, text: str = MODEL) -> Path:
 def test_reasons(tmp_path: Path) -> None:
     assert provider_gaps(saved(tmp_path), "webgpu").splitlines()[:2] == [
         "WebGpuExecutionProvider runs 2 of 5 nodes, by the kernels of onnxruntime 1.27.0",
-        "1 of the others compute sizes or positions in int64, which stay on the CPU on purpose",
+        "1 of the others compute sizes or convert integer inputs, on the CPU on purpose",
     ]
     rows = [line.split() for line in provider_gaps(saved(tmp_path), "webgpu").splitlines()[4:]]
     assert [row[:2] for row in rows] == [["max", "Hardmax"], ["sine", "Exp"]]

@@ -45,7 +45,7 @@ CASES = [
     *((op, [B, C], {}) for op in ("And", "Or", "Xor", "Equal")),
     ("Where", [B, F, G], {}),
     ("Where", [B, I, ints(3)], {}),
-    *((op, [F], {}) for op in ("Abs", "Neg", "Floor", "Ceil", "Reciprocal")),
+    *((op, [F], {}) for op in ("Abs", "Neg", "Floor", "Ceil", "Round", "Reciprocal")),
     ("Sqrt", [np.abs(F)], {}),
     ("Abs", [I], {}), ("Neg", [I], {}), ("Not", [B], {}),
     *(("Cast", [F], {"to": to}) for to in (1, 6, 7, 9, 10, 11)),
@@ -132,7 +132,7 @@ SPECIAL = np.array([0, -0.0, 1, -1, 0.5, -2.5, 1e-40, -1e-40, 3e38, 65504, 70000
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Where", "Abs", "Neg",
-                                "Floor", "Ceil", "Sqrt", "Reciprocal", "ReduceMax", "ReduceMin"])  # fmt: skip
+                                "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "ReduceMax", "ReduceMin"])  # fmt: skip
 def test_zeros_and_infinities_are_those_of_onnxruntime(op: str, dtype: type) -> None:
     """A rule refuses the special numbers for which it would return another zero."""
     with np.errstate(over="ignore"):
@@ -143,7 +143,7 @@ def test_zeros_and_infinities_are_those_of_onnxruntime(op: str, dtype: type) -> 
         arrays = [pairs, ints(1)]
     elif op == "Where":
         arrays = [np.full((len(pairs), 1), True), *arrays]
-    elif op in ("Abs", "Neg", "Floor", "Ceil", "Sqrt", "Reciprocal"):
+    elif op in ("Abs", "Neg", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal"):
         arrays = arrays[:1]
     attrs = {"fmod": 1} if op == "Mod" else {}
     (expected,) = in_onnxruntime(op, arrays, attrs, [pairs[:, :1]])
