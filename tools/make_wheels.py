@@ -102,9 +102,7 @@ def main() -> int:
     platforms = [p for p in PLATFORMS if p.tag in (options.only or p.tag)]
     _install_tools()
     if options.tests:
-        for platform in platforms:
-            _run_tests(platform)
-        return 0
+        return max(map(_run_tests, platforms))
     if not options.check:
         pure = _build_pure(options.out, with_sdist=options.only is None)
         for platform in platforms:
@@ -206,12 +204,12 @@ def _compile(platform: Platform, target: str, **define: str) -> Path:
     return build
 
 
-def _run_tests(platform: Platform) -> None:
-    """Build the C++ tests for a platform and run them, in its emulator."""
+def _run_tests(platform: Platform) -> int:
+    """Build the C++ tests for a platform and run them, in its emulator; return 0 if they pass."""
     program = platform.emulator.partition(";")[0]
     if shutil.which(program) is None:
         print(f"{platform.tag}: no tests, because this machine has no {program or 'emulator'}")
-        return
+        return 0
     print(f"{platform.tag}: compiling the tests", flush=True)
     build = _compile(
         platform,
@@ -222,7 +220,7 @@ def _run_tests(platform: Platform) -> None:
         # Zig links programs for musl statically, and those load no library.
         CMAKE_EXE_LINKER_FLAGS="-dynamic" if "musl" in platform.target else "",
     )
-    _run(["ctest", "--test-dir", str(build), "--output-on-failure"], capture=False)
+    return subprocess.call([f"{BIN}/ctest", "--test-dir", str(build), "--output-on-failure"])
 
 
 def _pack(pure: Path, installed: Path, platform: Platform, out: Path) -> None:
@@ -255,9 +253,10 @@ def _check(platform: Platform, out: Path) -> Iterator[str]:
     if len(wheels) != 1:
         yield f"{platform.tag}: {len(wheels)} wheels in {out}, expected 1"
         return
-    (wheel,) = wheels
-    size = wheel.stat().st_size
-    library = _read_library(_extract_library(wheel, BUILD / platform.tag / "checked"))
+    wheel, size = wheels[0], wheels[0].stat().st_size
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.startswith("coreai_onnx/runtime/lib/")]
+        library = _read_library(Path(archive.extract(name, BUILD / platform.tag / "checked")))
     print(f"{wheel.name}: {size / 2**20:.2f} MiB, needs {', '.join(sorted(library.needed))}")
     faults = faults_of(platform, size, library)
     if platform.system == "Linux":
@@ -298,12 +297,6 @@ def audit_faults(tag: str, report: str) -> list[str]:
     return [f"auditwheel does not find it consistent with {tag}: {words}"]
 
 
-def _extract_library(wheel: Path, folder: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [n for n in archive.namelist() if n.startswith("coreai_onnx/runtime/lib/")]
-        return Path(archive.extract(name, folder))
-
-
 def _read_library(path: Path) -> Library:
     if path.suffix == ".dll":
         exports = _run(["llvm-readobj", "--coff-exports", str(path)])
@@ -334,10 +327,10 @@ def parse_library(description: str, exports: str) -> Library:
     return Library(form[1], frozenset(names), frozenset(needed[1].split()) - {*own})
 
 
-def _run(command: list[str], *, capture: bool = True, **environment: str) -> str:
+def _run(command: list[str], **environment: str) -> str:
     """Run a command and return its output; if it fails, exit with what it said."""
     variables = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment}
-    result = subprocess.run(command, env=variables, capture_output=capture, text=True, check=False)
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode:
         sys.exit(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
     return result.stdout
