@@ -72,30 +72,18 @@ _MACOS = r"/usr/lib/libSystem\.B\.dylib"
 
 PLATFORMS = (
     # tag, target, system, processor, format, libraries, emulator
-    Platform(
-        "manylinux_2_28_x86_64", "x86_64-linux-gnu.2.28", "Linux", "x86_64",
-        "elf64-x86-64", _GLIBC, "env",
-    ),
-    Platform(
-        "manylinux_2_28_aarch64", "aarch64-linux-gnu.2.28", "Linux", "aarch64",
-        "elf64-littleaarch64", _GLIBC, "qemu-aarch64;-L;/usr/aarch64-linux-gnu",
-    ),
-    Platform(
-        "musllinux_1_2_x86_64", "x86_64-linux-musl", "Linux", "x86_64",
-        "elf64-x86-64", _MUSL, "/lib/ld-musl-x86_64.so.1",
-    ),
-    Platform(
-        "win_amd64", "x86_64-windows-gnu", "Windows", "AMD64",
-        "COFF-x86-64", _WINDOWS, "/usr/lib/wine/wine64",
-    ),
-    Platform(
-        "macosx_11_0_arm64", "aarch64-macos.11.0", "Darwin", "arm64",
-        "Mach-O arm64", _MACOS,
-    ),
-    Platform(
-        "macosx_11_0_x86_64", "x86_64-macos.11.0", "Darwin", "x86_64",
-        "Mach-O 64-bit x86-64", _MACOS,
-    ),
+    Platform("manylinux_2_28_x86_64", "x86_64-linux-gnu.2.28", "Linux", "x86_64",
+             "elf64-x86-64", _GLIBC, "env"),
+    Platform("manylinux_2_28_aarch64", "aarch64-linux-gnu.2.28", "Linux", "aarch64",
+             "elf64-littleaarch64", _GLIBC, "qemu-aarch64;-L;/usr/aarch64-linux-gnu"),
+    Platform("musllinux_1_2_x86_64", "x86_64-linux-musl", "Linux", "x86_64",
+             "elf64-x86-64", _MUSL, "/lib/ld-musl-x86_64.so.1"),
+    Platform("win_amd64", "x86_64-windows-gnu", "Windows", "AMD64",
+             "COFF-x86-64", _WINDOWS, "/usr/lib/wine/wine64"),
+    Platform("macosx_11_0_arm64", "aarch64-macos.11.0", "Darwin", "arm64",
+             "Mach-O arm64", _MACOS),
+    Platform("macosx_11_0_x86_64", "x86_64-macos.11.0", "Darwin", "x86_64",
+             "Mach-O 64-bit x86-64", _MACOS),
 )  # fmt: skip
 
 
@@ -114,16 +102,15 @@ def main() -> int:
     platforms = [p for p in PLATFORMS if p.tag in (options.only or p.tag)]
     _install_tools()
     if options.tests:
-        for platform in platforms:
-            _run_tests(platform)
-        return 0
+        return max(map(_run_tests, platforms))
     if not options.check:
         pure = _build_pure(options.out, with_sdist=options.only is None)
         for platform in platforms:
             print(f"{platform.tag}: compiling", flush=True)
             _pack(pure, _install_kernels(platform), platform, options.out)
     faults = [fault for platform in platforms for fault in _check(platform, options.out)]
-    faults += _check_descriptions(options.out)
+    files = sorted([*options.out.glob("*.whl"), *options.out.glob("*.tar.gz")])
+    print(_run([PYTHON, "-m", "twine", "check", "--strict", *map(str, files)]))
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0
 
@@ -217,12 +204,12 @@ def _compile(platform: Platform, target: str, **define: str) -> Path:
     return build
 
 
-def _run_tests(platform: Platform) -> None:
-    """Build the C++ tests for a platform and run them, in its emulator."""
+def _run_tests(platform: Platform) -> int:
+    """Build the C++ tests for a platform and run them, in its emulator; return 0 if they pass."""
     program = platform.emulator.partition(";")[0]
     if shutil.which(program) is None:
         print(f"{platform.tag}: no tests, because this machine has no {program or 'emulator'}")
-        return
+        return 0
     print(f"{platform.tag}: compiling the tests", flush=True)
     build = _compile(
         platform,
@@ -230,8 +217,10 @@ def _run_tests(platform: Platform) -> None:
         COREAI_OPS_TESTS="ON",
         COREAI_OPS_GTEST_SOURCE="/usr/src/googletest",
         CMAKE_CROSSCOMPILING_EMULATOR=platform.emulator,
+        # Zig links programs for musl statically, and those load no library.
+        CMAKE_EXE_LINKER_FLAGS="-dynamic" if "musl" in platform.target else "",
     )
-    _run(["ctest", "--test-dir", str(build), "--output-on-failure"], capture=False)
+    return subprocess.call([f"{BIN}/ctest", "--test-dir", str(build), "--output-on-failure"])
 
 
 def _pack(pure: Path, installed: Path, platform: Platform, out: Path) -> None:
@@ -247,7 +236,7 @@ def _pack(pure: Path, installed: Path, platform: Platform, out: Path) -> None:
     for path in unpacked.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.parent.name == "lib" else 0o644)
     out.mkdir(parents=True, exist_ok=True)
-    time = _output(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]).strip()
+    time = _run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]).strip()
     pack = [PYTHON, "-m", "wheel", "pack", "--dest-dir", str(out), str(unpacked)]
     _run(pack, SOURCE_DATE_EPOCH=time)
 
@@ -264,24 +253,16 @@ def _check(platform: Platform, out: Path) -> Iterator[str]:
     if len(wheels) != 1:
         yield f"{platform.tag}: {len(wheels)} wheels in {out}, expected 1"
         return
-    (wheel,) = wheels
-    size = wheel.stat().st_size
-    library = _read_library(_extract_library(wheel, BUILD / platform.tag / "checked"))
+    wheel, size = wheels[0], wheels[0].stat().st_size
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.startswith("coreai_onnx/runtime/lib/")]
+        library = _read_library(Path(archive.extract(name, BUILD / platform.tag / "checked")))
     print(f"{wheel.name}: {size / 2**20:.2f} MiB, needs {', '.join(sorted(library.needed))}")
     faults = faults_of(platform, size, library)
     if platform.system == "Linux":
-        report = _output([PYTHON, "-m", "auditwheel", "show", str(wheel)], check=False)
+        report = _run([PYTHON, "-m", "auditwheel", "show", str(wheel)])
         faults += audit_faults(platform.tag, report)
     yield from (f"{wheel.name}: {fault}" for fault in faults)
-
-
-def _check_descriptions(out: Path) -> list[str]:
-    """Check the metadata of everything in the folder, and print twine's words."""
-    files = sorted([*out.glob("*.whl"), *out.glob("*.tar.gz")])
-    command = [PYTHON, "-m", "twine", "check", "--strict", *map(str, files)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    print(result.stdout)
-    return ["twine check failed"] if result.returncode else []
 
 
 def faults_of(platform: Platform, size: int, library: Library) -> list[str]:
@@ -316,20 +297,14 @@ def audit_faults(tag: str, report: str) -> list[str]:
     return [f"auditwheel does not find it consistent with {tag}: {words}"]
 
 
-def _extract_library(wheel: Path, folder: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = [n for n in archive.namelist() if n.startswith("coreai_onnx/runtime/lib/")]
-        return Path(archive.extract(name, folder))
-
-
 def _read_library(path: Path) -> Library:
     if path.suffix == ".dll":
-        exports = _output(["llvm-readobj", "--coff-exports", str(path)])
+        exports = _run(["llvm-readobj", "--coff-exports", str(path)])
     else:
         dynamic = [] if path.suffix == ".dylib" else ["--dynamic"]
         command = ["llvm-nm", "--extern-only", "--defined-only", "--just-symbol-name", *dynamic]
-        exports = _output([*command, str(path)])
-    return parse_library(_output(["llvm-readobj", "--needed-libs", str(path)]), exports)
+        exports = _run([*command, str(path)])
+    return parse_library(_run(["llvm-readobj", "--needed-libs", str(path)]), exports)
 
 
 def parse_library(description: str, exports: str) -> Library:
@@ -352,22 +327,18 @@ def parse_library(description: str, exports: str) -> Library:
     return Library(form[1], frozenset(names), frozenset(needed[1].split()) - {*own})
 
 
-def _output(command: list[str], *, check: bool = True) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=check).stdout
-
-
-def _run(command: list[str], *, capture: bool = True, **environment: str) -> None:
+def _run(command: list[str], **environment: str) -> str:
+    """Run a command and return its output; if it fails, exit with what it said."""
     variables = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **environment}
-    result = subprocess.run(command, env=variables, capture_output=capture, text=True, check=False)
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode:
         sys.exit(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, more = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--only", action="append", choices=[p.tag for p in PLATFORMS])
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--check", action="store_true", help="check the wheels that are there")

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from coreai_onnx.errors import KernelsNotBuiltError, SessionError
 from coreai_onnx.model.dependencies import UNKNOWN_OP
-from coreai_onnx.runtime.libraries.platforms import WHEELS, platform_fault
+from coreai_onnx.runtime.libraries.platforms import WHEELS, check_complete, platform_fault
 
 ENVIRONMENT_VARIABLE = "COREAI_ONNX_OPS"
 """Environment variable with the path of a kernel library to use instead of the installed one."""
@@ -149,6 +149,7 @@ def register_libraries(options: ort.SessionOptions, paths: Sequence[Path]) -> No
     """
     for path in paths:
         try:
+            check_complete(path)
             options.register_custom_ops_library(str(path))
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             raise SessionError(

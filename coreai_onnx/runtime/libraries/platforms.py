@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import struct
 from pathlib import Path
 
 WHEELS = (
@@ -34,6 +35,19 @@ def platform_fault(path: Path, message: str) -> str:
     if built_for in ("", this):
         return ""
     return f"{path.name} is for {built_for}, this machine is {this}"
+
+
+def check_complete(path: Path) -> None:
+    """Raise an OSError if the end of a Linux library is missing, which loading does not survive."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if header[:5] != b"\x7fELF\2" or len(header) < 64:
+        return
+    (sections,) = struct.unpack("<Q", header[40:48])
+    size_of_one, count = struct.unpack("<HH", header[58:62])
+    size, whole = path.stat().st_size, sections + size_of_one * count
+    if size < whole:
+        raise OSError(f"{path.name} is incomplete: it has {size:,} of {whole:,} bytes")
 
 
 def library_platform(path: Path) -> str:

@@ -40,7 +40,7 @@ from coreai_onnx.runtime.libraries.parts import (
     usable_parts,
     with_compiled_parts,
 )
-from coreai_onnx.runtime.libraries.platforms import platform_fault
+from coreai_onnx.runtime.libraries.platforms import check_complete, platform_fault
 from coreai_onnx.runtime.libraries.providers import add_providers, record_claims, warn_of_unused
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
@@ -293,11 +293,13 @@ def _register_kernels(
         # An empty entry is one that was not set; a comma names no op type.
         options.add_session_config_entry("coreai.op_types", ",".join(op_types) or ",")
     try:
+        check_complete(path)
         options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-        message = f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
-        if fault := platform_fault(path, str(error)):
-            message = f"{fault}\n{REINSTALL}"
+        message = platform_fault(path, str(error)) or (
+            f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
+        )
+        message += f"\n{REINSTALL}"
         if kernels:
             raise SessionError(message) from error
         warnings.warn(

@@ -71,18 +71,21 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
         }
       }
     }
+    Floats scales[kVecs], zeros[kVecs];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       const size_t place = columns.scales + g * kFewBitsStrip + v * kLanes;
-      const Floats scale = ScalesOf(w, place);
-      const Floats zero = ZerosOf(w, place);
+      scales[v] = ScalesOf(w, place);
+      zeros[v] = ZerosOf(w, place);
+    }
 #pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) {
-        const size_t of_row = g * rows.stride + row + r;
-        const Floats centered =
-            hn::NegMulAdd(zero, hn::Set(d, rows.sums[of_row]), hn::ConvertTo(d, sums[r][v]));
-        const Floats step = hn::Mul(scale, hn::Set(d, rows.steps[of_row]));
-        totals[r][v] = hn::MulAdd(centered, step, totals[r][v]);
+    for (size_t r = 0; r < kRows; ++r) {
+      const size_t of_row = g * rows.stride + row + r;
+      const Floats sum = hn::Set(d, rows.sums[of_row]), step = hn::Set(d, rows.steps[of_row]);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kVecs; ++v) {
+        const Floats centered = hn::NegMulAdd(zeros[v], sum, hn::ConvertTo(d, sums[r][v]));
+        totals[r][v] = hn::MulAdd(centered, hn::Mul(scales[v], step), totals[r][v]);
       }
     }
   }

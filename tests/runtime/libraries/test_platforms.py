@@ -105,3 +105,28 @@ def test_sessions_name_the_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (y,) = program.session(kernels=None).run(x)
     assert platform_fault(path, "") in str(caught[0].message)
     torch.testing.assert_close(torch.from_numpy(y), torch.nn.LayerNorm(8)(x).detach())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "file too short"),
+        (b"no library", "file too short"),
+        (b"cut", "is incomplete: it has 100,000 of"),  # dlopen ends the process with SIGBUS
+    ],
+)
+def test_a_damaged_library_is_named_with_what_works_instead(
+    content: bytes, says: str, kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ops.so"
+    path.write_bytes(kernels.read_bytes()[:100_000] if content == b"cut" else content)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))
+    program = coreai_onnx.convert(torch.nn.LayerNorm(8).eval(), (torch.randn(2, 8),))
+    with pytest.raises(SessionError) as of_package:
+        program.session(kernels=True)
+    assert says in str(of_package.value)
+    assert "kernels=False" in str(of_package.value).splitlines()[-1]
+    with pytest.raises(SessionError, match=says):
+        program.session(custom_ops=[path], kernels=False)
+    with pytest.warns(RuntimeWarning, match=says):
+        program.session(kernels=None)
