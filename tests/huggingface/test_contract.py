@@ -205,8 +205,7 @@ def test_a_part_of_each_head_is_rotated_inside_the_operator(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-# Jamba differs in this target, and the check of its export says so (docs/language_models.md).
-@pytest.mark.parametrize("name", [name for name in GENERATORS if name != "jamba"])
+@pytest.mark.parametrize("name", GENERATORS)
 def test_the_tokens_of_contrib(name: str, tmp_path: Path) -> None:
     """Prompts of one length, and one prompt, in files without padding."""
     model = GENERATORS[name].module()

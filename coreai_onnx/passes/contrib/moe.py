@@ -207,10 +207,10 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Softmax, TopK, two gather_mm around a swiglu, and their weighted sum → one MoE.
 
     r ─Softmax→ ─TopK(2)→ w, e; x ─gather_mm(e)→ ─Split→ ─swiglu→ ─gather_mm(e)→ ─Mul(w)→ ─Sum→ y
-    becomes     com.microsoft::MoE(x, r, gate_up, , down) → y
+    becomes     com.microsoft::MoE(x, r, gate_up, , down) ─Mul(Sum(w))→ y
 
-    onnxruntime expects the rows of gate and up weights interleaved. The weights are rearranged
-    when the model is written, one at a time.
+    Without the product if the weights are normalized. onnxruntime expects the rows of gate and up
+    weights interleaved. The weights are rearranged when the model is written, one at a time.
     """
     interleaved: dict[int, gs.Constant] = edit.once(dict)
     block = expert_block(node, "gather_mm", _is_plain, why)
@@ -233,18 +233,32 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
     if id(up) not in interleaved:
         interleaved[id(up)] = edit.lazy(f"{up.name}.in_turns", in_turns, [up], up.shape)
     tokens = rows_of_tokens(edit, block, sizes[0])
-    edit.become(
-        node,
-        "MoE",
-        [tokens, logits, interleaved[id(up)], gs.Variable.empty(), down],
-        domain=CONTRIB_DOMAIN,
-        k=block.chosen,
-        activation_type="swiglu",
-        # 1: gate and up are one product with interleaved rows.
-        swiglu_fusion=1,
-        normalize_routing_weights=int(is_normalized),
-    )
+    inputs = [tokens, logits, interleaved[id(up)], gs.Variable.empty(), down]
+    _write(edit, block, inputs, is_normalized=is_normalized)
     return True
+
+
+def _write(edit: Edit, block: ExpertBlock, inputs: list[gs.Tensor], *, is_normalized: bool) -> None:
+    node, rows = block.total, inputs[0]
+    attrs = {
+        "domain": CONTRIB_DOMAIN,
+        "k": block.chosen,
+        "activation_type": "swiglu",
+        # 1: gate and up are one product with interleaved rows.
+        "swiglu_fusion": 1,
+        "normalize_routing_weights": 1,
+    }
+    if is_normalized:
+        edit.become(node, "MoE", inputs, **attrs)
+        return
+    # With weights that are not normalized, the kernel clears its result before it reads the tokens,
+    # and both may be one buffer (1.23 to 1.31). So the weights are normalized, and the result is
+    # multiplied by their sum.
+    weights, dtype = behind_views(block.weights), node.outputs[0].dtype
+    last = edit.constant(f"{node.outputs[0].name}_last", np.array([1], np.int64))
+    total = edit.add("ReduceSum", node, [weights, last], dtype, [block.count, 1], keepdims=1)
+    mean = edit.add("MoE", node, inputs, dtype, rows.shape, **attrs)
+    edit.become(node, "Mul", [mean, total])
 
 
 def _is_plain(call: gs.Node) -> bool:

@@ -24,20 +24,20 @@ SUMMED = "  o = ReduceSum (t, last)  float[n, 2] w = Div (t, o)"
 PLAIN = {
     "routing": "float[n, 4] " + ROUTING + SUMMED,
     "activation": "float[m, 3] h = ai.coreai.swiglu (a, b)",
-    "first": "", "second": "", "attrs": "num_batch_axes = 0, transpose_rhs = 1", "dims": "2, 1", "rows": "-1, 2, 1, 3",
+    "first": "", "second": "", "attrs": "num_batch_axes = 0, transpose_rhs = 1", "dims": "2, 1", "total": "float[n, 6]", "rows": "-1, 2, 1, 3",
 }  # fmt: skip
 
 
-TEXT = """main (float[n, 6] x, float[n, 4] r{inputs}) => (float[n, 6] y)
+TEXT = """main (float[n, 6] before, float[n, 4] r{inputs}) => (float[n, 6] y)
   <int64[1] two = {{2}}, int64[1] last = {{-1}}, int64[1] axis = {{2}}, int64[1] one = {{1}}, int64[4] apart = {{-1, 1, 1, 6}},
    int64[2] flat = {{-1, 6}}, int64[4] rows = {{{rows}}}, int64[2] halves = {{3, 3}}{weights}> {{
-  {routing}
+  {routing}  float[n, 6] x = Neg (before)
   float[n, 1, 1, 6] q = Reshape (x, apart)  float[n, 2, 1, 6] g = ai.coreai.gather_mm <{attrs}> (q, up, , e)
   float[m, 6] f = Reshape (g, flat)  float[m, 3] a, float[m, 3] b = Split <axis = 1> (f, halves)
   {activation}  float[n, {dims}, 3] k = Reshape (h, rows)
   float[n, {dims}, 6] d = ai.coreai.gather_mm <{attrs}> (k, down, , e)
   float[n, 2, 6] s = Squeeze (d, axis)  float[n, 2, 1] v = Unsqueeze (w, axis)
-  float[n, 2, 6] z = Mul (s, v)  y = ReduceSum <keepdims = 0> (z, one)
+  float[n, 2, 6] z = Mul (s, v)  {total} total = ReduceSum <keepdims = 0> (z, one)  y = Neg (total)
 }}
 <domain: "ai.coreai", opset_import: ["": 23]>
 swiglu (gate, up) => (output) {{ s = Sigmoid (gate)  p = Mul (gate, s)  output = Mul (p, up) }}
@@ -72,12 +72,16 @@ def test_experts_are_onnxruntimes(routing: str, normalized: int) -> None:
     written = text(routing="float[n, 4] " + routing)
     model = parse(written)
     assert run_passes(model, [contrib_moe, remove_dead_code]).counts["contrib_moe"] == 1
-    assert [node.op_type for node in model.graph] == ["Reshape", "MoE"]
-    attributes = model.graph[-1].attributes
-    assert attributes["k"].value == 2
-    assert attributes["normalize_routing_weights"].value == normalized
+    moe = {node.op_type: node for node in model.graph}["MoE"]
+    assert moe.attributes["k"].value == 2
+    assert moe.attributes["normalize_routing_weights"].value == 1
+    others = {"Neg", "Reshape", "MoE"} | (
+        set() if normalized else {"Softmax", "TopK", "ReduceSum", "Mul"}
+    )
+    assert {node.op_type for node in model.graph} == others
+    # A Neg before it and after it, so that the op may write its result over the tokens.
     for count in (1, 5):
-        feeds = {"x": numbers((count, LANES), 3), "r": numbers((count, EXPERTS), 4)}
+        feeds = {"before": numbers((count, LANES), 3), "r": numbers((count, EXPERTS), 4)}
         assert_close(run(model, feeds), run(parse(written), feeds))
     again = ir.from_proto(ir.to_proto(model))
     assert run_passes(again, [contrib_moe]).total == 0
@@ -105,7 +109,7 @@ def test_weights_that_are_not_constant_stay() -> None:
 
 def test_other_sums_are_not_looked_at() -> None:
     leaves(
-        text()
+        text(total="float[n, 1, 6]")
         .replace("keepdims = 0", "keepdims = 1")
         .replace("(float[n, 6] y)", "(float[n, 1, 6] y)"),
         contrib_moe,
