@@ -140,7 +140,7 @@ def _of_object(model: Any, task: str | None) -> LoadedModel:
         )
     name = type(model).__name__
     chosen = task_of(_Architecture([name]), task)
-    if task is not None and chosen.endings and not name.endswith(chosen.endings):
+    if task is not None and not chosen.fits(name):
         raise ModelSourceError(f"{name} has no head for the task {task!r}")
     return LoadedModel(model, chosen, None, model.dtype)
 
@@ -186,7 +186,7 @@ def _class_of(config: Any, task: Task) -> Any:
     """
     for name in list(getattr(config, "architectures", None) or ())[:1]:
         model_class = getattr(transformers, name, None)
-        if model_class is not None and task.endings and name.endswith(task.endings):
+        if model_class is not None and task.fits(name):
             return model_class
     chosen = getattr(transformers, task.auto_class)
     if not has_class_for(chosen, config):

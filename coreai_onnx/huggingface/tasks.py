@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import transformers
+
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.transformers_names import architectures_of
 
 
 @dataclass(frozen=True)
@@ -17,70 +20,127 @@ class Task:
     Attributes:
         name: transformers' name of the task, as for ``pipeline``.
         auto_class: Name of the class of transformers that builds the model with its head.
-        endings: Endings of the names of such models in ``architectures``.
+        takes: The kinds of inputs, keys of `coreai_onnx.huggingface.inputs.KINDS`; empty: the
+            model's main one.
         outputs: Names of the outputs, as fields of the model's result; those that it has are
             exported.
-        takes: The kinds of inputs: ``"text"``, ``"image"``, ``"audio"``; empty: the model's main
-            one.
+        endings: Endings of names of models that ``auto_class`` may not list.
+        separate: Whether texts are compared with pictures or sounds, each with a batch of its own.
     """
 
     name: str
     auto_class: str
-    endings: tuple[str, ...]
-    outputs: tuple[str, ...] = ("logits",)
     takes: tuple[str, ...] = ("text",)
+    outputs: tuple[str, ...] = ("logits",)
+    endings: tuple[str, ...] = ()
+    separate: bool = False
+
+    def fits(self, architecture: str) -> bool:
+        """Return whether a class of models has the head of the task.
+
+        Args:
+            architecture: The name of the class, as in ``architectures`` of a configuration.
+        """
+        if self.endings:
+            return architecture.endswith(self.endings)
+        return architecture in architectures_of(getattr(transformers, self.auto_class))
 
 
+_SPANS = ("start_logits", "end_logits")
+_BOXES = ("logits", "pred_boxes")
+_SEGMENTS = (*_BOXES, "pred_masks", "class_queries_logits", "masks_queries_logits")
+_PAIRS = ("text_embeds", "image_embeds", "audio_embeds")
+_IMAGE, _AUDIO = ("image",), ("audio",)
+# The first one that fits is the task of a model.
 _ALL = (
-    Task("text-generation", "AutoModelForCausalLM", ("ForCausalLM", "LMHeadModel")),
+    Task("text-generation", "AutoModelForCausalLM"),
+    Task("automatic-speech-recognition", "AutoModelForSpeechSeq2Seq"),
+    Task("text2text-generation", "AutoModelForSeq2SeqLM"),
+    Task("fill-mask", "AutoModelForMaskedLM"),
+    Task("text-classification", "AutoModelForSequenceClassification"),
+    Task("token-classification", "AutoModelForTokenClassification"),
     Task(
-        "automatic-speech-recognition",
-        "AutoModelForSpeechSeq2Seq",
-        ("WhisperForConditionalGeneration",),
+        "document-question-answering",
+        "AutoModelForDocumentQuestionAnswering",
+        ("text", "image"),
+        _SPANS,
     ),
-    # After Whisper, whose name has the same ending.
-    Task("text2text-generation", "AutoModelForSeq2SeqLM", ("ForConditionalGeneration", "MTModel")),
-    Task("fill-mask", "AutoModelForMaskedLM", ("ForMaskedLM",)),
+    Task("question-answering", "AutoModelForQuestionAnswering", outputs=_SPANS),
+    Task("multiple-choice", "AutoModelForMultipleChoice"),
+    Task("image-classification", "AutoModelForImageClassification", _IMAGE),
+    Task("object-detection", "AutoModelForObjectDetection", _IMAGE, _BOXES),
+    *(
+        Task("image-segmentation", f"AutoModelFor{kind}Segmentation", _IMAGE, _SEGMENTS)
+        for kind in ("Semantic", "Universal", "Instance", "Image")
+    ),
+    Task("depth-estimation", "AutoModelForDepthEstimation", _IMAGE, ("predicted_depth",)),
+    Task("image-to-image", "AutoModelForImageToImage", _IMAGE, ("reconstruction",)),
+    Task("image-matting", "AutoModelForImageMatting", _IMAGE, ("alphas",)),
     Task(
-        "text-classification",
-        "AutoModelForSequenceClassification",
-        ("ForSequenceClassification",),
+        "keypoint-detection",
+        "AutoModelForKeypointDetection",
+        _IMAGE,
+        ("keypoints", "scores", "descriptors", "mask"),
     ),
-    Task("token-classification", "AutoModelForTokenClassification", ("ForTokenClassification",)),
-    Task(
-        "question-answering",
-        "AutoModelForQuestionAnswering",
-        ("ForQuestionAnswering",),
-        ("start_logits", "end_logits"),
-    ),
-    Task(
-        "image-classification",
-        "AutoModelForImageClassification",
-        ("ForImageClassification",),
-        takes=("image",),
-    ),
-    Task(
-        "object-detection",
-        "AutoModelForObjectDetection",
-        ("ForObjectDetection",),
-        ("logits", "pred_boxes"),
-        takes=("image",),
-    ),
+    Task("pose-estimation", "AutoModelForPoseEstimation", _IMAGE, ("heatmaps",)),
+    Task("video-classification", "AutoModelForVideoClassification", ("video",)),
     Task(
         "zero-shot-image-classification",
         "AutoModelForZeroShotImageClassification",
-        ("CLIPModel", "SiglipModel", "Siglip2Model"),
-        ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
-        takes=("text", "image"),
+        ("text", "image"),
+        ("logits_per_image", "logits_per_text", *_PAIRS),
+        separate=True,
     ),
-    Task("sentence-similarity", "AutoModel", (), ("token_embeddings", "sentence_embedding")),
-    Task("automatic-speech-recognition", "AutoModelForCTC", ("ForCTC",), takes=("audio",)),
-    Task("feature-extraction", "AutoModel", ("Model", "Encoder"), ("last_hidden_state",), takes=()),
+    Task(
+        "zero-shot-audio-classification",
+        "AutoModel",
+        ("text", "audio"),
+        ("logits_per_audio", "logits_per_text", *_PAIRS),
+        ("ClapModel",),
+        separate=True,
+    ),
+    Task(
+        "zero-shot-object-detection",
+        "AutoModelForZeroShotObjectDetection",
+        ("text", "image"),
+        (*_BOXES, *_PAIRS),
+        separate=True,
+    ),
+    Task("audio-classification", "AutoModelForAudioClassification", _AUDIO),
+    Task("audio-frame-classification", "AutoModelForAudioFrameClassification", _AUDIO),
+    Task("audio-xvector", "AutoModelForAudioXVector", _AUDIO, ("logits", "embeddings")),
+    Task("automatic-speech-recognition", "AutoModelForCTC", _AUDIO),
+    Task(
+        "time-series-prediction",
+        "AutoModelForTimeSeriesPrediction",
+        ("series",),
+        ("prediction_outputs", "mean_predictions", "full_predictions"),
+        ("ForPrediction",),
+    ),
+    Task("feature-extraction", "AutoModel", (), ("last_hidden_state",), ("Model", "Encoder")),
+    Task(
+        "sentence-similarity",
+        "AutoModel",
+        outputs=("token_embeddings", "sentence_embedding"),
+        endings=("Model", "Encoder"),
+    ),
 )
 TASKS: Mapping[str, Task] = MappingProxyType(
     {task.name: next(one for one in _ALL if one.name == task.name) for task in _ALL}
 )
-"""The tasks by name, the first of each. ``feature-extraction`` is last: it fits most names."""
+"""The tasks by name, the first of each."""
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "zero-shot-classification": "text-classification",
+        "text-ranking": "text-classification",
+        "summarization": "text2text-generation",
+        "translation": "text2text-generation",
+        "image-feature-extraction": "feature-extraction",
+        "semantic-segmentation": "image-segmentation",
+        "universal-segmentation": "image-segmentation",
+    }
+)
+"""Names of pipelines whose models are those of another task."""
 
 
 def task_of(config: Any, name: str | None) -> Task:
@@ -93,13 +153,16 @@ def task_of(config: Any, name: str | None) -> Task:
     Raises:
         ModelSourceError: If there is no such task, or the configuration names none.
     """
+    name = name and ALIASES.get(name, name)
     if name is not None and name not in TASKS:
-        raise ModelSourceError(f"there is no task {name!r}; there are {', '.join(TASKS)}")
+        raise ModelSourceError(
+            f"there is no task {name!r}; there are {', '.join((*TASKS, *ALIASES))}"
+        )
     architectures = list(getattr(config, "architectures", None) or ())
     # transformers builds the first one as well.
     for architecture in architectures[:1]:
         for task in _ALL:
-            if name in (None, task.name) and task.endings and architecture.endswith(task.endings):
+            if name in (None, task.name) and task.fits(architecture):
                 return task
     if name is not None:
         return TASKS[name]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -51,6 +52,17 @@ def has_class_for(auto_class: Any, config: Any) -> bool:
     """Whether an ``AutoModelFor…`` class has a model for a configuration."""
     require("transformers", [(auto_class, ("_model_mapping",))])
     return type(config) in auto_class._model_mapping  # noqa: SLF001 - nothing public tells it
+
+
+@functools.cache
+def architectures_of(auto_class: Any) -> frozenset[str]:
+    """Return the names of the classes of models that an ``AutoModelFor…`` class has."""
+    require("transformers", [(auto_class, ("_model_mapping",))])
+    mapping = auto_class._model_mapping  # noqa: SLF001 - nothing public tells it
+    require("transformers", [(mapping, ("_model_mapping",))])
+    # The names, without an import of the classes.
+    names = mapping._model_mapping.values()  # noqa: SLF001
+    return frozenset(n for name in names for n in ([name] if isinstance(name, str) else name))
 
 
 def model_of_config(cls: Any, config: Any) -> torch.nn.Module:

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.tasks import TASKS, task_of
+from coreai_onnx.huggingface.tasks import ALIASES, TASKS, task_of
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ from coreai_onnx.huggingface.tasks import TASKS, task_of
         ("Wav2Vec2ForCTC", "automatic-speech-recognition"),
         ("Siglip2Model", "zero-shot-image-classification"),
         ("YolosForObjectDetection", "object-detection"),
+        ("Wav2Vec2ForSequenceClassification", "audio-classification"),
+        ("LayoutLMv3ForQuestionAnswering", "document-question-answering"),
+        ("Mask2FormerForUniversalSegmentation", "image-segmentation"),
+        ("MaskFormerForInstanceSegmentation", "image-segmentation"),
+        ("ClapModel", "zero-shot-audio-classification"),
+        ("OwlViTForObjectDetection", "zero-shot-object-detection"),
+        ("PatchTSTForPrediction", "time-series-prediction"),
     ],
 )
 def test_the_task_of_an_architecture(architecture: str, task: str) -> None:
@@ -46,6 +53,11 @@ def test_one_task_for_two_kinds_of_heads() -> None:
     assert task_of(config, name).auto_class == "AutoModelForCTC"
     config = SimpleNamespace(architectures=["WhisperForConditionalGeneration"])
     assert task_of(config, name).auto_class == TASKS[name].auto_class == "AutoModelForSpeechSeq2Seq"
+
+
+@pytest.mark.parametrize(("pipeline", "task"), ALIASES.items())
+def test_a_pipeline_with_the_models_of_another_task(pipeline: str, task: str) -> None:
+    assert task_of(SimpleNamespace(architectures=None), pipeline) is TASKS[task]
 
 
 def test_an_unknown_task() -> None:
