@@ -96,17 +96,21 @@ def _named(nav: Any) -> set[str]:
 
 
 def _expand(nav: Any, pages: set[str], docs: Path) -> None:
-    """Replace patterns in a list of entries, and drop empty sections."""
+    """Replace patterns in a list of entries.
+
+    Raises:
+        ValueError: If no page matches a pattern.
+    """
     for entry in list(nav):
         if isinstance(entry, dict):
             for inner in entry.values():
                 if isinstance(inner, list):
                     _expand(inner, pages, docs)
-            if [] in entry.values():
-                nav.remove(entry)
         elif "*" in entry:
             pattern = re.compile(entry.replace(".", r"\.").replace("*", "[^/]*"))
             found = [page for page in pages if pattern.fullmatch(page)]
+            if not found:
+                raise ValueError(f"navigation: no page is left for {entry}")
             found.sort(key=functools.partial(_place, _index((docs / entry).parent)))
             pages.difference_update(found)
             nav[nav.index(entry) : nav.index(entry) + 1] = found
