@@ -17,12 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = {
     "README.md": "index.md",
     "docs/README.md": "contents.md",
+    "docs/examples/README.md": "examples.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "custom_ops/README.md": "native_library.md",
 }
-"""Pages that are not in docs/, or not where the site has them, and their place on the site."""
+"""Pages that are not in docs/, or not where the site has them, and their place on the site. A README
+would become the index of its section in the navigation."""
 PACKAGES = (
     "coreai_onnx",
     "coreai_onnx.composites",
