@@ -27,7 +27,13 @@ SITE = REPO / "build" / "site"
 PICTURES = REPO / "build" / "site-pictures"
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 SCHEMES = {"light": "default", "dark": "slate"}
-SHOWN = ("index.html", "api/conversion.html", "passes.html")
+SHOWN = (
+    "index.html",
+    "tutorials/first_file.html",
+    "coming_from_torch_onnx.html",
+    "api/conversion.html",
+    "models_on_providers.html",
+)
 """Pages whose pictures are kept."""
 _WIDTH = "document.documentElement.scrollWidth"
 _WIDEST = """width => [...document.querySelectorAll('.md-content *')]

@@ -25,7 +25,8 @@ def page(uri: str) -> SimpleNamespace:
         ("state.md", "[a](README.md#api) [b](#c)", "[a](contents.md#api) [b](#c)"),
         ("api/passes.md", "[a](../passes.md)", "[a](../passes.md)"),
         ("native_library.md", "[a](../docs/passes.md)", "[a](passes.md)"),
-        ("examples/README.md", "[a](cpp/)", "a"),
+        ("examples.md", "[a](cpp/)", "a"),
+        ("examples.md", "[a](python/x.py)", "[a](examples/python/x.py)"),
         ("state.md", "```text\n[a](../x.md)\n```", "```text\n[a](../x.md)\n```"),
         ("state.md", "[a](https://b.c/d.md)", "[a](https://b.c/d.md)"),
     ],
@@ -45,12 +46,19 @@ def test_a_pattern_stands_for_the_other_pages(tmp_path) -> None:
     for name in ("a.md", "b.md", "come_1.md", *(f"guides/{letter}.md" for letter in "abcd")):
         (tmp_path / name).touch()
     (tmp_path / "guides" / "index.md").write_text("* [D](d.md)\n* [B](b.md)\n")
-    nav = [{"One": ["b.md", "*.md"]}, {"Two": ["guides/*.md"]}, {"Three": ["none_*.md"]}]
+    nav = [{"One": ["b.md", "*.md"]}, {"Two": ["guides/*.md"]}]
     config = on_config(SimpleNamespace(docs_dir=tmp_path, nav=nav))
     assert config.nav == [
         {"One": ["b.md", "a.md", "come_1.md"]},
         {"Two": [f"guides/{name}.md" for name in ("index", "d", "b", "a", "c")]},
     ]
+
+
+def test_a_pattern_without_pages_is_an_error(tmp_path) -> None:
+    (tmp_path / "come_1.md").touch()
+    nav = [{"One": ["*.md"]}, {"Two": ["come_*.md"]}]  # "One" takes the page of "Two"
+    with pytest.raises(ValueError, match=r"no page is left for come_\*\.md"):
+        on_config(SimpleNamespace(docs_dir=tmp_path, nav=nav))
 
 
 @pytest.mark.parametrize(

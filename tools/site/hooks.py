@@ -17,12 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = {
     "README.md": "index.md",
     "docs/README.md": "contents.md",
+    "docs/examples/README.md": "examples.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "custom_ops/README.md": "native_library.md",
 }
-"""Pages that are not in docs/, or not where the site has them, and their place on the site."""
+"""Pages that are not in docs/, or not where the site has them, and their place on the site. A README
+would become the index of its section in the navigation."""
 PACKAGES = (
     "coreai_onnx",
     "coreai_onnx.composites",
@@ -96,17 +98,21 @@ def _named(nav: Any) -> set[str]:
 
 
 def _expand(nav: Any, pages: set[str], docs: Path) -> None:
-    """Replace patterns in a list of entries, and drop empty sections."""
+    """Replace patterns in a list of entries.
+
+    Raises:
+        ValueError: If no page matches a pattern.
+    """
     for entry in list(nav):
         if isinstance(entry, dict):
             for inner in entry.values():
                 if isinstance(inner, list):
                     _expand(inner, pages, docs)
-            if [] in entry.values():
-                nav.remove(entry)
         elif "*" in entry:
             pattern = re.compile(entry.replace(".", r"\.").replace("*", "[^/]*"))
             found = [page for page in pages if pattern.fullmatch(page)]
+            if not found:
+                raise ValueError(f"navigation: no page is left for {entry}")
             found.sort(key=functools.partial(_place, _index((docs / entry).parent)))
             pages.difference_update(found)
             nav[nav.index(entry) : nav.index(entry) + 1] = found
