@@ -7,12 +7,11 @@ one is tried, which changes fewer fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedConfig, ResNetConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tools.classes.overrides import FIELDS
 from tools.foreign.case import VOCABULARY
@@ -50,35 +49,76 @@ PROFILES = (
 )
 """Tried in this order."""
 
-_LAYERS = re.compile(
-    r"(num|n)_.*(layers?|blocks)$|layers?$|^depth$|^num_stages$|^num_hidden_groups$|_depth$|_blocks$"
-)
-_VOCABULARY = re.compile(r"vocab_size(_.*)?$|^codebook_size$|_vocab$|^codebook_vocab_size$|^n_vocab$")
-_POSITIONS = re.compile(
-    r"max_.*positions?(_embeddings)?$|^n_positions$|^n_ctx$|^max_seq(uence)?_len(gth)?$|^max_length$"
-)
-_KEY_HEADS = re.compile(r"(key_value|kv)_heads$|kv_heads?$|head_kv$|query_groups$")
-_HEADS = re.compile(r"(_|^)heads?$|nhead$|_attn_heads$")
-_HEAD_DIM = re.compile(r"head_dim$|head_size$|^d_kv$|^v_head_dim$|^kv_channels$")
-_EXPERTS = re.compile(r"num_(local_|routed_)?experts$|n_routed_experts$|^moe_num_experts$")
-_CHOSEN = re.compile(r"experts_per_tok(en)?$|^moe_topk$|^moe_top_k$|^top_k$|^moe_k$")
-_INNER = re.compile(r"intermediate_size|ffn|^d_ff$|_ff_dim$|mlp_dim|^n_inner$|feed_forward.*(dim|size)")
-_WIDTH = re.compile(
-    r"hidden_(size|dim|channels)s?$|^d_model$|^n_embd$|embed(ding)?_(dim|size)$|embed_dims?$|^dim$|"
-    r"projection_(dim|size)$|proj_(dim|size)$|_dim$|hidden_size$|_width$|^width$|_channels?$|"
-    r"channels$|_rank$|^emb_dim$|conv_dim$|neck_hidden_sizes$|hidden_sizes$|encoder_hidden_dim$"
-)
 _FIXED = re.compile(
-    r"num_channels|in_channels|in_chans|audio_channels|out_channels|num_mel|partial|rotary|rope|conv_kernel"
+    r"num_channels|in_channels|in_chans|audio_channels|out_channels|num_mel|partial|conv_kernel"
+    r"|rotary(?!_dim$)|rope(?!.*head_dim)|feat_extract_layers"
 )
+_WIDTH = re.compile(
+    r"hidden_(size|dim|channels)s?$|^d_model$|^n_embd$|embed(ding)?_(dim|size)$|embed_dims?$|^dim$"
+    r"|projection_(dim|size)$|proj_(dim|size)$|_dim$|_width$|^width$|channels?$|_rank$"
+    r"|hidden_sizes$"
+)
+_INNER = re.compile(
+    r"intermediate_size|ffn|^d_ff$|_ff_dim$|mlp_dim|^n_inner$|feed_forward.*(dim|size)"
+)
+_INTEGERS: tuple[tuple[re.Pattern[str], Callable[[Profile], int | None]], ...] = tuple(
+    (re.compile(pattern), most)
+    for pattern, most in (
+        (r"(^|_)image_size$", lambda profile: profile.side),
+        (r"(^|_)patch_size$", lambda profile: profile.patch),
+        (_FIXED.pattern, lambda _: None),
+        (
+            r"vocab_size(_.*)?$|^codebook_size$|_vocab$|^codebook_vocab_size$",
+            lambda _: VOCABULARY,
+        ),
+        (
+            (
+                r"max_.*positions?(_embeddings)?$|^n_positions$|^n_ctx$|^max_length$"
+                r"|^max_seq(uence)?_len(gth)?$"
+            ),
+            lambda _: 64,
+        ),
+        (r"num_(local_|routed_)?experts$|n_routed_experts$|^moe_num_experts$", lambda _: 4),
+        (r"experts_per_tok(en)?$|^moe_topk$|^moe_top_k$|^top_k$|^moe_k$|^n_group$", lambda _: 2),
+        (r"^topk_group$", lambda _: 1),
+        (
+            r"layers?$|blocks$|^depth$|_depth$|^num_stages$|^num_hidden_groups$",
+            lambda _: 2,
+        ),
+        (
+            r"(key_value|kv)_heads?$|head_kv$|query_groups$",
+            lambda profile: 2 if profile.heads else None,
+        ),
+        (r"(_|^)heads?$|nhead$", lambda profile: profile.heads),
+        (
+            r"head_dim$|head_size$|^d_kv$|^kv_channels$|^rotary_dim$",
+            lambda profile: profile.head_dim,
+        ),
+        (_INNER.pattern, lambda profile: profile.width and 2 * profile.width),
+        (_WIDTH.pattern, lambda profile: profile.width),
+    )
+)
+"""The largest value of a field by its name, the first pattern that matches; None keeps it."""
 
 
-def small_configs(model_type: str) -> Iterator[Any]:
-    """Yield small configurations of a model type, smallest first."""
-    config_class = CONFIG_MAPPING[model_type]
+def small_configs(config_class: Any) -> Iterator[Any]:
+    """Yield small configurations of a class, smallest first.
+
+    Raises:
+        Exception: What the class raises, if it takes the fields of no profile.
+    """
+    rejected: Exception | None = None
+    count = 0
     for profile in PROFILES:
-        given = FIELDS.get(model_type, {})
-        yield shrunk(config_class(), profile, given, {})
+        try:
+            config = shrunk(config_class(), profile, {}, {})
+        except Exception as error:  # noqa: BLE001 - a class rejects fields with anything
+            rejected = rejected or error
+            continue
+        count += 1
+        yield config
+    if rejected is not None and not count:
+        raise rejected
 
 
 def shrunk(
@@ -93,6 +133,7 @@ def shrunk(
         tokens: New ids of special tokens by their default ids; is extended.
     """
     fields: dict[str, Any] = {}
+    given = {**FIELDS.get(type(default).model_type, {}), **given}
     for name, value in vars(default).items():
         if name.startswith("_") or name in ("transformers_version", "id2label", "label2id"):
             continue
@@ -107,6 +148,7 @@ def shrunk(
             if small is not None and small != value:
                 fields[name] = small
     fields |= _layer_kinds(default, fields)
+    fields |= _related(default, fields, profile)
     if getattr(default, "pad_token_id", 0) is None:
         fields["pad_token_id"] = 0
     fields |= {k: v for k, v in given.items() if k not in fields or not isinstance(v, dict)}
@@ -128,6 +170,8 @@ def _small(name: str, value: Any, profile: Profile, tokens: dict[int, int]) -> A
         return None
     if re.search(r"_(token|tok)_(id|index)s?$|_token$|^eos_token_id$|_start_token_id$", name):
         return _token(value, tokens)
+    if name in ("width_coefficient", "depth_coefficient"):
+        return 0.5
     if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
         return _small_list(name, list(value), profile)
     if type(value) is int:
@@ -143,35 +187,12 @@ def _token(value: Any, tokens: dict[int, int]) -> Any:
     return tokens.setdefault(value, FIRST_TOKEN + len(tokens))
 
 
-def _small_int(name: str, value: int, profile: Profile) -> int | None:  # noqa: PLR0911 - a table
-    width = profile.width
-    if name == "image_size" or name.endswith("_image_size"):
-        return profile.side if profile.side and value > profile.side else None
-    if name == "patch_size" or name.endswith("_patch_size"):
-        return profile.patch if profile.patch and value > profile.patch else None
-    if _FIXED.search(name):
-        return None
-    if _VOCABULARY.search(name):
-        return min(value, VOCABULARY)
-    if _POSITIONS.search(name):
-        return min(value, 64)
-    if _EXPERTS.search(name):
-        return min(value, 4)
-    if _CHOSEN.search(name):
-        return min(value, 2)
-    if _LAYERS.search(name):
-        return min(value, 2)
-    if _KEY_HEADS.search(name):
-        return min(value, 2) if profile.heads else None
-    if _HEADS.search(name):
-        return min(value, profile.heads) if profile.heads else None
-    if _HEAD_DIM.search(name):
-        return min(value, profile.head_dim) if profile.head_dim else None
-    if width is None:
-        return None
-    if _INNER.search(name):
-        return min(value, 2 * width)
-    return min(value, width) if _WIDTH.search(name) else None
+def _small_int(name: str, value: int, profile: Profile) -> int | None:
+    for pattern, largest in _INTEGERS:
+        if pattern.search(name):
+            most = largest(profile)
+            return None if most is None else min(value, most)
+    return None
 
 
 def _small_list(name: str, value: list[int], profile: Profile) -> list[int] | None:
@@ -192,10 +213,25 @@ def _small_list(name: str, value: list[int], profile: Profile) -> list[int] | No
     return [max(1, v // min(value)) * profile.width // 2 for v in value]
 
 
+def _related(default: Any, fields: dict[str, Any], profile: Profile) -> dict[str, Any]:
+    """Return fields that follow from others: equal numbers of heads, sections of rotary angles."""
+    found: dict[str, Any] = {}
+    heads = vars(default).get("num_attention_heads")
+    same = heads is not None and heads == vars(default).get("num_key_value_heads")
+    if same and ("kv_lora_rank" in vars(default) or profile is not PROFILES[0]):
+        found["num_key_value_heads"] = fields.get("num_attention_heads", heads)
+    rope = getattr(default, "rope_parameters", None)
+    if isinstance(rope, dict) and "mrope_section" in rope and profile.head_dim:
+        half = int(profile.head_dim * rope.get("partial_rotary_factor", 1)) // 2
+        third = half // 3
+        found["rope_parameters"] = {**rope, "mrope_section": [half - 2 * third, third, third]}
+    return found
+
+
 def _layer_kinds(default: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Return one layer of each kind, if there are several."""
-    kinds = getattr(default, "layer_types", None)
-    if not kinds:
+    kinds = vars(default).get("layer_types")
+    if not kinds or "num_hidden_layers" not in vars(default):
         return {}
     count = fields.get("num_hidden_layers", getattr(default, "num_hidden_layers", len(kinds)))
     distinct = list(dict.fromkeys(kinds))

@@ -22,6 +22,7 @@ _COUNTS = re.compile(r"tokens:? *(\d+).*?features:? *(\d+)", re.IGNORECASE | re.
 _TEXT = ("input_ids", "attention_mask", "bbox")
 _PICTURES = ("pixel_values", "pixel_values_videos")
 _SOUND = ("input_features", "input_values", "audio_values", "speech")
+_EMBEDDINGS = ("inputs_embeds", "query_embeds", "hidden_states", "encoder_hidden_states")
 Maker = Callable[[Size], Inputs]
 
 
@@ -43,7 +44,7 @@ class Feeder:
         self.required = [
             name
             for name, p in parameters.items()
-            if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.kind is not p.VAR_POSITIONAL
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
         ]
         self.tokens = 4
 
@@ -93,22 +94,23 @@ class Feeder:
 
     def video(self, size: Size) -> torch.Tensor:
         """Return videos ``[batch, frames, channels, height, width]``."""
-        frames = int(self.value("num_frames", "frames_per_clip", "num_image_with_embedding", default=2))
+        frames = int(self.value("num_frames", "frames_per_clip", default=2))
         return torch.randn(size.batch, frames, self.channels(), *self.side(size))
 
     def text(self, size: Size, *, pictures: bool) -> Inputs:
         """Return the inputs of a text, with placeholders for images."""
         ids = self.ids(size)
         placeholder = self.value("image_token_id", "image_token_index") if pictures else None
-        if isinstance(placeholder, int) and placeholder >= 0:
+        holds = isinstance(placeholder, int) and placeholder >= 0
+        if holds:
             images = torch.full((size.batch, self.tokens), placeholder)
             ids = torch.cat([ids[:, :1], images, ids[:, 1:]], dim=1)
         given = {"input_ids": ids}
         if "attention_mask" in self.names:
             given["attention_mask"] = torch.ones_like(ids)
-            if not pictures:
+            if not holds:
                 given["attention_mask"][0, -3:] = 0
-        if "mm_token_type_ids" in self.names and pictures:
+        if "mm_token_type_ids" in self.names and holds:
             given["mm_token_type_ids"] = (ids == placeholder).long()
         if "bbox" in self.names:
             corners = torch.randint(0, 20, (*ids.shape, 2))
@@ -130,15 +132,28 @@ class Feeder:
         rows = 4 * int(self.value("spatial_merge_size", default=1)) // 2
         features = self.channels() * depth * patch * patch
         grid = torch.tensor([[1, rows, rows]] * size.batch)
-        return {
-            "pixel_values": torch.randn(size.batch * rows * rows, features),
-            "image_grid_thw": grid,
-        }
+        values = "hidden_states" if "hidden_states" in self.required else "pixel_values"
+        name = "grid_thw" if "grid_thw" in self.names else "image_grid_thw"
+        return {values: torch.randn(size.batch * rows * rows, features), name: grid}
+
+    def frames(self, name: str, shape: tuple[int, ...]) -> Inputs:
+        """Return sound, with a mask of its frames if the model needs one."""
+        given = {name: torch.randn(shape)}
+        for mask in ("input_features_mask", "feature_attention_mask"):
+            if mask in self.names:
+                given[mask] = torch.ones(shape[0], max(shape[1:]), dtype=torch.int64)
+        return given
+
+    def embeddings(self, size: Size) -> Inputs:
+        """Return hidden states, for a model that takes nothing else."""
+        width = int(self.value("hidden_size", "d_model", default=32))
+        names = [name for name in self.required if name in _EMBEDDINGS]
+        return {name: torch.randn(size.batch, size.length, width) for name in names}
 
     # ------------------------------------------------------------------ choices
     def pictures(self) -> Iterator[Maker]:
         """Yield what images can be."""
-        if "image_grid_thw" in self.names:
+        if self.names & {"image_grid_thw", "grid_thw"}:
             yield self.patches
         for name in _PICTURES:
             if name in self.names:
@@ -164,7 +179,7 @@ class Feeder:
                 lambda s: (s.batch, 160 * s.length),
                 lambda s: (s.batch, 1, 160 * s.length),
             ):
-                yield lambda size, name=name, shape=shape: {name: torch.randn(shape(size))}
+                yield lambda size, name=name, shape=shape: self.frames(name, shape(size))
 
     def choices(self) -> Iterator[Maker]:
         """Yield makers of inputs, the richest first."""
@@ -172,13 +187,15 @@ class Feeder:
         texts: list[bool] = [True, False] if "input_ids" in self.names else [False]
         for with_text, *others in product(texts, pictures or [None], sound or [None]):
             if with_text or any(others):
-                yield self._joined(with_text, [each for each in others if each])
+                yield self._joined([each for each in others if each], with_text=with_text)
         for one in (*pictures, *sound):
-            yield self._joined(False, [one])
+            yield self._joined([one])
         if "input_ids" in self.names:
-            yield self._joined(True, [])
+            yield self._joined([], with_text=True)
+        if set(self.required) & set(_EMBEDDINGS):
+            yield self._joined([self.embeddings])
 
-    def _joined(self, with_text: bool, others: list[Maker]) -> Maker:  # noqa: FBT001
+    def _joined(self, others: list[Maker], *, with_text: bool = False) -> Maker:
         def made(size: Size) -> Inputs:
             torch.manual_seed(SEED + size.batch)
             given: Inputs = {}

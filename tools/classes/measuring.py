@@ -8,9 +8,12 @@ import inspect
 import warnings
 from typing import Any
 
+import onnx_ir
 import torch
+import transformers
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
+from transformers import CONFIG_MAPPING
 from transformers.exporters.configs import DynamoConfig
 from transformers.exporters.exporter_dynamo import (
     DynamoExporter,
@@ -19,7 +22,6 @@ from transformers.exporters.exporter_dynamo import (
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 from transformers.exporters.utils import get_leaf_tensors, prepare_for_export
 
-import transformers
 from coreai_onnx import TorchConverter
 from coreai_onnx.errors import CoreaiError
 from coreai_onnx.huggingface.transformers_backend import CoreaiConfig, CoreaiExporter, CoreaiRunner
@@ -57,13 +59,10 @@ def built(model_type: str, name: str) -> tuple[Any, list[Inputs]]:
         ValueError: If no small configuration gives a model that runs.
     """
     reasons = []
-    for config in small_configs(model_type):
+    for config in small_configs(_config_class(model_type, name)):
         try:
+            _check_size(name, config)
             torch.manual_seed(SEED)
-            with torch.device("meta"):
-                weights = sum(p.numel() for p in _constructed(name, config).parameters())
-            if weights > PARAMETERS:
-                raise ValueError(f"{weights:,} parameters")
             model = _constructed(name, config).eval().requires_grad_(requires_grad=False)
             for layer in model.modules():
                 spread(layer)
@@ -71,6 +70,18 @@ def built(model_type: str, name: str) -> tuple[Any, list[Inputs]]:
         except Exception as error:  # noqa: BLE001 - any configuration may be impossible
             reasons.append(line(error))
     raise ValueError(reasons[0])
+
+
+def _check_size(name: str, config: Any) -> None:
+    with torch.device("meta"):
+        weights = sum(p.numel() for p in _constructed(name, config).parameters())
+    if weights > PARAMETERS:
+        raise ValueError(f"{weights:,} parameters")
+
+
+def _config_class(model_type: str, name: str) -> Any:
+    """Return the configuration of a class; a part of a model has its own."""
+    return getattr(transformers, name).config_class or CONFIG_MAPPING[model_type]
 
 
 def _constructed(name: str, config: Any) -> Any:
@@ -259,30 +270,18 @@ def measure_transformers(subject: ClassSubject, progress: Progress) -> Outcome:
         with limited(2 * SECONDS):
             arguments = copy.deepcopy(subject.arguments[FIRST])
             model, _ = OnnxExporter().export_program(subject.module, arguments, config)
-            session = open_stock(_as_proto(model))
+            session = open_stock(onnx_ir.to_proto(model))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)
     names = [each.name for each in session.get_inputs()]
-    by_size = {
-        size: {n: as_numpy(x) for n, x in get_leaf_tensors(given).items() if n in names}
-        for size, given in subject.arguments.items()
-    }
-    flats = {id_of(subject.flat(size)): by_size[size] for size in by_size}
-
-    def run(flat: list[torch.Tensor], kernels: bool) -> list[Any]:
-        del kernels
-        return list(session.run(None, flats[id_of(flat)]))
-
-    return run_at_both(subject, run, [False])
+    fed = {}
+    for size, given in subject.arguments.items():
+        tensors = get_leaf_tensors(given)
+        fed[_key(subject.flat(size))] = {name: as_numpy(tensors[name]) for name in names}
+    return run_at_both(subject, lambda flat, _: list(session.run(None, fed[_key(flat)])), [False])
 
 
-def id_of(flat: list[torch.Tensor]) -> tuple[int, ...]:
+def _key(flat: list[torch.Tensor]) -> tuple[int, ...]:
     """Return what names the tensors of one size."""
     return tuple(x.data_ptr() for x in flat)
-
-
-def _as_proto(model: Any) -> Any:
-    import onnx_ir  # noqa: PLC0415 - brought by transformers' exporter
-
-    return onnx_ir.to_proto(model)

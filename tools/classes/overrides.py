@@ -6,7 +6,12 @@ from typing import Any
 
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 FIELDS: dict[str, dict[str, Any]] = {
-    "qwen2_vl": {"text_config": {"rope_parameters": _MROPE}},
-    "qwen2_5_vl": {"text_config": {"rope_parameters": _MROPE}},
+    "align_vision_model": {"hidden_dim": 640},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "glm4v_text": {"rope_parameters": _MROPE},
+    "glm_ocr_text": {"rope_parameters": _MROPE},
+    "glm_image_text": {"rope_parameters": _MROPE},
+    "efficientnet": {"hidden_dim": 640},
+    "chameleon": {"vocabulary_map": {"<image>": 5}},
 }
-"""Fields that have to have a certain value; a mapping is for the fields of a part."""
+"""Fields that have to have a certain value, also where the configuration is a part of another."""
