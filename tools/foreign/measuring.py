@@ -213,7 +213,7 @@ def measure_ours(subject: Subject, progress: Progress) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)
-    return run_at_both(subject, _runner(program), sorted({False, kernels_built()}))
+    return run_at_both(subject, opened_runner(program), sorted({False, kernels_built()}))
 
 
 def _refused(subject: Subject, error: CoreaiError) -> Outcome:
@@ -227,7 +227,9 @@ def _refused(subject: Subject, error: CoreaiError) -> Outcome:
     return Outcome(CONVERSION_FAILED if own_fault else REFUSED, reason(error))
 
 
-def _runner(program: OnnxProgram) -> Run:
+def opened_runner(program: OnnxProgram) -> Run:
+    """Return what runs a program; a session is opened for each kind of run once."""
+
     @functools.cache
     def opened(kernels: bool) -> Session:
         return session(program, kernels=kernels, threads=1)

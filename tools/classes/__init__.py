@@ -1,0 +1,1 @@
+"""Every model class of transformers, small, exported and compared."""
