@@ -23,8 +23,9 @@ OUTSIDE = {
     "SECURITY.md": "security.md",
     "custom_ops/README.md": "native_library.md",
 }
-"""Pages that are not in docs/, or not where the site has them, and their place on the site. A README
-would become the index of its section in the navigation."""
+"""Pages that are not in docs/, or not where the site has them, and their place on the site.
+
+A page named README would become the index of its section in the navigation."""
 PACKAGES = (
     "coreai_onnx",
     "coreai_onnx.composites",
