@@ -37,8 +37,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--padding",
         choices=PADDINGS,
-        help="of the prompts of a batch: left, or none, with which the target contrib makes "
-        "GroupQueryAttention (default: none for contrib, left for the others)",
+        help="of the prompts of a batch: left, or none, with which the targets contrib, webgpu and "
+        "cuda make GroupQueryAttention (default: none for them, for cuda if in float16; else left)",
     )
     parser.add_argument("--dtype", default="float32", help="of the computation: float32, float16")
     parser.add_argument(
