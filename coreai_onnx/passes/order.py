@@ -91,6 +91,7 @@ from coreai_onnx.passes.layout.provider_kernels import (
     gathers_of_rows,
     indices_in_int32,
     nans_by_comparison,
+    negated_integers,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
@@ -217,6 +218,7 @@ DEVICE: Final[tuple[Pass, ...]] = (
 WEBGPU: Final[tuple[Pass, ...]] = (
     contrib_linear_attention,  # before composites are inlined: its body is a loop on the CPU
     sums_of_two,  # independent of the other passes
+    negated_integers,  # before extrema, which it leaves
     bounds_of_integers,  # before the next one, which replaces Min and Max
     extrema_of_two,  # independent of the other passes
     nans_by_comparison,  # likewise
