@@ -173,7 +173,9 @@ def _target(target: str, rows: list[dict[str, Any]], cases: int) -> str:
             f"| {row['name']} | {row['place']} | {row['status']} | {_cell(row['detail'])} |"
             for row in failed
         ]
-    return "\n".join(lines) + "\n" + REASONS + "\n".join(_reasons(native)) + "\n"
+    reasons = _reasons(native)
+    table = REASONS + "\n".join(reasons) + "\n" if reasons else ""
+    return "\n".join(lines) + "\n" + table
 
 
 def _sentence(native: list[dict[str, Any]], browser: Iterable[dict[str, Any]], cases: int) -> str:

@@ -96,6 +96,7 @@ from coreai_onnx.passes.layout.provider_kernels import (
     gathers_of_rows,
     indices_in_int32,
     nans_by_comparison,
+    negated_integers,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
@@ -224,6 +225,7 @@ WEBGPU: Final[tuple[Pass, ...]] = (
     contrib_packed_projections,  # after the attentions and 4-bit weights
     contrib_linear_attention,  # before composites are inlined: its body is a loop on the CPU
     sums_of_two,  # independent of the other passes
+    negated_integers,  # before extrema, which it leaves
     bounds_of_integers,  # before the next one, which replaces Min and Max
     extrema_of_two,  # independent of the other passes
     nans_by_comparison,  # likewise

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN, all_nodes
 
+# The values of branches have names that no other form has: inlining renames those of a body only.
 _FORM = """<domain: "{domain}", opset_import: ["": 18]>
 experts (lhs, rhs, lhs_indices, rhs_indices) => (output) {{
   nought = Constant <value = int64 {{0}}> ()
@@ -39,35 +40,35 @@ experts (lhs, rhs, lhs_indices, rhs_indices) => (output) {{
   batch = Shape (place)
   lookups = Size (place)
   few = LessOrEqual (lookups, experts)
-  output = If (few) <then_branch = copied () => (chosen) {{
-    matrices = Gather <axis = 0> (rhs, rhs_indices)
-    last_dims = Shape <start = 1> (rhs)
-    stacked_dims = Concat <axis = 0> (minus, last_dims)
-    stacked = Reshape (matrices, stacked_dims)
-    wide_dims = Concat <axis = 0> (batch, height, depth)
-    wide = Expand (lhs, wide_dims)
-    flat_dims = Concat <axis = 0> (minus, height, depth)
-    flat = Reshape (wide, flat_dims)
+  output = If (few) <then_branch = experts_copied () => (experts_chosen) {{
+    experts_matrices = Gather <axis = 0> (rhs, rhs_indices)
+    experts_last_dims = Shape <start = 1> (rhs)
+    experts_stacked_dims = Concat <axis = 0> (minus, experts_last_dims)
+    experts_stacked = Reshape (experts_matrices, experts_stacked_dims)
+    experts_wide_dims = Concat <axis = 0> (batch, height, depth)
+    experts_wide = Expand (lhs, experts_wide_dims)
+    experts_flat_dims = Concat <axis = 0> (minus, height, depth)
+    experts_flat = Reshape (experts_wide, experts_flat_dims)
     {few}
-    chosen_dims = Concat <axis = 0> (batch, height, width)
-    chosen = Reshape <allowzero = 1> (product, chosen_dims)
-  }}, else_branch = every () => (every_chosen) {{
-    every_dims = Concat <axis = 0> (one, rows, depth)
-    every_row = Reshape <allowzero = 1> (lhs, every_dims)
+    experts_chosen_dims = Concat <axis = 0> (batch, height, width)
+    experts_chosen = Reshape <allowzero = 1> (experts_product, experts_chosen_dims)
+  }}, else_branch = experts_every () => (experts_every_chosen) {{
+    experts_every_dims = Concat <axis = 0> (one, rows, depth)
+    experts_every_row = Reshape <allowzero = 1> (lhs, experts_every_dims)
     {many}
-    blocks_of_all = Mul (count, blocks)
-    block_dims = Concat <axis = 0> (blocks_of_all, height, width)
-    products = Reshape <allowzero = 1> (every_product, block_dims)
-    every_chosen = Gather <axis = 0> (products, place)
+    experts_blocks_of_all = Mul (count, blocks)
+    experts_block_dims = Concat <axis = 0> (experts_blocks_of_all, height, width)
+    experts_products = Reshape <allowzero = 1> (experts_every_product, experts_block_dims)
+    experts_every_chosen = Gather <axis = 0> (experts_products, place)
   }}>
 }}"""
 # A transpose of all weights in each run would cost as much as the products: the rows are turned.
-_FEW = """turned = Transpose <perm = [0, 2, 1]> (flat)
-    turned_product = MatMul (stacked, turned)
-    product = Transpose <perm = [0, 2, 1]> (turned_product)"""
-_MANY = """every_turned = Transpose <perm = [0, 2, 1]> (every_row)
-    every_turned_product = MatMul (rhs, every_turned)
-    every_product = Transpose <perm = [0, 2, 1]> (every_turned_product)"""
+_FEW = """experts_turned = Transpose <perm = [0, 2, 1]> (experts_flat)
+    experts_turned_product = MatMul (experts_stacked, experts_turned)
+    experts_product = Transpose <perm = [0, 2, 1]> (experts_turned_product)"""
+_MANY = """experts_every_turned = Transpose <perm = [0, 2, 1]> (experts_every_row)
+    experts_every_turned_product = MatMul (rhs, experts_every_turned)
+    experts_every_product = Transpose <perm = [0, 2, 1]> (experts_every_turned_product)"""
 
 
 def replace_experts(model: ir.Model) -> None:
@@ -99,8 +100,8 @@ def _selects_matrices(node: ir.Node) -> bool:
 
 
 def _form(function: ir.Function, transposed: int) -> ir.Function:
-    few = _FEW if transposed else "product = MatMul (flat, stacked)"
-    many = _MANY if transposed else "every_product = MatMul (every_row, rhs)"
+    few = _FEW if transposed else "experts_product = MatMul (experts_flat, experts_stacked)"
+    many = _MANY if transposed else "experts_every_product = MatMul (experts_every_row, rhs)"
     width = 1 if transposed else 2
     text = _FORM.format(
         domain=function.domain, width=width, width_end=width + 1, few=few, many=many

@@ -53,6 +53,10 @@ def test_experts(transposed: bool, opset: int) -> None:
     assert "If" in ops
     assert not {"Loop", "NonZero", "ConcatFromSequence"} & ops
     assert [gap for gap in gaps(program.model, WEBGPU) if not gap.declared] == []
+    # Inlining leaves these names as they are: they must not be those of another value.
+    inner = [node for graph in program.model.graph.subgraphs() for node in graph]
+    assert inner
+    assert all(v.name.startswith("experts_") for node in inner for v in node.outputs)
     # One token has as many choices as there are copies to make; seven are multiplied by all.
     for tokens in (1, 2, 7):
         given = arguments(tokens)

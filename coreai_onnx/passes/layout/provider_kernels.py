@@ -75,6 +75,25 @@ def extrema_of_two(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
+@rewrites("Neg", "Abs")
+def negated_integers(edit: Edit, node: gs.Node, _: Why) -> bool:
+    """Neg and Abs of a matrix of integers → a difference, which has a kernel for int32.
+
+    Neg(x)     becomes     Sub(0, x)
+
+    Abs(x)     becomes     Max(x, Sub(0, x))
+    """
+    x, dtype = node.inputs[0], dtype_of(node.inputs[0])
+    if dtype is None or dtype.kind != "i" or (rank_of(x) or 0) < 2:
+        return False
+    zero = edit.constant("zero", np.zeros((), dtype))
+    if node.op == "Neg":
+        edit.become(node, "Sub", [zero, x])
+    else:
+        edit.become(node, "Max", [x, edit.add("Sub", node, [zero, x], dtype, shape_of(x))])
+    return True
+
+
 @rewrites("Clip")
 def bounds_of_integers(edit: Edit, node: gs.Node, _: Why) -> bool:
     """Clip of integers → Max and Min.

@@ -14,6 +14,7 @@ from coreai_onnx.passes.layout.provider_kernels import (
     gathers_of_rows,
     indices_in_int32,
     nans_by_comparison,
+    negated_integers,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
@@ -113,6 +114,15 @@ def test_signs() -> None:
     same_numbers(text, signs_by_comparison, {"x": NUMBERS["x"]}, opset=18)
     no_op_is_left(text, signs_by_comparison, "Sign")
     leaves(text.replace("int64", "float"), signs_by_comparison, "the sign of NaN is NaN", opset=18)
+
+
+@pytest.mark.parametrize("op", ["Neg", "Abs"])
+def test_negated_integers(op: str) -> None:
+    text = f"main (int64[2, 3] x) => (int64[2, 3] y) {{ y = {op} (x) }}"
+    same_numbers(text, negated_integers, {"x": NUMBERS["x"]}, opset=18)
+    no_op_is_left(text, negated_integers, op)
+    leaves(text.replace("int64", "float"), negated_integers, opset=18)
+    leaves(text.replace("[2, 3]", "[3]"), negated_integers, opset=18)
 
 
 def test_filled_matrices() -> None:
