@@ -11,12 +11,17 @@ from tools.classes.measuring import ClassSubject, measure_ours
 from tools.operators.measuring import PASS
 
 SAMPLE = """
-    ASTForAudioClassification Aimv2VisionModel AlbertForMaskedLM ArceeForCausalLM
-    AriaForConditionalGeneration BloomForCausalLM CodeGenForCausalLM FNetForMaskedLM
-    FalconForCausalLM GPT2LMHeadModel GraniteMoeForCausalLM IBertForMaskedLM
-    LevitForImageClassification MixtralForCausalLM MobileBertForMaskedLM MptForCausalLM
-    OPTForCausalLM Olmo2ForCausalLM PhiForCausalLM Qwen3MoeForCausalLM
-    RegNetForImageClassification
+    ASTForAudioClassification Aimv2Model Aimv2VisionModel AlbertForMaskedLM ApertusForCausalLM
+    ArceeForCausalLM AriaForConditionalGeneration AriaTextForCausalLM
+    BartForConditionalGeneration BeitForImageClassification BlipForConditionalGeneration
+    BloomForCausalLM CodeGenForCausalLM DPTForDepthEstimation FNetForMaskedLM FalconForCausalLM
+    GPT2LMHeadModel Gemma3ForCausalLM GitForCausalLM GraniteMoeForCausalLM HubertForCTC
+    IBertForMaskedLM LevitForImageClassification MixtralForCausalLM MobileBertForMaskedLM
+    MptForCausalLM NllbMoeForConditionalGeneration OPTForCausalLM Olmo2ForCausalLM
+    PhiForCausalLM PoolFormerForImageClassification PvtForImageClassification
+    Qwen3MoeForCausalLM RegNetForImageClassification ResNetForImageClassification
+    RoFormerForMaskedLM SqueezeBertForMaskedLM TimesformerForVideoClassification UniSpeechForCTC
+    YolosForObjectDetection
 """.split()
 MODEL_TYPES = {job.name: job.model_type for job in every_class()}
 
