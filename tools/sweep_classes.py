@@ -1,7 +1,7 @@
 """Test the converter on every model class of the installed transformers.
 
 python tools/sweep_classes.py                  continue where build/classes.jsonl ends
-python tools/sweep_classes.py --failed         repeat the classes that were wrong or refused
+python tools/sweep_classes.py --failed         repeat the classes without a pass
 python tools/sweep_classes.py --fresh          start again
 python tools/sweep_classes.py --only '^Qwen'   classes that match; --shard 0/4: every fourth
 python tools/sweep_classes.py --steps 1        conversion only: no generation, no other exporter
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or not it is installed
 
 from tools.classes.listing import Job, every_class  # noqa: E402
-from tools.classes.records import RECORD, failures, holds, summary  # noqa: E402
+from tools.classes.records import RECORD, failures, holds, is_measured, summary  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
 from tools.operators.journal import Journal  # noqa: E402
 
@@ -66,6 +66,7 @@ def _chosen(journal: Journal, options: argparse.Namespace) -> list[Job]:
     jobs = [job for job in every_class()[shard::count] if re.search(options.only, job.name)]
     if options.failed:
         bad = {name for name, *_ in failures(journal.found)}
+        bad |= {name for (name,), found in journal.found.items() if not is_measured(found)}
         return [job for job in jobs if job.name in bad]
     if options.again:
         return jobs

@@ -52,6 +52,7 @@ PROFILES = (
 _FIXED = re.compile(
     r"num_channels|in_channels|in_chans|audio_channels|out_channels|num_mel|partial|conv_kernel"
     r"|rotary(?!_dim$)|rope(?!.*head_dim)|feat_extract_layers"
+    r"|num_encoder_blocks|^num_stages$"
 )
 _WIDTH = re.compile(
     r"hidden_(size|dim|channels)s?$|^d_model$|^n_embd$|embed(ding)?_(dim|size)$|embed_dims?$|^dim$"
@@ -82,7 +83,7 @@ _INTEGERS: tuple[tuple[re.Pattern[str], Callable[[Profile], int | None]], ...] =
         (r"experts_per_tok(en)?$|^moe_topk$|^moe_top_k$|^top_k$|^moe_k$|^n_group$", lambda _: 2),
         (r"^topk_group$", lambda _: 1),
         (
-            r"layers?$|blocks$|^depth$|_depth$|^num_stages$|^num_hidden_groups$",
+            r"layers?$|blocks$|^depth$|_depth$|^num_hidden_groups$",
             lambda _: 2,
         ),
         (

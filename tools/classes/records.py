@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,11 @@ def holds(found: Found, job: Job, steps: int) -> bool:
     """
     asked = min(steps, 3 if job.beside else 2)
     return len(found) >= asked or (bool(found) and found[OURS]["status"] in _WITHOUT_PROGRAM)
+
+
+def is_measured(found: Found) -> bool:
+    """Return whether a class was built; rules on its configuration may have changed since."""
+    return bool(found) and found[OURS]["status"] != SKIPPED
 
 
 def failures(known: Mapping[Key, Found]) -> list[tuple[str, str, str]]:
@@ -63,5 +69,7 @@ def _row(job: Job, found: Found) -> dict[str, Any]:
     row: dict[str, Any] = {"name": job.name, "type": job.model_type}
     row["inputs"] = found[OURS].get("inputs", [])
     row["second size"] = found[OURS]["resized"].get("second size", "")
-    row["results"] = [[each["status"], each["detail"][:200]] for each in found]
+    # A reason that was raised as the reason of another error has the names of both.
+    details = [re.sub(r"^(ValueError: )+(?=\w+Error: )", "", each["detail"]) for each in found]
+    row["results"] = [[f["status"], d[:200]] for f, d in zip(found, details, strict=True)]
     return row

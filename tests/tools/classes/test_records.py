@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers.exporters.auto")
 
 from tools.classes.listing import Job
-from tools.classes.records import failures, holds, summary
+from tools.classes.records import failures, holds, is_measured, summary
 from tools.generate_classes_doc import rendered
 from tools.operators.measuring import MISMATCH, NOT_EXPORTED, PASS, REFUSED, SKIPPED
 
@@ -34,6 +34,17 @@ def test_a_class_holds_when_everything_asked_for_was_found() -> None:
     assert not holds(found(PASS, PASS), beside, 3)
     assert holds(found(NOT_EXPORTED), beside, 3)
     assert not holds([], job, 1)
+
+
+def test_a_class_that_was_not_built_is_repeated() -> None:
+    assert is_measured(found(NOT_EXPORTED))
+    assert not is_measured(found(SKIPPED))
+    assert not is_measured([])
+
+
+def test_a_reason_has_the_name_of_one_error() -> None:
+    nested = [{**found(SKIPPED)[0], "detail": "ValueError: ValueError: TypeError: no"}]
+    assert summary({("BertModel",): nested})["rows"][0]["results"] == [[SKIPPED, "TypeError: no"]]
 
 
 def test_what_torch_does_not_take_is_no_failure() -> None:
