@@ -178,9 +178,12 @@ def test_the_library_needs_the_libraries_of_the_compiler_only(kernels):
         ["readelf", "--dynamic", "--wide", str(kernels)], capture_output=True, text=True, check=True
     ).stdout
     needed = set(re.findall(r"NEEDED.*\[(.*?)\.so", listing))
-    assert {"libc", "libstdc++"} <= needed
-    assert needed <= {
+    assert "libc" in needed
+    assert needed <= {  # the libraries of a wheel contain the C++ runtime and need those of glibc
         "libc",
+        "libdl",
+        "libpthread",
+        "librt",
         "libstdc++",
         "libm",
         "libgcc_s",
