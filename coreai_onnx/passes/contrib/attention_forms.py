@@ -123,7 +123,7 @@ def _source(tensor: gs.Tensor, reader: gs.Node) -> tuple[gs.Tensor, gs.Node]:
 def _before_sinks(tensor: gs.Tensor, kept: gs.Node) -> tuple[gs.Tensor, gs.Tensor] | None:
     """Return scores and sinks of Concat(scores, sinks), whose Softmax is sliced to the scores."""
     bounds = [ints_of(one) for one in kept.inputs[1:]]
-    if bounds not in ([[0], [-1], [axis], [1]] for axis in _LAST):
+    if bounds not in [[[0], [-1], [axis], [1]] for axis in _LAST]:
         return None
     less = made_by(tensor, "Sub")
     # A Softmax does not change if the largest score of a row is subtracted.
