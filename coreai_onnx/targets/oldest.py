@@ -27,7 +27,8 @@ def node_since(node: ir.Node) -> Release | None:
     if node.domain not in (CONTRIB_DOMAIN, *ONNX_DOMAINS):
         return None
     attributes = {name: one.value for name, one in node.attributes.items()}
-    dtypes = [value.dtype.name.lower() for value in node.inputs if value and value.dtype]
+    # An unknown dtype keeps its place: that of axes is not the dtype of the first input.
+    dtypes = [value.dtype.name.lower() if value and value.dtype else "" for value in node.inputs]
     domain = CONTRIB_DOMAIN if node.domain == CONTRIB_DOMAIN else ""
     return since(domain, node.op_type, attributes, len(node.inputs), dtypes)
 

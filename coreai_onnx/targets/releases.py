@@ -137,7 +137,7 @@ def since(
         op_type: The op.
         attributes: Its attributes.
         inputs: Number of its inputs, absent ones included.
-        dtypes: The known dtypes of its inputs, in order, ``"float"``.
+        dtypes: The dtypes of its inputs, in order, ``"float"``; ``""`` for an unknown one.
     """
     forms = {"", *attributes, *(f"input {index}" for index in range(inputs))}
     forms |= {f"{inputs} inputs", *dtypes[:1]}

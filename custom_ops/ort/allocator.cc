@@ -1,11 +1,16 @@
 #include "ort/allocator.h"
 
+#if defined(__linux__)
+#include <dlfcn.h>
+#endif
+
 #include <cstddef>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <string>
+#include <stdexcept>
 
 #include "memory/huge_page_pool.h"
 #include "ort/error.h"
@@ -21,20 +26,26 @@ constexpr auto kAligned = std::align_val_t{64};
 
 void* AllocateSmall(std::size_t size) { return ::operator new(size, kAligned, std::nothrow); }
 
-class OutOfMemory : public std::bad_alloc {
- public:
-  explicit OutOfMemory(std::size_t size)
-      : what_("cannot allocate " + std::to_string(size) + " bytes") {}
-  const char* what() const noexcept override { return what_.c_str(); }
-
- private:
-  std::string what_;
-};
-
 // Throws as onnxruntime's own allocators do: it writes to a null pointer without a check.
+[[noreturn]] void ThrowOutOfMemory(std::size_t size) {
+  // No object here has a destructor: the stack is unwound by the library that throws.
+  char what[64];
+  std::snprintf(what, sizeof(what), "cannot allocate %zu bytes", size);
+#if defined(_LIBCPP_VERSION) && defined(__linux__)
+  // A library with a C++ runtime of its own, as in wheels: onnxruntime catches what libstdc++
+  // throws.
+  if (void* const library = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD)) {
+    using Throw = void (*)(const char*);
+    const auto raise = reinterpret_cast<Throw>(dlsym(library, "_ZSt21__throw_runtime_errorPKc"));
+    if (raise != nullptr) raise(what);
+  }
+#endif
+  throw std::runtime_error(what);
+}
+
 void* Allocate(OrtAllocator*, std::size_t size) {
   void* const block = size >= kPooled ? SharedHugePages().Allocate(size) : AllocateSmall(size);
-  if (block == nullptr && size != 0) throw OutOfMemory(size);
+  if (block == nullptr && size != 0) ThrowOutOfMemory(size);
   return block;
 }
 

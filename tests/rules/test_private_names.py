@@ -17,6 +17,7 @@ from tests.rules.tree import sources, text
 
 HOMES = {
     "coreai_onnx/export/compat/": ("torch", "transformers"),
+    "coreai_onnx/huggingface/transformers_backend.py": ("transformers",),
     "coreai_onnx/huggingface/transformers_names.py": ("transformers",),
     "coreai_onnx/lower/walk/torchlib.py": ("onnxscript",),
     "coreai_onnx/passes/engine/surgeon_names.py": ("onnx_graphsurgeon",),

@@ -142,6 +142,8 @@ def test_axes_are_no_data() -> None:
     """ReduceMean takes int64 since 1.20, LayerNormalization is safe without a bias since 1.19."""
     mean = model("ReduceMean (x, axes)", inputs="float[4] x, int64[1] axes")
     check_oldest(mean, "1.18")
+    mean.graph.inputs[0].type = None  # as in a function, whose constants alone have dtypes
+    check_oldest(mean, "1.18")
     with pytest.raises(TargetError, match=r"1x ReduceMean of onnxruntime 1\.20"):
         check_oldest(model("ReduceMean (x)", inputs="int64[4] x"), "1.19")
     with pytest.raises(TargetError, match=r"1x LayerNormalization of onnxruntime 1\.19"):

@@ -110,7 +110,7 @@ def remove_repeated_heads(_: Edit, node: gs.Node, why: Why) -> bool:
     In ``scaled_dot_product_attention``, query head h reads key head h // (heads / key_heads), which
     is equivalent to repeating each key head in place.
     """
-    key, value = (_unrepeated(node.inputs[index]) for index in (1, 2))
+    key, value = (unrepeated(node.inputs[index]) for index in (1, 2))
     if key is None and value is None:
         return False
     if key is None or value is None:
@@ -122,7 +122,7 @@ def remove_repeated_heads(_: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-def _unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
+def unrepeated(tensor: gs.Tensor) -> gs.Tensor | None:
     """Return ``k`` of ``Reshape(Expand(Unsqueeze(k, 2)))``, matched by the intermediate shapes."""
     reshape = made_by(tensor, "Reshape")
     expand = None if reshape is None else computed_by(reshape.inputs[0], "Expand")

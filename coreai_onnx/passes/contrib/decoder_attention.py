@@ -11,6 +11,7 @@ from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.analysis.affine import AffineExpr, AffineMask, AffineTensor, affine_expr
 from coreai_onnx.passes.analysis.attention_bodies import NAME, become_heads, side_by_side
 from coreai_onnx.passes.analysis.contract_facts import Tokens, positions_of, tokens_of
+from coreai_onnx.passes.contrib.attention_forms import AttentionForm, attention_form
 from coreai_onnx.passes.contrib.cached_keys import Joined, joined
 from coreai_onnx.passes.contrib.rotary_tables import RotaryTables, rotation_of
 from coreai_onnx.passes.engine import graphs as gs
@@ -19,7 +20,6 @@ from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
-    input_of,
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
@@ -29,8 +29,9 @@ from coreai_onnx.targets.releases import text_of
 _OP = "GroupQueryAttention"
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 _INT32 = 6
-_SINKS = 11
-"""The op's input for one logit per head that attends to nothing."""
+_TOTAL, _BIAS, _SINKS = 6, 10, 11
+"""The op's inputs for the number of tokens, what is added to the scores, and one logit per head
+that attends to nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,33 @@ class _Attention:
     """An attention that the op computes.
 
     Attributes:
-        node: The call.
+        form: How it is written.
         keys: Its keys, of the cache and new.
         values: Its values.
         heads: The number of heads of queries.
         window: How many keys a query attends to, with its own; 0 for all.
-        sinks: ``[heads]``, or None.
     """
 
-    node: gs.Node
+    form: AttentionForm
     keys: Joined
     values: Joined
     heads: int
     window: int
-    sinks: gs.Tensor | None
 
     @property
-    def forms(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Any]:
         """The attributes that other releases compute differently."""
         return {"local_window_size": self.window} if self.window else {}
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs that other releases may not have."""
+        last = [
+            _TOTAL,
+            *([_BIAS] if self.form.bias else []),
+            *([_SINKS] if self.form.sinks else []),
+        ]
+        return last[-1] + 1
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ def contrib_decoder_attention(edit: Edit, node: gs.Node, why: Why) -> bool:
 
     Only where the contract of the file says that there is no padding. The op then reads the number
     of tokens from the attention mask, and the angles of all positions are constants. A window, a
-    soft cap and sinks are the op's own; rotations by angles that depend on more than the position
-    stay before it.
+    soft cap, sinks and a bias of positions are the op's own; rotations by angles that depend on
+    more than the position stay before it. Attention may be products around a Softmax as well.
     """
     return _rewritten(edit, node, why, _Kernel((_FLOAT32, _FLOAT16)))
 
@@ -112,26 +121,26 @@ def _rewritten(edit: Edit, node: gs.Node, why: Why, kernel: _Kernel) -> bool:
         return False
     if tokens is None:
         return why("the contract of the file allows padding on the left", node)
-    if node.op == "Softmax":
-        rank = len(shape_of(node.inputs[0]) or ())
-        return rank == 4 and why("attention is written with products and a Softmax", node)
-    found = _read(edit, node, tokens, kernel)
+    if node.op == "Softmax" and len(shape_of(node.inputs[0]) or ()) != 4:
+        return False
+    form = attention_form(node)
+    found = form if isinstance(form, str) else _read(edit, form, tokens, kernel)
     if isinstance(found, str):
         return why(found, node)
-    oldest, inputs = context_of(edit.graph).oldest, _SINKS + 1 if found.sinks is not None else 7
-    since = contrib_since(_OP, found.forms, inputs)
+    since = contrib_since(_OP, found.attributes, found.inputs)
+    oldest = context_of(edit.graph).oldest
     if oldest is not None and since > oldest:
-        return why(f"a window or sinks need onnxruntime {text_of(since)}", node)
+        return why(f"a window, a bias or sinks need onnxruntime {text_of(since)}", node)
     edit.once(_DecoderAttentionWriter, edit, tokens, contract.max_positions).write(found, why)
     return True
 
 
-def _read(edit: Edit, node: gs.Node, tokens: Tokens, kernel: _Kernel) -> _Attention | str:
+def _read(edit: Edit, form: AttentionForm, tokens: Tokens, kernel: _Kernel) -> _Attention | str:
     """Return an attention, or why the op does not compute it."""
-    keys, values = (joined(tensor, node, edit) for tensor in node.inputs[1:3])
+    keys, values = (joined(*part, edit) for part in (form.keys, form.values))
     if keys is None or values is None:
         return "keys and values are not those of a cache that this attention alone reads"
-    shapes = [shape_of(tensor) for tensor in (node.inputs[0], keys.new, values.new)]
+    shapes = [shape_of(tensor) for tensor in (form.query, keys.new, values.new)]
     if any(shape is None or len(shape) != 4 for shape in shapes):
         return "the dims are not known"
     query, new, value = (shape or () for shape in shapes)
@@ -144,18 +153,19 @@ def _read(edit: Edit, node: gs.Node, tokens: Tokens, kernel: _Kernel) -> _Attent
         return "head_dim must be a multiple of 8"
     if {affine_expr(shape[2]) for shape in (query, new, value)} != {tokens.queries}:
         return "there must be a query and a key for each new token"
-    if dtype_of(node.inputs[0]) not in kernel.dtypes:
+    if dtype_of(form.query) not in kernel.dtypes:
         return f"the dtype is not {' or '.join(dtype.name for dtype in kernel.dtypes)}"
-    if attribute_of(node, "softcap", 0.0) and not kernel.has_softcap:
+    if form.softcap and not kernel.has_softcap:
         return "the kernel has no soft cap"
     positions = edit.once(positions_of, edit.graph)
     if not all(_follows(part, tokens, positions) for part in (keys, values)):
         return "the new tokens are not known to follow those of the cache"
-    mask = input_of(node, 3)
-    window = _window(node, mask, positions.of(mask) if mask is not None else None, tokens)
+    window = _window(form, positions.of(form.mask) if form.mask is not None else None, tokens)
     if window is None:
         return "the mask is not known to be causal"
-    return _Attention(node, keys, values, int(query[1] or 0), window, input_of(node, 4))
+    if form.bias is not None and keys.begin is not None:
+        return "a bias has columns for a cache of a fixed capacity"
+    return _Attention(form, keys, values, int(query[1] or 0), window)
 
 
 def _follows(part: Joined, tokens: Tokens, positions: Any) -> bool:
@@ -166,13 +176,14 @@ def _follows(part: Joined, tokens: Tokens, positions: Any) -> bool:
     return isinstance(begin, AffineTensor) and not any(begin.steps) and begin.start == tokens.past
 
 
-def _window(node: gs.Node, mask: gs.Tensor | None, rule: Any, tokens: Tokens) -> int | None:
+def _window(form: AttentionForm, rule: Any, tokens: Tokens) -> int | None:
     """Return the number of keys that a query attends to, 0 for all up to its own; None if others.
 
     Masks are true where ``key - query <= past``, and with a window where
     ``query - key <= window - 1 - past``.
     """
-    if mask is None:
+    node = form.node
+    if form.mask is None:
         aligned = attribute_of(node, "causal_alignment", "lower_right") == "lower_right"
         is_causal = aligned and bool(attribute_of(node, "is_causal", 0))
         return int(attribute_of(node, "window_size", 0)) if is_causal else None
@@ -201,9 +212,10 @@ class _DecoderAttentionWriter:
 
     def write(self, found: _Attention, why: Why) -> None:
         """Replace an attention; a rotation that stays is a near miss."""
-        edit, node, keys, values = self._edit, found.node, found.keys, found.values
-        batch, heads, length, size = node.inputs[0].shape
-        sources: list[gs.Tensor] = [node.inputs[0], keys.new]
+        edit, form, keys, values = self._edit, found.form, found.keys, found.values
+        node = form.node
+        batch, heads, length, size = form.query.shape
+        sources: list[gs.Tensor] = [form.query, keys.new]
         tables: list[gs.Tensor] = []
         attrs: dict[str, Any] = {}
         queries, new_keys = (rotation_of(tensor) for tensor in sources)
@@ -216,25 +228,48 @@ class _DecoderAttentionWriter:
                 attrs = {"do_rotary": 1, "rotary_interleaved": queries.interleaved}
         rows = [side_by_side(edit, tensor, node) for tensor in (*sources, values.new)]
         inputs = [*rows, keys.past, values.past, *self._sizes(node), *tables]
-        if found.sinks is not None:
-            inputs += [gs.Variable.empty() for _ in range(_SINKS - len(inputs))]
-            inputs.append(found.sinks)
-        attrs |= {"num_heads": heads, "kv_num_heads": keys.new.shape[1]} | found.forms
-        softcap = attribute_of(node, "softcap", 0.0)
-        attrs |= {"softcap": softcap} if softcap else {}
-        if attribute_of(node, "scale", None) is not None:
-            attrs["scale"] = node.attrs["scale"]
+        inputs += [gs.Variable.empty() for _ in range(found.inputs - len(inputs))]
+        if form.bias is not None:
+            inputs[_BIAS] = self._bias(form)
+        if form.sinks is not None:
+            inputs[_SINKS] = self._sinks(form)
+        attrs |= {"num_heads": heads, "kv_num_heads": keys.new.shape[1]} | found.attributes
+        attrs |= {"softcap": form.softcap} if form.softcap else {}
+        attrs |= {} if form.scale is None else {"scale": form.scale}
         # The op returns the joined keys and values, which are the next cache.
         for part in (keys, values):
             edit.remove(part.concat)
         wide = gs.Variable(
             context_of(edit.graph).names.claim(f"{node.outputs[0].name}_row"),
-            node.inputs[0].dtype,
+            form.query.dtype,
             [batch, length, heads * size],
         )
         outputs = [wide, keys.whole, values.whole]
         edit.node(_OP, node, inputs, outputs=outputs, domain=CONTRIB_DOMAIN, **attrs)
         become_heads(edit, node, wide, heads)
+
+    def _bias(self, form: AttentionForm) -> gs.Tensor:
+        """Return the bias as ``[1, heads, queries, keys]``."""
+        edit, node, bias = self._edit, form.node, form.bias
+        assert bias is not None
+        heads = form.query.shape[1]
+        lead = edit.constant(f"{bias.name}_lead", np.array([1, heads], np.int64))
+        integer = np.dtype(np.int64)
+        rows = edit.add("Shape", node, [form.query], integer, [1], start=2, end=3)
+        columns = edit.add("Shape", node, [self._tokens.mask], integer, [1], start=1, end=2)
+        sizes = edit.add("Concat", node, [lead, rows, columns], integer, [4], axis=0)
+        return edit.add("Expand", node, [bias, sizes], bias.dtype)
+
+    def _sinks(self, form: AttentionForm) -> gs.Tensor:
+        """Return the sinks as ``[heads]``."""
+        sinks = form.sinks
+        assert sinks is not None
+        if len(sinks.shape) == 1:
+            return sinks
+        flat = self._edit.constant(f"{sinks.name}_flat", np.array([-1], np.int64))
+        return self._edit.add(
+            "Reshape", form.node, [sinks, flat], sinks.dtype, [form.query.shape[1]]
+        )
 
     def _sizes(self, node: gs.Node) -> list[gs.Tensor]:
         """Return the last position of each row, and the number of tokens, in int32.

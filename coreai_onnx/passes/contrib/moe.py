@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -240,7 +241,7 @@ def contrib_moe(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 def _write(edit: Edit, block: ExpertBlock, inputs: list[gs.Tensor], *, is_normalized: bool) -> None:
     node, rows = block.total, inputs[0]
-    attrs = {
+    attrs: dict[str, Any] = {
         "domain": CONTRIB_DOMAIN,
         "k": block.chosen,
         "activation_type": "swiglu",
