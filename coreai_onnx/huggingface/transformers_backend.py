@@ -21,6 +21,7 @@ with ``torch.export``; this package converts, quantizes and runs them.
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -33,13 +34,20 @@ import transformers
 
 from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import LibraryVersionError, SpecializationWarning
+from coreai_onnx.model.dependencies import imported_from
 from coreai_onnx.model.python.builder.values import to_torch
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.sessions.session import Session, session
+from coreai_onnx.runtime.sessions.create import session
+from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.targets.opsets import Target, chosen_opset
 from coreai_onnx.targets.providers import Choice
 
-try:
+if importlib.util.find_spec("transformers.exporters") is None:
+    raise LibraryVersionError(
+        f"transformers {transformers.__version__} has no exporters for other packages; "
+        'pip install "transformers>=5.23" brings them, and export_model needs none'
+    )
+with imported_from("transformers"):
     from transformers.exporters.auto import register_backend
     from transformers.exporters.configs import DynamoConfig
     from transformers.exporters.exporter_dynamo import DynamoExporter
@@ -52,18 +60,13 @@ try:
         patch_model_outputs,
         quantize_converted_model,
     )
-except ImportError as error:
-    raise LibraryVersionError(
-        f"transformers {transformers.__version__} has no exporters for other packages; "
-        f'pip install "transformers>=5.23" brings them, and export_model needs none ({error})'
-    ) from error
 
 FORMAT = "coreai_onnx"
 """The name of the format in transformers."""
 
 
 @dataclass
-class CoreaiConfig(DynamoConfig):  # type: ignore[misc]
+class CoreaiConfig(DynamoConfig):
     """How transformers' exporters write ONNX with this package.
 
     The fields of transformers' ``DynamoConfig`` (``dynamic``, ``dynamic_shapes``, ``strict``,
@@ -226,7 +229,7 @@ class CoreaiExporter(DynamoExporter):
         return [filename, f"{Path(filename).name}.data"]
 
 
-class CoreaiQuantizer(ExportQuantizer):  # type: ignore[misc]
+class CoreaiQuantizer(ExportQuantizer):
     """Quantizes the weights of exported programs, as `OnnxProgram.quantize`.
 
     Args:
