@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 #include "memory/huge_page_pool.h"
 #include "ort/error.h"
@@ -24,27 +26,35 @@ constexpr std::size_t kPooled = std::size_t{256} << 10;
 
 constexpr auto kAligned = std::align_val_t{64};
 
-void* AllocateSmall(std::size_t size) { return ::operator new(size, kAligned, std::nothrow); }
+// Returns null if there is no memory.
+[[gnu::noinline]] void* AllocateBlock(std::size_t size) noexcept {
+  return size >= kPooled ? SharedHugePages().Allocate(size)
+                         : ::operator new(size, kAligned, std::nothrow);
+}
 
-// Throws as onnxruntime's own allocators do: it writes to a null pointer without a check.
-[[noreturn]] void ThrowOutOfMemory(std::size_t size) {
-  // No object here has a destructor: the stack is unwound by the library that throws.
+#if defined(_LIBCPP_VERSION) && defined(__linux__)
+// A library with a C++ runtime of its own, as in wheels: onnxruntime catches what libstdc++ throws.
+// libstdc++ cannot unwind a frame that has a handler or a destructor of another runtime, so the
+// callers of this function have none.
+[[noreturn, gnu::noinline]] void ThrowOutOfMemory(std::size_t size) {
   char what[64];
   std::snprintf(what, sizeof(what), "cannot allocate %zu bytes", size);
-#if defined(_LIBCPP_VERSION) && defined(__linux__)
-  // A library with a C++ runtime of its own, as in wheels: onnxruntime catches what libstdc++
-  // throws.
   if (void* const library = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD)) {
     using Throw = void (*)(const char*);
     const auto raise = reinterpret_cast<Throw>(dlsym(library, "_ZSt21__throw_runtime_errorPKc"));
     if (raise != nullptr) raise(what);
   }
-#endif
-  throw std::runtime_error(what);
+  std::abort();
 }
+#else
+[[noreturn]] void ThrowOutOfMemory(std::size_t size) {
+  throw std::runtime_error("cannot allocate " + std::to_string(size) + " bytes");
+}
+#endif
 
+// Throws as onnxruntime's own allocators do: it writes to a null pointer without a check.
 void* Allocate(OrtAllocator*, std::size_t size) {
-  void* const block = size >= kPooled ? SharedHugePages().Allocate(size) : AllocateSmall(size);
+  void* const block = AllocateBlock(size);
   if (block == nullptr && size != 0) ThrowOutOfMemory(size);
   return block;
 }
