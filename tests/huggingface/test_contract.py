@@ -110,7 +110,7 @@ def test_what_breaks_the_contract_is_an_error(exported: tuple[Any, Any]) -> None
     session = coreai_onnx.session(folder.path / "model.onnx")
     ids, mask = padded()
     opened = LanguageModel(session)
-    with pytest.raises(InputError, match=r"'attention_mask' has zeros.*\n.*padding=\"left\""):
+    with pytest.raises(InputError, match=r"'attention_mask' has zeros.*padding=\"left\""):
         opened.generate([[5, 9, 17], [8]], max_new_tokens=2)
     with pytest.raises(InputError, match="'attention_mask' has zeros"):
         opened.generate(ids, attention_mask=mask, max_new_tokens=2)

@@ -122,7 +122,6 @@ def test_sums_in_another_order_are_accepted() -> None:
         "softmax_of_product",
         (Input("x", dims="M K"), Input("weight", dims="K N")),
         ("product", "softmax"),
-        (),
         reference,
         "softmax(x @ weight)",
         output_dims=("M N", "M N"),

@@ -216,7 +216,6 @@ COREAI_KERNEL(Exponential)
         "exponential",
         (Input("x"),),
         ("output",),
-        (),
         torch.exp,
         "exp(x)",
         dtypes=("float32", "float64"),
