@@ -153,7 +153,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "image_size": 64,
         },
     ),
-    "VitPoseForPoseEstimation": ("pose-estimation", {}),
+    "VitPoseForPoseEstimation": (
+        "pose-estimation",
+        {
+            "backbone_config": {
+                **VIT,
+                "model_type": "vitpose_backbone",
+                "image_size": [32, 48],
+                "patch_size": [16, 16],
+            }
+        },
+    ),
     "VideoMAEForVideoClassification": ("video-classification", _VIDEO),
     "TimesformerForVideoClassification": ("video-classification", _VIDEO),
     "OwlViTForObjectDetection": ("zero-shot-object-detection", _TEXT_AND_IMAGE),
