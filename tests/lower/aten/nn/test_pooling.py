@@ -120,3 +120,11 @@ def test_dynamic_sizes(dtype: torch.dtype) -> None:
 
 def test_an_empty_batch() -> None:
     check(lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 2)), values(0, 3, 6, 6))
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
+def test_zeros_around_negative_values(pool: Any) -> None:
+    """onnxruntime fuses the zeros with the padding of the pool."""
+    x = -values(2, 3, 7, 8).abs() - 1
+    check(lambda x: pool(F.pad(x, (1, 2, 1, 1)), 3, 2), x)
+    check(lambda x: pool(F.pad(x, (1, 2, 1, 1)), 3, 2), x[0])
