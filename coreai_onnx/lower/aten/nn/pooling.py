@@ -62,7 +62,9 @@ def max_pool(
             op, batched, kernel, strides, pads, dilations, ceil_mode=ceil_mode, indices=indices
         )
     results = [
-        x if rank_of(self) != axes + 1 else op.squeeze(x, [0]) for x in (largest, places) if x is not None
+        x if rank_of(self) != axes + 1 else op.squeeze(x, [0])
+        for x in (largest, places)
+        if x is not None
     ]
     return (results[0], results[1]) if indices else results[0]
 
