@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 from tools.backend.models import backend_models  # noqa: E402
 from tools.backend.records import RECORD, Job, Records  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
-from tools.operators.journal import Journal  # noqa: E402
+from tools.operators.journal import Journal, sweep_parser  # noqa: E402
 from tools.operators.measuring import REFUSED  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.backend.worker")
@@ -62,14 +62,7 @@ def _run(jobs: list[Job], journal: Journal, workers: int) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="models whose name matches")
-    parser.add_argument("--failed", action="store_true", help="repeat the failures")
-    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "backend.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tools/backend/results.json")
-    return parser
+    return sweep_parser(__doc__ or "", "backend", "models whose name matches")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 from tools.classes.listing import Job, every_class  # noqa: E402
 from tools.classes.records import RECORD, failures, holds, is_measured, summary  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
-from tools.operators.journal import Journal  # noqa: E402
+from tools.operators.journal import Journal, sweep_parser  # noqa: E402
 
 PATIENCE = 900
 """Seconds without a line after which a worker counts as stuck."""
@@ -74,16 +74,10 @@ def _chosen(journal: Journal, options: argparse.Namespace) -> list[Job]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="classes whose name matches")
+    parser = sweep_parser(__doc__ or "", "classes", "classes whose name matches")
     parser.add_argument("--shard", default="0/1", help="I/N: every N-th class from the I-th on")
     parser.add_argument("--steps", type=int, default=3, help="1: conversion; 2: and generation")
-    parser.add_argument("--failed", action="store_true", help="repeat the failures")
     parser.add_argument("--again", action="store_true", help="also repeat finished classes")
-    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "classes.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tools/classes/results.json")
     return parser
 
 

@@ -31,7 +31,7 @@ from tools.foreign.cases import BESIDE, CASES, DTYPES, IN_BFLOAT16, LIBRARY  # n
 from tools.foreign.measuring import SECONDS  # noqa: E402
 from tools.foreign.records import RECORD, Job, Records  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
-from tools.operators.journal import Journal  # noqa: E402
+from tools.operators.journal import Journal, sweep_parser  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.foreign.worker")
 PATIENCE = 5 * SECONDS
@@ -102,17 +102,11 @@ def _run(jobs: list[Job], journal: Journal, options: argparse.Namespace) -> None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = sweep_parser(__doc__ or "", "foreign", "cases whose name matches")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="separated by commas")
-    parser.add_argument("--only", default="", help="cases whose name matches")
-    parser.add_argument("--failed", action="store_true", help="repeat the failures")
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
     parser.add_argument("--alone", action="store_true", help="skip torch.onnx.export")
     parser.add_argument("--whole", action="store_true", help="nothing on a part of the models only")
-    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "foreign.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tools/foreign/results.json")
     return parser
 
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 
 from coreai_onnx.passes import Target  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
-from tools.operators.journal import Journal, Key  # noqa: E402
+from tools.operators.journal import Journal, Key, sweep_parser  # noqa: E402
 from tools.operators.measuring import PASS, SKIPPED  # noqa: E402
 from tools.providers.cases import CASES, PLACES, Job  # noqa: E402
 
@@ -89,16 +89,10 @@ def _without_time(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = sweep_parser(__doc__ or "", "providers", "cases that match: 'model bert'")
     parser.add_argument("--target", default="onnxruntime", help="targets, separated by commas")
-    parser.add_argument("--only", default="", help="cases that match: 'model bert'")
-    parser.add_argument("--failed", action="store_true", help="repeat the failures")
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
     parser.add_argument("--places", default=",".join(PLACES), help="separated by commas")
-    parser.add_argument("--fresh", action="store_true", help="discard earlier results")
-    parser.add_argument("--workers", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "providers.jsonl")
-    parser.add_argument("--record", action="store_true", help="write tools/providers/results.json")
     return parser
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir
 import torch
 import transformers
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from transformers import CONFIG_MAPPING
 from transformers.exporters.configs import DynamoConfig
@@ -30,14 +30,20 @@ from tests.support.tolerances import as_numpy
 from tools.backend.measuring import open_stock
 from tools.classes.configurations import small_configs
 from tools.classes.feeding import found_inputs
-from tools.foreign.case import FIRST, SECOND, SEED, Case, Inputs, spread
-from tools.foreign.measuring import Outcome, Progress, Subject, opened_runner, run_at_both
+from tools.foreign.case import FIRST, SECOND, SEED, Case, Inputs, dims_that_vary, spread
+from tools.foreign.measuring import (
+    Outcome,
+    Progress,
+    Subject,
+    opened_runner,
+    refusal,
+    run_at_both,
+)
 from tools.operators.measuring import (
     CONVERSION_FAILED,
     MISMATCH,
     NOT_EXPORTED,
     PASS,
-    REFUSED,
     RUN_FAILED,
     SKIPPED,
     limited,
@@ -115,7 +121,7 @@ class ClassSubject(Subject):
 
     def shapes(self) -> Any:
         """Return ``Dim.AUTO`` for every dim that differs between the two sizes."""
-        return pytree.tree_map(_dims_that_vary, self.arguments[FIRST], self.arguments[SECOND])
+        return pytree.tree_map(dims_that_vary, self.arguments[FIRST], self.arguments[SECOND])
 
     def exported(self) -> ExportedProgram:
         """Return what torch.export makes of the module, from the first call on.
@@ -155,12 +161,6 @@ def _prepared(model: Any, given: Inputs) -> Inputs:
     return dict(prepare_for_export(model, copy.deepcopy(given))[1])
 
 
-def _dims_that_vary(a: Any, b: Any) -> Any:
-    if not isinstance(a, torch.Tensor):
-        return None
-    return {axis: Dim.AUTO for axis in range(a.ndim) if a.shape[axis] != b.shape[axis]}
-
-
 def measure_ours(subject: ClassSubject, progress: Progress) -> Outcome:
     """Return what becomes of a class that is exported and converted."""
     progress(NOT_EXPORTED)
@@ -174,8 +174,7 @@ def measure_ours(subject: ClassSubject, progress: Progress) -> Outcome:
             warnings.simplefilter("ignore")
             program = TorchConverter().add_exported_program(exported).to_onnx().optimize()
     except CoreaiError as error:
-        own_fault = "this is a defect" in str(error)
-        return Outcome(CONVERSION_FAILED if own_fault else REFUSED, reason(error))
+        return refusal(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)

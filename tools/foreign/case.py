@@ -74,7 +74,7 @@ class Case:
     def dynamic_shapes(self) -> Inputs:
         """Return ``Dim.AUTO`` for every dim that differs between the two sizes."""
         first, second = (self.arguments(size, torch.float32) for size in (FIRST, SECOND))
-        found: Inputs = pytree.tree_map(_dims_that_vary, first, second)
+        found: Inputs = pytree.tree_map(dims_that_vary, first, second)
         return found
 
 
@@ -88,7 +88,8 @@ def in_dtype(arguments: Inputs, dtype: torch.dtype) -> Inputs:
     return given
 
 
-def _dims_that_vary(a: Any, b: Any) -> Any:
+def dims_that_vary(a: Any, b: Any) -> Any:
+    """Return ``Dim.AUTO`` for each axis in which two tensors differ; None for other values."""
     if not isinstance(a, torch.Tensor):
         return None
     return {axis: Dim.AUTO for axis in range(a.ndim) if a.shape[axis] != b.shape[axis]}

@@ -223,6 +223,11 @@ def _refused(subject: Subject, error: CoreaiError) -> Outcome:
             subject.exported()
         except Exception as own:  # noqa: BLE001 - torch.export raises anything
             return Outcome(NOT_EXPORTED, line(own))
+    return refusal(error)
+
+
+def refusal(error: CoreaiError) -> Outcome:
+    """Return whether a model is refused, or an error of this package says that it is a defect."""
     own_fault = "this is a defect" in str(error)
     return Outcome(CONVERSION_FAILED if own_fault else REFUSED, reason(error))
 
