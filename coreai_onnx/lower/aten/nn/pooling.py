@@ -41,12 +41,11 @@ def max_pool(
     places: Value | None = None
     if dtype_of(self) in _MAX_DTYPES:
         producer = batched.producer()
-        if producer is not None and producer.op_type == "Pad":
+        padded = producer is not None and producer.op_type == "Pad"
+        largest, *positions = op.MaxPool(
             # onnxruntime's PadFusion makes the zeros of a Pad the padding of MaxPool, which is -inf
             # (seen in 1.31). Without bounds, Clip returns its input, and keeps the nodes apart.
-            batched = op.Clip(batched)
-        largest, *positions = op.MaxPool(
-            batched,
+            op.Clip(batched) if padded else batched,
             kernel_shape=kernel,
             strides=strides,
             pads=[*pads, *pads],
@@ -62,9 +61,7 @@ def max_pool(
             op, batched, kernel, strides, pads, dilations, ceil_mode=ceil_mode, indices=indices
         )
     results = [
-        x if rank_of(self) != axes + 1 else op.squeeze(x, [0])
-        for x in (largest, places)
-        if x is not None
+        x if batched is self else op.squeeze(x, [0]) for x in (largest, places) if x is not None
     ]
     return (results[0], results[1]) if indices else results[0]
 
