@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from coreai_onnx.debugging.diff.inspection import Inspection, histogram, inspect_model
 from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models
+from coreai_onnx.debugging.diff.provider_gaps import provider_gaps
 from coreai_onnx.debugging.profiling.profiles import profile
 from coreai_onnx.runtime.profile.node_times import Execution, NodeTime, Profile, Total
 from coreai_onnx.runtime.profile.timing import Timing, Timings, time_interleaved
@@ -37,6 +38,7 @@ __all__ = [
     "histogram",
     "inspect_model",
     "profile",
+    "provider_gaps",
     "time_interleaved",
 ]
 
