@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -23,7 +24,7 @@ from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
 
-CONFIG, SENTENCES = "config.json", "modules.json"
+CONFIG, SENTENCES, GGUF = "config.json", "modules.json", ".gguf"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -42,12 +43,14 @@ class LoadedModel:
         folder: The folder with its configuration and tokenizer; None for a model object.
         weights_dtype: A dtype that represents the weights exactly: what they were rounded to, or
             that of the source.
+        temporary: The folder if it is to be removed with this object.
     """
 
     model: Any
     task: Task
     folder: Path | None
     weights_dtype: torch.dtype
+    temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
 def load_source(
@@ -116,6 +119,8 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         # transformers only warns about such weights.
         _check_complete(path, chosen, config, report["missing_keys"])
         return LoadedModel(model, chosen, path, _dtype_of(config))
+    if path.suffix == GGUF and path.is_file():
+        return _of_gguf(path, task, dtype)
     if not path.is_file():
         raise ModelSourceError(
             f"{path}: no such folder or file\n  give a local folder of transformers with "
@@ -130,6 +135,28 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = model_of_config(model_class, config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
+
+
+def _of_gguf(path: Path, task: str | None, dtype: torch.dtype) -> LoadedModel:
+    try:
+        from coreai_onnx.huggingface.checkpoints.gguf.loading import (
+            load_gguf,
+            read_config,
+            save_tokenizer,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "gguf":
+            raise
+        raise ModelSourceError(
+            f"{path}: the package gguf is not installed\n  pip install 'coreai-onnx[gguf]'"
+        ) from error
+    config = read_config(path)
+    chosen = task_of(config, task)
+    build = functools.partial(model_of_config, _class_of(config, chosen))
+    model = load_gguf(path, config, build, dtype)
+    folder = tempfile.TemporaryDirectory(prefix="coreai_onnx_gguf_")
+    save_tokenizer(path, Path(folder.name))
+    return LoadedModel(model, chosen, Path(folder.name), dtype, folder)
 
 
 def _of_object(model: Any, task: str | None) -> LoadedModel:

@@ -18,7 +18,9 @@ class WeightPart:
     Attributes:
         name: The name of the input.
         dtype: As for an input of a composite.
-        dims: Its dims after those of the rows: groups ``G``, bytes of a group ``B``, values ``P``.
+        dims: Its dims after those of the rows: groups ``G``, bytes of a group ``B``, values ``P``,
+            blocks of groups ``S``, which are the groups unless there are ``scale_codes``, bytes of
+            the scale codes of a block ``C``.
         optional: Whether a weight may lack it.
     """
 
@@ -30,14 +32,16 @@ class WeightPart:
     @property
     def by_row(self) -> bool:
         """Whether each row of the weight has its own, so that rows can be taken and stacked."""
-        return self.dims.startswith("G")
+        return self.dims[0] in "GS"
 
 
 PARTS = (
     WeightPart("codes", "uint8", "G B"),
-    WeightPart("scales", "any", "G"),
+    WeightPart("scales", "any", "S"),
     WeightPart("zero_points", "any", "G", optional=True),
     WeightPart("palette", "any", "P", optional=True),
+    WeightPart("minimums", "any", "S", optional=True),
+    WeightPart("scale_codes", "uint8", "S C", optional=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 BY_ROW = tuple(part.name for part in PARTS if part.by_row)
@@ -73,4 +77,8 @@ FORMATS = {
 }
 """The formats by the names that checkpoints and torch use for them."""
 CODE_BITS = tuple(sorted({one.bits for one in FORMATS.values()}, reverse=True))
+"""The sizes of a code that the quantizer writes, in bits."""
+PRODUCT_BITS = (8, 6, 5, 4, 3, 2)
 """The sizes of a code in products, in bits; kernels and bodies have them all."""
+SCALE_BITS = (8, 6, 4)
+"""The sizes of a code of a scale, in bits."""

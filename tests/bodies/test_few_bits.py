@@ -18,7 +18,7 @@ from tests.support.tolerances import assert_close
 
 CASE = Case(
     "linear_nbits",
-    ((1, 64), (6, 2, 16), (6, 2), (6, 2), None, (6,)),
+    ((1, 64), (6, 2, 16), (6, 2), (6, 2), None, None, None, (6,)),
     {"group_size": 32},
     {1: torch.uint8, 2: torch.bfloat16, 3: torch.uint8},
     "constants",
@@ -41,7 +41,7 @@ def as_constants(case: Case) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+@pytest.mark.parametrize("bits", [8, 6, 5, 4, 3, 2])
 def test_a_constant_weight_is_unpacked_when_the_model_is_loaded(bits: int, tmp_path: Path) -> None:
     codes = (6, 2, 4 * bits)
     case = Case(CASE.composite, (CASE.shapes[0], codes, *CASE.shapes[2:]), {"bits": bits},

@@ -64,7 +64,19 @@ class Case:
                 continue
             x = _random(shape, self.dtypes.get(i, dtype), generator, self.limit)
             inputs.append(admissible.get(i, torch.clone)(x))
+        if self.composite.endswith("_nbits"):
+            self._scale_down(inputs)
         return inputs
+
+    def _scale_down(self, inputs: list[torch.Tensor | None]) -> None:
+        """Divide scales of blocks and minimums, so that weights have a usual size."""
+        factor = 2.0 ** -self.attributes.get("scale_bits", 0)
+        for place, declared in enumerate(COMPOSITES[self.composite].inputs[: len(inputs)]):
+            x = inputs[place]
+            if x is not None and declared.name == "minimums":
+                inputs[place] = x * (factor / 16)
+            elif x is not None and declared.name == "scales" and factor < 1:
+                inputs[place] = x * factor
 
     def expected(self, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """Return the first output of the reference."""
@@ -257,15 +269,15 @@ def expert_cases() -> Iterator[Case]:
 def few_bit_cases() -> Iterator[Case]:
     """Products with few-bit weights: bits × zero points or palette × bias × activations."""
     name, u8, f32 = "linear_nbits", torch.uint8, torch.float32
-    for bits, rounding in itertools.product((8, 4, 3, 2), (0, 8)):
+    for bits, rounding in itertools.product((8, 6, 5, 4, 3, 2), (0, 8)):
         attributes = {"bits": bits, "group_size": 16, "activation_bits": rounding}
         codes, groups = (6, 3, 2 * bits), (6, 3)
         x, dtypes = (2, 5, 48), {1: u8, 2: f32, 3: u8}
         label = f"{bits}_bits{'_rounded' if rounding else ''}"
         yield Case(name, (x, codes, groups), attributes, {1: u8}, label, 256)
-        unsigned = (x, codes, groups, groups, None, (6,))
+        unsigned = (x, codes, groups, groups, None, None, None, (6,))
         yield Case(name, unsigned, attributes, dtypes, f"{label}_zero_points_bias", 256)
-        looked_up = (x, codes, groups, None, (1 << bits,), (6,))
+        looked_up = (x, codes, groups, None, (1 << bits,), None, None, (6,))
         yield Case(name, looked_up, attributes, {1: u8}, f"{label}_palette_bias", 256)
     shapes = ((1, 48), (6, 3, 8), (6, 3), (6, 3))
     zeros = {"group_size": 16}
@@ -274,19 +286,57 @@ def few_bit_cases() -> Iterator[Case]:
     narrow = {1: u8, 2: torch.bfloat16, 4: torch.float16}
     palette = ((48,), (6, 3, 8), (6, 3), None, (16,))
     yield Case(name, palette, zeros, narrow, "narrow_palette", 256)
-    biased = ((3, 48), (6, 3, 8), (6, 3), None, None, (6,))
+    biased = ((3, 48), (6, 3, 8), (6, 3), *[None] * 4, (6,))
     yield Case(name, biased, zeros, {1: u8}, "bias", 256)
     yield Case(name, ((0, 48), (6, 3, 8), (6, 3)), zeros, {1: u8}, "no_rows", 256)
     rounded = {"group_size": 16, "activation_bits": 8}
     yield Case(name, ((2, 0, 48), (6, 3, 8), (6, 3)), rounded, {1: u8}, "no_rows_rounded", 256)
-    big = ((1, 64), (40, 2, 16), (40, 2), (40, 2), None, (40,))
+    big = ((1, 64), (40, 2, 16), (40, 2), (40, 2), None, None, None, (40,))
     yield Case(name, big, rounded | {"group_size": 32}, {1: u8, 3: u8}, "decode", 16)
+
+
+def level_parts(*rows: int) -> Iterator[tuple[tuple[Shape | None, ...], dict[str, int], str]]:
+    """Yield scales, zero points to scale codes, attributes and a label, for 8 groups of 16.
+
+    Scales of one level with minimums, and of two levels without and with palette or minimums.
+    """
+    groups, blocks = (*rows, 8), (*rows, 2)
+    yield (groups, None, None, groups, None), {}, "minimums"
+    for bits, palette in itertools.product((8, 6, 4), (None, (16,))):
+        codes, label = (*rows, 2, bits // 2), "_palette" if palette else ""
+        parts = (blocks, None, palette, None, codes)
+        yield parts, {"scale_bits": bits}, f"scales{bits}{label}"
+    for bits in (8, 6, 4):
+        parts = (blocks, None, None, blocks, (*rows, 2, bits))
+        yield parts, {"scale_bits": bits}, f"minimums_scales{bits}"
+
+
+def few_bit_levels() -> Iterator[Case]:
+    """Weights with minimums and scales of two levels: composites × rounding × numbers of rows."""
+    u8, f16 = torch.uint8, torch.float16
+    for (scales, *optional), levels, label in level_parts(6):
+        attributes = {"group_size": 16, **levels}
+        dtypes = {1: u8, 2: f16, 5: f16, 6: u8}
+        for rows, rounding in itertools.product((1, 9), (0, 8)):
+            rounded = {"activation_bits": rounding}
+            shapes: tuple[Shape | None, ...] = ((rows, 128), (6, 8, 8), scales, *optional)
+            shapes += ((6,),) if rows == 9 else ()
+            name = f"{label}_{rows}_rows{'_rounded' if rounding else ''}"
+            yield Case("linear_nbits", shapes, attributes | rounded, dtypes, name, 256)
+        table = (scales, (6, 8, 8), (2, 5), *optional)
+        types = {1: u8, 2: torch.int64, 6: u8}
+        yield Case("embedding_nbits", table, attributes, types, label, 6)
+    for (scales, *optional), levels, label in level_parts(4, 6):
+        shapes = ((5, 1, 1, 128), (4, 6, 8, 8), scales, (5, 2), *optional)
+        types = {1: u8, 2: f16, 3: torch.int64, 6: f16, 7: u8}
+        attributes = {"group_size": 16, "activation_bits": 0, **levels}
+        yield Case("gather_mm_nbits", shapes, attributes, types, label, 256)
 
 
 def few_bit_tables() -> Iterator[Case]:
     """Lookups in few-bit tables: bits × zero points or palette × ranks of indices."""
     name, u8, i64 = "embedding_nbits", torch.uint8, torch.int64
-    for bits in (8, 4, 3, 2):
+    for bits in (8, 6, 5, 4, 3, 2):
         attributes = {"bits": bits, "group_size": 16}
         scales, codes = (7, 3), (7, 3, 2 * bits)
         dtypes = {1: u8, 2: i64, 3: u8}
@@ -381,6 +431,7 @@ CASES = [
     *expert_cases(),
     *few_bit_cases(),
     *few_bit_tables(),
+    *few_bit_levels(),
     *compressed_cases(),
     *delta_cases(),
     *fused_cases(),

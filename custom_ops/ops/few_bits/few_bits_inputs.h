@@ -18,8 +18,11 @@ struct FewBitsInputs {
   TensorView scales;   ///< [columns, groups]
   TensorView zeros;    ///< [columns, groups] or absent
   TensorView palette;  ///< [2 ** bits] or absent
+  TensorView minimums;     ///< the shape of scales, or absent
+  TensorView scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
   std::size_t bits = 0;
   std::size_t group = 0;
+  std::size_t scale_bits = 0;  ///< 0 without scale_codes
 
   std::size_t columns() const { return static_cast<std::size_t>(codes.shape[0]); }
   std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
@@ -35,17 +38,31 @@ struct FewBitsInputs {
   /// Whether both have the same tensors, in the same memory.
   bool SameMemory(const FewBitsInputs& other) const;
 
+  /// Scale, and minimum or 0, of a group.
+  struct Levels {
+    double scale, minimum;
+  };
+  Levels LevelsOf(std::size_t column, std::size_t g) const;
+
+  /// The zero point of all groups, if there is no input with zero points.
+  unsigned middle() const { return minimums ? 0 : 1u << (bits - 1); }
+
   /// Element (column, k) of the weight.
   double Value(std::size_t column, std::size_t k) const;
+
+ private:
+  void CheckScales(const Checker& check) const;
 };
 
-/// The parts with an element for each group.
-struct PartOfGroups {
+/// The parts besides the codes that each row has its own of.
+struct PartOfRows {
   const char* name;
   TensorView FewBitsInputs::* part;
 };
-inline constexpr PartOfGroups kPartsOfGroups[] = {{"scales", &FewBitsInputs::scales},
-                                                  {"zero_points", &FewBitsInputs::zeros}};
+inline constexpr PartOfRows kPartsOfRows[] = {{"scales", &FewBitsInputs::scales},
+                                              {"zero_points", &FewBitsInputs::zeros},
+                                              {"minimums", &FewBitsInputs::minimums},
+                                              {"scale_codes", &FewBitsInputs::scale_codes}};
 
 /// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {
@@ -62,6 +79,7 @@ class PackedFewBits {
   HugePageMemory codes_;
   HugePageMemory scales_;
   HugePageMemory zeros_;
+  HugePageMemory minimums_;
   std::vector<float> palette_;
 };
 

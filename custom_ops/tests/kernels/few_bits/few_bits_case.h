@@ -102,7 +102,8 @@ struct Weight {
               padded,
               static_cast<float>(least),
               static_cast<float>(most),
-              true};
+              true,
+              nullptr};
   }
 };
 
