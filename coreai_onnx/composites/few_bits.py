@@ -17,8 +17,8 @@ LARGEST_STEP = 127
 """The largest magnitude of an activation that is rounded to 8 bits."""
 _ACTIVATION_BITS = (0, 8)
 _BYTE = 8
-# Bytes of codes that the reference unpacks at once, to 64 bytes each: a vocabulary of 262,144 tokens
-# of 640 numbers took 6 GiB.
+# Bytes of codes that the reference unpacks at once, to 64 bytes each: for a vocabulary of 262,144
+# tokens of 640 numbers it took 6 GiB.
 _LARGEST_CHUNK = 1 << 22
 
 
@@ -119,7 +119,8 @@ def dequantized(
         wide: The dtype of the result.
     """
     codes, scales, zero_points, palette, minimums, scale_codes = parts
-    assert codes is not None and scales is not None
+    assert codes is not None
+    assert scales is not None
     steps, scales = unpacked(codes, bits), scales.to(wide)
     minimums = None if minimums is None else minimums.to(wide)
     if scale_codes is not None:

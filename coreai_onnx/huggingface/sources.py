@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -43,14 +45,12 @@ class LoadedModel:
         folder: The folder with its configuration and tokenizer; None for a model object.
         weights_dtype: A dtype that represents the weights exactly: what they were rounded to, or
             that of the source.
-        temporary: The folder if it is to be removed with this object.
     """
 
     model: Any
     task: Task
     folder: Path | None
     weights_dtype: torch.dtype
-    temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
 def load_source(
@@ -154,9 +154,18 @@ def _of_gguf(path: Path, task: str | None, dtype: torch.dtype) -> LoadedModel:
     chosen = task_of(config, task)
     build = functools.partial(model_of_config, _class_of(config, chosen))
     model = load_gguf(path, config, build, dtype)
-    folder = tempfile.TemporaryDirectory(prefix="coreai_onnx_gguf_")
-    save_tokenizer(path, Path(folder.name))
-    return LoadedModel(model, chosen, Path(folder.name), dtype, folder)
+    folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_gguf_"))
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    save_tokenizer(path, folder)
+    return LoadedModel(model, chosen, folder, _exact_dtype(model, dtype))
+
+
+def _exact_dtype(model: Any, dtype: torch.dtype) -> torch.dtype:
+    """Return a dtype of 16 bits that represents all weights in floating point, or the given one."""
+    for narrow in (torch.bfloat16, torch.float16):
+        if all(torch.equal(weight.to(narrow).to(dtype), weight) for weight in model.parameters()):
+            return narrow
+    return dtype
 
 
 def _of_object(model: Any, task: str | None) -> LoadedModel:

@@ -2,8 +2,8 @@
 
 A code of 8 to 11 bits selects 8 or 4 magnitudes from a table, and signs are stored apart. These
 types become one code per value, which is 3 bits for the 6 values of IQ1 and IQ2, 4 for the 16 of
-IQ3, and 2 for the 3 of TQ1: exact, but larger than in the file. ``gguf`` itself looks the values up,
-in blocks whose scales are set to those of the smallest number.
+IQ3, and 2 for the 3 of TQ1: exact, but larger than in the file. ``gguf`` itself looks the values
+up, in blocks whose scales are set to those of the smallest number.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _iq1_m(blocks: np.ndarray) -> np.ndarray:
 
 
 def _spread_scale(blocks: np.ndarray) -> np.ndarray:
-    """Return the scales of IQ1_M, which are in the highest 4 bits of four words, and set them to 1."""
+    """Return the scales of IQ1_M, in the highest 4 bits of four words, and set them to 1."""
     words = np.ascontiguousarray(blocks[:, 48:]).view(np.uint16)
     shifts = np.array([12, 8, 4, 0], np.uint16)
     scales = np.bitwise_or.reduce((words & np.uint16(0xF000)) >> shifts, axis=1)

@@ -1,8 +1,9 @@
 """Loads models of transformers from GGUF files; weights of few bits keep their codes.
 
-Configuration, names of tensors and tokenizer are those that transformers derives from the metadata.
-What it does to the values of a tensor, such as the order of the rows of queries in Llama, is done to
-the numbers of the rows first: where the result is an order of rows, the codes are taken in it.
+Configuration, names of tensors and tokenizer are those that transformers derives from the
+metadata. What it does to the values of a tensor, such as the order of the rows of queries in Llama,
+is done to the numbers of the rows first: where the result is an order of rows, the codes are taken
+in it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ def read_config(path: Path) -> Any:
     _check_types(path, header)
     with failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"):
         settings = load_gguf_checkpoint(path)["config"]
+    # For some architectures transformers expects the width of heads that their first models have.
+    if isinstance(width := header.values.get(f"{architecture}.attention.key_length"), int):
+        settings.setdefault("head_dim", width)
     if fault := setting_fault(settings):
         raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
@@ -158,7 +162,7 @@ class _Loader:
             elif name not in missing:
                 unread.append(tensor.name)
             elif (matrix := self._packed(tensor, name)) is None:
-                self._fill(name, missing.pop(name), tensor)
+                self._fill(missing.pop(name), tensor)
             else:
                 packed[name] = matrix
                 del missing[name]
@@ -204,7 +208,7 @@ class _Loader:
         )
         return np.asarray(result.weights)
 
-    def _fill(self, name: str, parameter: torch.Tensor, tensor: ReaderTensor) -> None:
+    def _fill(self, parameter: torch.Tensor, tensor: ReaderTensor) -> None:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         weight = torch.from_numpy(np.ascontiguousarray(self._process(values, tensor.name)))
         if weight.shape != parameter.shape:
