@@ -92,7 +92,7 @@ def _parts(blocks: np.ndarray, layout: BlockType) -> dict[str, np.ndarray]:
 
 
 def planes(data: np.ndarray, width: int, bits: int) -> np.ndarray:
-    """Return codes of which ``width`` bytes hold the first of all, then the second of all, and so on."""
+    """Return codes that share bytes with those ``width`` places further on."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     codes = data.reshape(len(data), -1, 1, width) >> shifts & np.uint8((1 << bits) - 1)
     return codes.reshape(len(data), -1)

@@ -40,6 +40,7 @@ from coreai_onnx.model.weight_formats import NAMES
 
 _ARCHITECTURE = "general.architecture"
 _ROPE_FACTORS = "rope_freqs.weight"
+_EXPERTS = "_exps."
 _SHOWN = 3
 
 
@@ -76,6 +77,8 @@ def read_config(path: Path) -> Any:
 
 def _check_types(path: Path, header: Header) -> None:
     for name, info in header.tensors.items():
+        if _EXPERTS in name:
+            raise ModelSourceError(f"{path}: mixtures of experts are not supported ({name!r:.80})")
         if info.type not in TYPES and info.type not in FLOATS:
             raise ModelSourceError(
                 f"{path}: the tensor {name!r:.80} has the type {info.type.name}, which is not "
