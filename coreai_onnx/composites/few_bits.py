@@ -205,7 +205,7 @@ def _check_scales(dims: Dims, attributes: Attributes) -> str:
     if "zero_points" in dims:
         return "zero_points and scale_codes exclude each other"
     size = dims["scale_codes"][-1]
-    if None in (groups, blocks, size):
+    if groups is None or blocks is None or size is None:
         return ""
     needed = groups * bits * (2 if "minimums" in dims else 1)
     if blocks * size * _BYTE == needed and (blocks == 0 or groups % blocks == 0):

@@ -62,14 +62,13 @@ def codes_of_codebook(
     return codes, scales, None, None if levels is None else 2 * levels + np.uint8(1 + _MIDDLE)
 
 
-def _words_above(first: int, shift: int, dtype: type) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a reader of the highest bits of words, of which every second one in IQ2_XXS."""
+def _highest(first: int, words_from: slice) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a reader of the highest 4 bits of words of 32 bits, those from a byte on."""
 
     def levels(blocks: np.ndarray) -> np.ndarray:
-        words = np.ascontiguousarray(blocks[:, first:]).view(dtype)
-        chosen = words[:, 1::2] if first == 2 and len(words[0]) == 16 else words
-        result = (chosen >> shift).astype(np.uint8)
-        chosen &= dtype((1 << shift) - 1)
+        words = np.ascontiguousarray(blocks[:, first:]).view(np.uint32)
+        result = (words[:, words_from] >> 28).astype(np.uint8)
+        words[:, words_from] &= np.uint32((1 << 28) - 1)
         blocks[:, first:] = words.view(np.uint8)
         return result
 
@@ -109,7 +108,8 @@ def _spread_scale(blocks: np.ndarray) -> np.ndarray:
     scales = np.bitwise_or.reduce((words & np.uint16(0xF000)) >> shifts, axis=1)
     ones = (np.uint16(0x3C00) << shifts).astype(np.uint16) & np.uint16(0xF000)
     blocks[:, 48:] = np.broadcast_to(ones, words.shape).copy().view(np.uint8)
-    return scales.astype(np.uint16).view(np.float16)[:, None]
+    result: np.ndarray = scales.astype(np.uint16).view(np.float16)[:, None]
+    return result
 
 
 def _signed(magnitudes: tuple[int, ...], divisor: int, bits: int) -> tuple[float, ...]:
@@ -128,10 +128,10 @@ _IQ3_XXS = _signed((4, 12, 20, 28, 36, 44, 52, 62), 4, 4)
 CODEBOOKS: Mapping[GGMLQuantizationType, Codebook] = {
     _T.IQ1_S: Codebook(3, 32, _IQ1, _iq1_s),
     _T.IQ1_M: Codebook(3, 16, _IQ1, _iq1_m),
-    _T.IQ2_XXS: Codebook(3, 32, _IQ2, _words_above(2, 28, np.uint32)),
+    _T.IQ2_XXS: Codebook(3, 32, _IQ2, _highest(2, np.s_[1::2])),
     _T.IQ2_XS: Codebook(3, 16, _IQ2, _nibbles(66)),
     _T.IQ2_S: Codebook(3, 16, _IQ2, _nibbles(74)),
-    _T.IQ3_XXS: Codebook(4, 32, _IQ3_XXS, _words_above(66, 28, np.uint32)),
+    _T.IQ3_XXS: Codebook(4, 32, _IQ3_XXS, _highest(66, np.s_[:])),
     _T.IQ3_S: Codebook(4, 32, _signed((1, 3, 5, 7, 9, 11, 13, 15), 1, 4), _nibbles(106)),
     _T.TQ1_0: Codebook(2, 256, _filled((-1.0, 0.0, 1.0), 2), None, np.s_[52:]),
 }

@@ -123,6 +123,8 @@ class PackedEmbedding(CheckpointModule):
         factor: By which rows are multiplied, or None.
     """
 
+    factor: torch.Tensor | None
+
     def __init__(
         self, table: PackedMatrix, dtype: torch.dtype, factor: torch.Tensor | None
     ) -> None:
