@@ -34,7 +34,7 @@ _FORMATS = {
 _MOST_DIMS = 4
 
 
-class TensorInfo(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor of a file: dims as torch has them, the type, and its bytes in the file."""
 
     dims: tuple[int, ...]
@@ -47,7 +47,7 @@ class Header(NamedTuple):
     """The header of a file: metadata without arrays, and tensors, by their names."""
 
     values: dict[str, Any]
-    tensors: dict[str, TensorInfo]
+    tensors: dict[str, TensorEntry]
 
 
 def read_header(path: Path) -> Header:
@@ -91,7 +91,7 @@ class _Cursor:
         alignment = values.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise ModelSourceError(f"general.alignment must be a power of 2, got {alignment!r:.80}")
-        infos: dict[str, TensorInfo] = {}
+        infos: dict[str, TensorEntry] = {}
         for _ in range(tensor_count):
             name = self.text()
             if name in infos:
@@ -155,7 +155,7 @@ class _Cursor:
             raise ModelSourceError("the metadata has arrays of arrays")
         return None
 
-    def tensor(self, name: str, alignment: int) -> TensorInfo:
+    def tensor(self, name: str, alignment: int) -> TensorEntry:
         rank = self.number("I")
         if rank > _MOST_DIMS:
             raise ModelSourceError(f"the tensor {name!r:.80} has {rank} dims")
@@ -178,4 +178,4 @@ class _Cursor:
         count = 1
         for dim in dims:  # numbers of Python do not overflow
             count *= dim
-        return TensorInfo(dims, kind, start, count // block * size)
+        return TensorEntry(dims, kind, start, count // block * size)

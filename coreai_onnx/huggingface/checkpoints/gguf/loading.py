@@ -111,7 +111,7 @@ def load_gguf(path: Path, config: Any, build: Callable[[Any], Any], dtype: torch
     with no_init_weights():
         model = build(config).to(dtype)
     model.tie_weights()
-    return _Loader(path, model, dtype).load()
+    return _Filler(path, model, dtype).load()
 
 
 class PackedEmbedding(CheckpointModule):
@@ -144,7 +144,7 @@ class PackedEmbedding(CheckpointModule):
         return rows if self.factor is None else rows * self.factor.to(self.dtype)
 
 
-class _Loader:
+class _Filler:
     """Fills a model with the tensors of a file."""
 
     def __init__(self, path: Path, model: Any, dtype: torch.dtype) -> None:
