@@ -9,7 +9,7 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.products import Matrices, grouped
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
+from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.model.weight_formats import BY_ROW, NAMES

@@ -2,8 +2,8 @@
 
 This is the one declaration of storage formats. A weight ``[N, K]`` is divided into groups of
 neighbors in a row; `PARTS` are the inputs of a composite that hold it, and the values are those of
-`coreai_onnx.composites.few_bits.dequantized`. A format of a library that stores such parts under
-other names or in another order of bits needs a reader in `huggingface/checkpoints` only.
+`coreai_onnx.composites.few_bit_weights.dequantized`. A format of a library that stores such parts
+under other names or in another order of bits needs a reader in `huggingface/checkpoints` only.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ PARTS = (
 NAMES = tuple(part.name for part in PARTS)
 BY_ROW = tuple(part.name for part in PARTS if part.by_row)
 OPTIONAL = tuple(part.name for part in PARTS if part.optional)
+BEFORE_BIAS = 4
+"""The number of parts before the bias of `linear_nbits`; later ones follow it, so that older files
+mean the same."""
 
 
 @dataclass(frozen=True)

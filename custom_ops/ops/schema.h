@@ -197,7 +197,7 @@ inline constexpr Composite kComposite = {
 
 namespace linear_nbits {
 enum InputIndex : std::size_t {
-  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kMinimumsInput, kScaleCodesInput, kBiasInput, kInputCount
+  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kMinimumsInput, kScaleCodesInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -214,9 +214,9 @@ inline constexpr Input kInputs[] = {
     {"scales", false, InputKind::kAny},
     {"zero_points", true, InputKind::kAny},
     {"palette", true, InputKind::kAny},
+    {"bias", true, InputKind::kT},
     {"minimums", true, InputKind::kAny},
     {"scale_codes", true, InputKind::kAny},
-    {"bias", true, InputKind::kT},
 };
 inline constexpr const char* kVariants[] = {
     "bits8 bits6 bits5 bits3 bits2",

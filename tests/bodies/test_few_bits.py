@@ -13,12 +13,13 @@ import torch
 
 from tests.composites.matrix import EXPERT_CASES, model_of
 from tests.lower.checking import run_model
-from tests.support.composite_calls import CASES, Case
+from tests.support.composite_calls import Case
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 CASE = Case(
     "linear_nbits",
-    ((1, 64), (6, 2, 16), (6, 2), (6, 2), None, None, None, (6,)),
+    ((1, 64), (6, 2, 16), (6, 2), (6, 2), None, (6,)),
     {"group_size": 32},
     {1: torch.uint8, 2: torch.bfloat16, 3: torch.uint8},
     "constants",

@@ -38,7 +38,7 @@ def test_a_weight_is_code_minus_zero_point_times_scale(bits: int) -> None:
     assert_close(linear_nbits(x, given, scales, zeros, **attributes), x @ shifted.T)
     palette, bias = torch.randn(1 << bits), torch.randn(6)
     looked_up = (palette[codes.long()] * scales[..., None]).reshape(6, 32)
-    actual = linear_nbits(x, given, scales, None, palette, bias=bias, **attributes)
+    actual = linear_nbits(x, given, scales, None, palette, bias, **attributes)
     assert_close(actual, x @ looked_up.T + bias)
 
 

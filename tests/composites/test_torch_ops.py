@@ -16,7 +16,7 @@ from coreai_onnx.composites.gated_delta import gated_delta_update
 from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.composites.torch_ops import call
 from tests.composites.matrix import EXPERT_CASES
-from tests.support.composite_calls import delta_cases, expert_cases
+from tests.support.composite_cases import delta_cases, expert_cases
 from tests.support.externalized import agrees
 from tests.support.tolerances import assert_close
 

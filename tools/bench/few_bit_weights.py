@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.few_bits import LARGEST_STEP, dequantized
+from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, dequantized
 
 
 def weight_matrix(

@@ -18,7 +18,7 @@ from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
-from coreai_onnx.model.weight_formats import CODE_BITS, NAMES
+from coreai_onnx.model.weight_formats import BEFORE_BIAS, CODE_BITS, NAMES
 
 _BYTE = 8
 
@@ -317,5 +317,6 @@ class PackedLinear(CheckpointLayer):
             # The columns were sorted once, when the checkpoint was read; the inputs follow in each
             # call.
             x = x.index_select(-1, self.order)
-        parts = (getattr(self, name) for name in (*NAMES, "bias"))
+        names = (*NAMES[:BEFORE_BIAS], "bias", *NAMES[BEFORE_BIAS:])
+        parts = (getattr(self, name) for name in names)
         return call("linear_nbits", x, *parts, **self.sizes)

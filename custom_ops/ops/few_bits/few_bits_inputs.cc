@@ -20,13 +20,6 @@ constexpr std::int64_t kLargestBlock = 1 << 20;
 // All integers of this magnitude are numbers of bfloat16.
 constexpr float kLargestExact = 256;
 
-void RequireShape(const Checker& check, const char* name, const TensorView& input,
-                  const Shape& expected) {
-  if (!input || input.shape == expected) return;
-  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
-             ToString(expected));
-}
-
 double ZeroPoint(const TensorView& zeros, std::size_t index) {
   if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
     return ReadFloating(zeros.type, zeros.data, index);
@@ -58,14 +51,21 @@ DType ScaleType(ONNXTensorElementDataType type) {
 
 }  // namespace
 
+void RequireShape(const Checker& check, const char* name, const TensorView& input,
+                  const Shape& expected) {
+  if (!input || input.shape == expected) return;
+  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
+             ToString(expected));
+}
+
 void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
-                         std::size_t optional) {
+                         std::size_t zero_points, std::size_t first_minimums) {
   codes = input(1);
   scales = input(2);
-  zeros = input(optional);
-  palette = input(optional + 1);
-  minimums = input(optional + 2);
-  scale_codes = input(optional + 3);
+  zeros = input(zero_points);
+  palette = input(zero_points + 1);
+  minimums = input(first_minimums);
+  scale_codes = input(first_minimums + 1);
 }
 
 void FewBitsInputs::Check(const Checker& check) const {
@@ -84,6 +84,7 @@ void FewBitsInputs::Check(const Checker& check) const {
     check.RequireFloating("zero_points", zeros);
   }
   check.RequireFloating("minimums", minimums);
+  CheckPresence(check);
   CheckScales(check);
   RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
   if (zeros && palette) {
@@ -91,33 +92,42 @@ void FewBitsInputs::Check(const Checker& check) const {
   }
 }
 
-void FewBitsInputs::CheckScales(const Checker& check) const {
-  Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
-  RequireShape(check, "zero_points", zeros, of_groups);
+void FewBitsInputs::CheckPresence(const Checker& check) const {
+  if (scale_codes.present != (scale_bits != 0)) {
+    check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
+               ", but input scale_codes " +
+               (scale_codes ? "has shape " + ToString(scale_codes.shape) : "is missing"));
+  }
   if (minimums && (zeros || palette)) {
     check.Fail("input minimums of shape " + ToString(minimums.shape) +
                " excludes inputs zero_points and palette");
   }
-  if (scale_codes.present != (scale_bits != 0)) {
-    check.Fail("attribute scale_bits is " + std::to_string(scale_bits) + ", but input scale_codes " +
-               (scale_codes ? "is present" : "is missing"));
+  if (scale_codes && zeros) {
+    check.Fail("input scale_codes of shape " + ToString(scale_codes.shape) +
+               " excludes input zero_points");
   }
+}
+
+void FewBitsInputs::CheckScales(const Checker& check) const {
+  Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
+  RequireShape(check, "zero_points", zeros, of_groups);
   if (scale_codes) {
     if (scale_codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
       check.Fail(std::string("input scale_codes is ") + TypeName(scale_codes.type) +
                  ", expected uint8");
     }
-    if (zeros) check.Fail("input scale_codes excludes input zero_points");
     const Shape& shape = scale_codes.shape;
     const std::int64_t groups = of_groups[1], blocks = shape.size() == 3 ? shape[1] : 0;
+    const auto bits_of_group = static_cast<std::int64_t>(scale_bits * (minimums ? 2 : 1));
     // Divisions, because products of sizes beside a 0 may overflow.
     const bool fits = blocks > 0 ? groups % blocks == 0 && groups / blocks <= kLargestBlock &&
-                                       groups / blocks * static_cast<std::int64_t>(
-                                           scale_bits * (minimums ? 2 : 1)) == shape[2] * 8
+                                       shape[2] <= kLargestBlock &&
+                                       groups / blocks * bits_of_group == shape[2] * 8
                                  : groups == 0;
     if (shape.size() != 3 || shape[0] != of_groups[0] || !fits) {
-      check.Fail("input scale_codes has shape " + ToString(shape) + ", expected codes of " +
-                 std::to_string(scale_bits) + " bits for " + ToString(of_groups) + " groups");
+      check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
+                 ": input scale_codes has shape " + ToString(shape) + " for " +
+                 ToString(of_groups) + " groups");
     }
     of_groups[1] = blocks;
   }
@@ -219,7 +229,8 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
         const FewBitsInputs::Levels levels = inputs.LevelsOf(c, g);
         if (inputs.minimums) minimums[to] = static_cast<float>(levels.minimum);
         const auto scale = static_cast<float>(levels.scale);
-        if (weight_.scale == DType::kFloat32) std::memcpy(scales_.get() + to * bytes, &scale, bytes);
+        if (weight_.scale == DType::kFloat32)
+          std::memcpy(scales_.get() + to * bytes, &scale, bytes);
       }
       if (weight_.scale != DType::kFloat32) {
         std::memcpy(scales_.get() + to * bytes, source + from * bytes, bytes);

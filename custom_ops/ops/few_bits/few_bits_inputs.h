@@ -14,12 +14,13 @@ namespace coreai {
 
 /// The inputs of a few-bit weight as a node has them, checked.
 struct FewBitsInputs {
-  TensorView codes;    ///< [columns, groups, group * bits / 8]
-  TensorView scales;   ///< [columns, groups]
-  TensorView zeros;    ///< [columns, groups] or absent
-  TensorView palette;  ///< [2 ** bits] or absent
-  TensorView minimums;     ///< the shape of scales, or absent
-  TensorView scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
+  TensorView codes;     ///< [columns, groups, group * bits / 8]
+  TensorView scales;    ///< [columns, groups]
+  TensorView zeros;     ///< [columns, groups] or absent
+  TensorView palette;   ///< [2 ** bits] or absent
+  TensorView minimums;  ///< the shape of scales, or absent
+  TensorView
+      scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
   std::size_t bits = 0;
   std::size_t group = 0;
   std::size_t scale_bits = 0;  ///< 0 without scale_codes
@@ -28,12 +29,18 @@ struct FewBitsInputs {
   std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
   std::size_t depth() const { return groups() * group; }
 
-  /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, the optional
-  /// parts are those from `optional` on, in the order of coreai_onnx/model/weight_formats.py.
-  void Read(const std::function<TensorView(std::size_t)>& input, std::size_t optional);
+  /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, zero points
+  /// and palette those from `zero_points` on, minimums and codes of scales those from
+  /// `first_minimums` on.
+  void Read(const std::function<TensorView(std::size_t)>& input, std::size_t zero_points,
+            std::size_t first_minimums);
 
   /// Throws OpError if types or shapes are invalid.
   void Check(const Checker& check) const;
+
+  /// Throws OpError if an input is there without another one that it needs, or with one that it
+  /// excludes.
+  void CheckPresence(const Checker& check) const;
 
   /// Whether both have the same tensors, in the same memory.
   bool SameMemory(const FewBitsInputs& other) const;
@@ -54,15 +61,14 @@ struct FewBitsInputs {
   void CheckScales(const Checker& check) const;
 };
 
+/// Throws OpError if an input is there and has another shape.
+void RequireShape(const Checker& check, const char* name, const TensorView& input,
+                  const Shape& expected);
+
 /// The parts besides the codes that each row has its own of.
-struct PartOfRows {
-  const char* name;
-  TensorView FewBitsInputs::* part;
-};
-inline constexpr PartOfRows kPartsOfRows[] = {{"scales", &FewBitsInputs::scales},
-                                              {"zero_points", &FewBitsInputs::zeros},
-                                              {"minimums", &FewBitsInputs::minimums},
-                                              {"scale_codes", &FewBitsInputs::scale_codes}};
+inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
+    &FewBitsInputs::scales, &FewBitsInputs::zeros, &FewBitsInputs::minimums,
+    &FewBitsInputs::scale_codes};
 
 /// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {

@@ -94,8 +94,9 @@ bool FewBitsProduct::UsesTiles(const FewBitsWeight& weight, std::size_t rows) co
 }
 
 /// Calls `body(row, rows, column, sums)`, which multiplies rows [row, row + rows), up to `most` of
-/// them, by the strip at `column`, subtracts the products of minimums and finishes the sums. The same rows are multiplied by all
-/// strips one after the other, so that they stay in the second-level cache.
+/// them, by the strip at `column`, subtracts the products of minimums and finishes the sums. The
+/// same rows are multiplied by all strips one after the other, so that they stay in the
+/// second-level cache.
 template <class Body>
 void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsWeight& weight,
                                const FewBitsCall& call, const float* group_sums, std::size_t most,
@@ -110,7 +111,8 @@ void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsWeight
     const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
     body(row, rows, column, sums);
     if (weight.minimums != nullptr) {
-      minimums_(weight, {group_sums + row * weight.groups, sums, kFewBitsStrip, rows, column, count});
+      minimums_(weight,
+                {group_sums + row * weight.groups, sums, kFewBitsStrip, rows, column, count});
     }
     for (std::size_t r = 0; r < rows; ++r) {
       Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
@@ -176,7 +178,8 @@ void FewBitsProduct::MultiplyParts(const KernelContext& context, const FewBitsWe
            std::min(kFewBitsTileRows, call.rows - row), parts, left.get() + tile * bytes);
   });
   const std::vector<float> group_sums = GroupSums(context, weight, call);
-  RunStrips(context, weight, call, group_sums.data(), RowsOfBlock(call.rows, bytes / kFewBitsTileRows),
+  RunStrips(context, weight, call, group_sums.data(),
+            RowsOfBlock(call.rows, bytes / kFewBitsTileRows),
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               const char* const first = left.get() + row / kFewBitsTileRows * bytes;
               multiply_parts_(weight, {first, parts, sums, rows, column});

@@ -46,9 +46,8 @@ class FewBitsProduct {
   void MultiplyParts(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
                      const FewBitsCall& call) const;
   template <class Body>
-  void RunStrips(const KernelContext& context, const FewBitsWeight& weight,
-                 const FewBitsCall& call, const float* group_sums, std::size_t most,
-                 const Body& body) const;
+  void RunStrips(const KernelContext& context, const FewBitsWeight& weight, const FewBitsCall& call,
+                 const float* group_sums, std::size_t most, const Body& body) const;
   template <typename W>
   ScratchMemory PackLeft(const KernelContext& context, const RowParts& parts, std::size_t depth,
                          const FewBitsCall& call) const;

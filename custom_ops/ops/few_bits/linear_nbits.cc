@@ -23,8 +23,8 @@ class LinearNbitsOp : public Op {
         op_(info, check_, dtype, target),
         inputs_(op_.attributes()) {
     FewBitsInputs constants = inputs_;
-    constants.Read([&](std::size_t index) { return info.Constant(index); },
-                   names::kZeroPointsInput);
+    constants.Read([&](std::size_t index) { return info.Constant(index); }, names::kZeroPointsInput,
+                   names::kMinimumsInput);
     if (dtype == DType::kFloat64 || !constants.codes || !constants.scales) return;
     constants.Check(check_);
     // Beside a size of 0, others may be too large to count to.
@@ -35,7 +35,8 @@ class LinearNbitsOp : public Op {
 
   void Compute(const KernelContext& context) const override {
     FewBitsInputs inputs = inputs_;
-    inputs.Read([&](std::size_t index) { return context.Input(index); }, names::kZeroPointsInput);
+    inputs.Read([&](std::size_t index) { return context.Input(index); }, names::kZeroPointsInput,
+                names::kMinimumsInput);
     inputs.Check(check_);
     const TensorView input = context.Input(names::kInputInput);
     const TensorView bias = context.Input(names::kBiasInput);

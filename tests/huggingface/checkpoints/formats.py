@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from coreai_onnx.composites.few_bits import dequantized
+from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
 from tests.support.huggingface_folders import llama

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.few_bits import dequantized
+from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.weights import packed_weights
 from coreai_onnx.quantization.weights.grids import half_quadratic_grid

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from coreai_onnx.composites.few_bits import dequantized
+from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import TYPES, packed_matrix
 from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
 from tests.huggingface.checkpoints.gguf.random_blocks import parts_of, random_blocks
