@@ -17,7 +17,7 @@ def weight_matrix(
     codes, scales = inputs[1:3]
     assert codes is not None
     assert scales is not None
-    groups = dequantized(codes, scales, None, None, attributes["bits"], torch.float32)
+    groups = dequantized([codes, scales, *[None] * 4], attributes["bits"], 0, torch.float32)
     return groups.flatten(-2).contiguous()
 
 

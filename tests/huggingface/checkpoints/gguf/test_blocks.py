@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import TYPES, packed_matrix
 from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
+from coreai_onnx.model.weight_formats import BEFORE_BIAS
 from tests.huggingface.checkpoints.gguf.random_blocks import parts_of, random_blocks
 from tests.lower.checking import run_model
 from tests.support.composite_calls import Case, call_model
@@ -37,13 +38,14 @@ def test_body_and_kernel_multiply_by_these_values(kind: Type, kernels: Path) -> 
     data, weight = random_blocks(kind, 5, 256, seed=1)
     matrix = packed_matrix(data, kind, 5)
     parts = parts_of(matrix)
+    inputs = [*parts[:BEFORE_BIAS], None, *parts[BEFORE_BIAS:]]
     largest = weight.abs().max()
     for x in (torch.eye(256), torch.randn(3, 256), torch.randn(40, 256)):
         model = call_model(
-            Case("linear_nbits", (), matrix.sizes), [x, *parts], dynamic=True, opset=23
+            Case("linear_nbits", (), matrix.sizes), [x, *inputs], dynamic=True, opset=23
         )
         for library in (None, kernels):
-            (actual,) = run_model(model, [x, *parts], library=library)
+            (actual,) = run_model(model, [x, *inputs], library=library)
             if x.shape[0] == 256:
                 assert np.array_equal(actual.T, weight.numpy()), library
             else:
