@@ -148,7 +148,7 @@ def _of_gguf(path: Path, task: str | None, dtype: torch.dtype) -> LoadedModel:
         if error.name != "gguf":
             raise
         raise ModelSourceError(
-            f"{path}: the package gguf is not installed\n  pip install 'coreai-onnx[gguf]'"
+            f"{path}: the gguf package is not installed: pip install gguf"
         ) from error
     config = read_config(path)
     chosen = task_of(config, task)
