@@ -200,7 +200,16 @@ def __getattr__(name: str) -> Any:
         return import_module("coreai_onnx.composites")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except (AttributeError, ImportError) as error:
+        if not sys.modules.get("torch"):
+            raise
+        from coreai_onnx.export.versions import refusal_after
+
+        if refusal := refusal_after(error):
+            raise refusal from error
+        raise
     globals()[name] = value
     return value
 
