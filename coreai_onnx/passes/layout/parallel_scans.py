@@ -21,8 +21,8 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 
-_ELEMENTWISE = """Abs Add And Cast Div Equal Exp Greater Identity Less Log MatMul Max Min Mul Neg Not
-Pow Reciprocal Relu Sigmoid Softplus Sqrt Sub Tanh Where""".split()
+_ELEMENTWISE = """Abs Add And Cast Div Equal Exp Greater Identity Less Log MatMul Max Min Mul Neg
+Not Pow Reciprocal Relu Sigmoid Softplus Sqrt Sub Tanh Where""".split()
 _OVER_AXES = ("ReduceMax", "ReduceMean", "ReduceSum", "Squeeze", "Unsqueeze")
 _DEFAULTS = {
     "scan_input_axes",
