@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,7 @@ def _is_flag(node: gs.Node) -> bool:
 def _logarithm(edit: Edit, like: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
     """Return the logarithm of a tensor, without computing one."""
 
-    def add(op: str, inputs: list[gs.Tensor], **attrs: object) -> gs.Tensor:
+    def add(op: str, inputs: list[gs.Tensor], **attrs: Any) -> gs.Tensor:
         return edit.add(op, like, inputs, _FLOAT, shape_of(tensor), **attrs)
 
     values, node = constant_of(tensor), maker(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -172,7 +173,7 @@ class ParallelScan:
         inputs: Sequence[gs.Tensor],
         shape: Iterable[Dim] | None = None,
         dtype: np.dtype | None = _FLOAT,
-        **attrs: object,
+        **attrs: Any,
     ) -> gs.Variable:
         """Insert a node before the Scan and return its output."""
         dims = None if shape is None else list(shape)
