@@ -222,7 +222,9 @@ def _jetmoe_mlp(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
         gate, up = x.chunk(2, dim=-1)
         x = _product(self.activation(gate) * up, self.output_linear.weight, chosen).squeeze(2)
-        return (x * weights.unsqueeze(-1)).sum(dim=1).view_as(layer_input) + self.bias
+        total = (x * weights.unsqueeze(-1)).sum(dim=1).view_as(layer_input)
+        biased: torch.Tensor = total + self.bias
+        return biased
 
     return forward
 
@@ -248,8 +250,9 @@ def _jetmoe_outputs(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
         chosen, weights = routing
         rows = layer_input.flatten(0, 1).unsqueeze(2)
         x = _product(rows, self.output_linear.weight, chosen).squeeze(2)
-        total = (x * weights.unsqueeze(-1)).sum(dim=1)
-        return total.view(*layer_input.shape[:2], -1) + self.bias
+        total = (x * weights.unsqueeze(-1)).sum(dim=1).view(*layer_input.shape[:2], -1)
+        biased: torch.Tensor = total + self.bias
+        return biased
 
     return outputs
 
