@@ -55,12 +55,6 @@ sizes and positions or convert integer inputs ([the rule](providers.md#what-stay
 *Other* nodes on the CPU cost a copy from the GPU and back. *Copies* are the copies of a run.
 """
 
-LEGACY = """
-Here, a node on the CPU counts as declared if its results are integers or booleans of rank 0 or 1:
-these rows were measured before the rule asked what the results depend on, and on programs that
-torch exported alone.
-"""
-
 REASONS = """
 ### Nodes on the CPU
 
@@ -152,8 +146,6 @@ def _target(target: str, rows: list[dict[str, Any]], cases: int) -> str:
     native = [row for row in rows if row["place"] == "native"]
     browser = {(row["kind"], row["name"]): row for row in rows if row["place"] == "browser"}
     lines = [f'\n### `target="{target}"`', "", _sentence(native, browser.values(), cases)]
-    calls = [call for row in native for call in row.get("calls", {}).values()]
-    lines += LEGACY.splitlines() if any(map(_is_legacy, calls)) else []
     lines += [""]
     lines += ["| model | WebGPU | declared | other | copies | largest difference | Chromium |"]
     lines += ["|---|---:|---:|---:|---:|---:|---|"]
@@ -211,12 +203,7 @@ def _counts(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return ["–"] * 4
     others = sum(found["others"].values())
-    declared = found["shapes" if _is_legacy(found) else "declared"]
-    return [str(n) for n in (found["webgpu"], declared, others, found["copies"])]
-
-
-def _is_legacy(found: dict[str, Any]) -> bool:
-    return "shapes" in found
+    return [str(n) for n in (found["webgpu"], found["declared"], others, found["copies"])]
 
 
 def _status(row: dict[str, Any] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import pytest
 
@@ -68,13 +69,12 @@ def test_reasons_are_counted_over_the_models(generator) -> None:
     assert "| Sum-13(float) | no kernel | 5 | 2 |\n| Less-13(int64) | no kernel | 1 | 1 |" in text
 
 
-def test_rows_of_an_earlier_rule_say_so(generator) -> None:
-    assert "before the rule asked" not in generator.rendered(RESULTS, OPENVINO)
-    old = {"webgpu": 9, "copies": 3, "shapes": 7, "others": {}}
-    row = {**ROWS[0], "target": "onnxruntime", "calls": {"run": old}}
-    text = generator.rendered({"cases": 4, "rows": [row, *ROWS]}, OPENVINO)
-    assert text.count("before the rule asked") == 1
-    assert "| bert | 9 | 7 | 0 | 3 | 2e-06 | – |" in text
+def test_files_for_webgpu_were_recorded_without_other_nodes_on_the_cpu(repo) -> None:
+    rows = json.loads((repo / "tools/providers/results.json").read_text(encoding="utf-8"))["rows"]
+    native = [row for row in rows if (row["target"], row["place"]) == ("webgpu", "native")]
+    assert {row["status"] for row in native} == {"pass"}
+    calls = [(row["name"], call["others"]) for row in native for call in row["calls"].values()]
+    assert [(name, others) for name, others in calls if others] == []
 
 
 def test_ratios_are_our_time_divided_by_that_of_openvino(generator) -> None:

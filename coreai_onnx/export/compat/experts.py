@@ -45,10 +45,10 @@ def experts_as_gather_mm() -> Iterator[None]:
     """
     with ExitStack() as patches:
         patches.enter_context(exchanged_experts(_gathered))
-        for home, name, wrap in _FURTHER:
+        for home, name, method, wrap in _FURTHER:
             experts_class = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
             if experts_class is not None:
-                patches.enter_context(patched(experts_class, "forward", wrap))
+                patches.enter_context(patched(experts_class, method, wrap))
         yield
 
 
@@ -173,7 +173,8 @@ def _switch(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         x = hidden_states[:, None, None, :]
         inner = experts[0].act(_product(x, first, chosen))
         outputs = _product(inner, last, chosen)[:, 0, 0]
-        return outputs * scores * selected.sum(dim=-1)  # 0 beyond the capacity of an expert
+        is_routed = selected.to(scores.dtype).sum(dim=-1)  # 0 beyond the capacity of an expert
+        return outputs * scores * is_routed
 
     return forward
 
@@ -196,14 +197,79 @@ def _switch_router(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def _jetmoe_router(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward of JetMoE's router without the rows sorted by expert.
+
+    It returns the chosen experts ``[tokens, k]`` and their weights in place of the sorted rows.
+    """
+    del original
+
+    def forward(self: Any, hidden_states: torch.Tensor) -> Any:
+        logits = self.layer(hidden_states).float()
+        best, chosen = logits.topk(self.top_k, dim=1)
+        return chosen, None, best.softmax(dim=1).type_as(hidden_states), None, logits
+
+    return forward
+
+
+def _jetmoe_mlp(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the forward of JetMoE's gated layers."""
+    del original
+
+    def forward(self: Any, layer_input: torch.Tensor) -> torch.Tensor:
+        rows = layer_input.flatten(0, 1)
+        chosen, _, weights, _, _ = self.router(rows)
+        x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
+        gate, up = x.chunk(2, dim=-1)
+        x = _product(self.activation(gate) * up, self.output_linear.weight, chosen).squeeze(2)
+        total = (x * weights.unsqueeze(-1)).sum(dim=1).view_as(layer_input)
+        biased: torch.Tensor = total + self.bias
+        return biased
+
+    return forward
+
+
+def _jetmoe_queries(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that computes the queries of JetMoE's attention."""
+    del original
+
+    def queries(self: Any, layer_input: torch.Tensor) -> Any:
+        rows = layer_input.flatten(0, 1)
+        chosen, _, weights, _, logits = self.router(rows)
+        x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
+        return x.view(*layer_input.shape[:2], self.top_k, -1), logits, (chosen, weights)
+
+    return queries
+
+
+def _jetmoe_outputs(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the method that computes the outputs of JetMoE's attention."""
+    del original
+
+    def outputs(self: Any, layer_input: torch.Tensor, routing: Any) -> torch.Tensor:
+        chosen, weights = routing
+        rows = layer_input.flatten(0, 1).unsqueeze(2)
+        x = _product(rows, self.output_linear.weight, chosen).squeeze(2)
+        total = (x * weights.unsqueeze(-1)).sum(dim=1).view(*layer_input.shape[:2], -1)
+        biased: torch.Tensor = total + self.bias
+        return biased
+
+    return outputs
+
+
+_JETMOE = "jetmoe.modeling_jetmoe"
 _SWITCH = "switch_transformers.modeling_switch_transformers"
 _FURTHER = (
-    ("dbrx.modeling_dbrx", "DbrxExperts", _dbrx),
-    (_SWITCH, "SwitchTransformersExperts", _switch),
-    (_SWITCH, "SwitchTransformersTop1Router", _switch_router),
+    ("dbrx.modeling_dbrx", "DbrxExperts", "forward", _dbrx),
+    (_JETMOE, "JetMoeTopKGating", "forward", _jetmoe_router),
+    (_JETMOE, "JetMoeMoE", "forward", _jetmoe_mlp),
+    (_JETMOE, "JetMoeMoA", "map", _jetmoe_queries),
+    (_JETMOE, "JetMoeMoA", "reduce", _jetmoe_outputs),
+    (_SWITCH, "SwitchTransformersExperts", "forward", _switch),
+    (_SWITCH, "SwitchTransformersTop1Router", "forward", _switch_router),
 )
 """Classes of transformers that loop over the experts themselves, and what replaces
-their forwards."""
+their methods."""
 
 
 def expert_product(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
