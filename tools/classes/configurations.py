@@ -291,7 +291,7 @@ def _layers(default: Any, fields: dict[str, Any]) -> dict[str, Any]:
     }
     kinds = list(zip(*(v for k, v in per_layer.items() if k.endswith("layer_types")), strict=True))
     kept = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
-    if len(kept) < 2:  # noqa: PLR2004 - one kind: as many layers as the profile says
+    if len(kept) < 2:
         kept = list(range(min(count, whole)))
     found: dict[str, Any] = {"num_hidden_layers": len(kept)} if whole != len(kept) else {}
     for name, value in per_layer.items():

@@ -69,7 +69,7 @@ EXTRA: dict[str, Made] = {
     "audio_mel": lambda f, s: torch.randn(
         s.batch, 8 * s.length, int(f.value("input_feat_size", default=80))
     ),
-    "audio_mel_mask": lambda f, s: torch.zeros(s.batch, 8 * s.length, dtype=torch.bool),
+    "audio_mel_mask": lambda _, s: torch.zeros(s.batch, 8 * s.length, dtype=torch.bool),
     "encoder_hidden_states": lambda f, s: torch.randn(
         s.batch, 4, int(f.value("encoder_hidden_size", "hidden_size", "d_model", default=32))
     ),
@@ -81,7 +81,7 @@ EXTRA: dict[str, Made] = {
     "actions": _steps("act_dim"),
     "rewards": _steps("reward_dim"),
     "returns_to_go": _steps("reward_dim"),
-    "timesteps": lambda f, s: torch.arange(s.length // 2).expand(s.batch, -1).contiguous(),
+    "timesteps": lambda _, s: torch.arange(s.length // 2).expand(s.batch, -1).contiguous(),
 }
 
 
