@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tools.classes.extra_inputs import EXTRA, extra
 from tools.foreign.case import SEED, Inputs, Size
 
 WORDS = 90
@@ -70,7 +71,9 @@ class Feeder:
     def ids(self, size: Size) -> torch.Tensor:
         """Return ids of words, an end of sentence last."""
         high = min(WORDS, int(self.value("vocab_size", default=WORDS)))
-        ids = torch.randint(4, high, (size.batch, size.length))
+        part = getattr(self.config, "text_config", None)
+        length = min(size.length, getattr(part, "max_position_embeddings", None) or size.length)
+        ids = torch.randint(4, high, (size.batch, length))
         end = self.value("eos_token_id")
         end = end[0] if isinstance(end, list | tuple) else end
         if isinstance(end, int) and 0 <= end < high:
@@ -115,7 +118,14 @@ class Feeder:
         if "bbox" in self.names:
             corners = torch.randint(0, 20, (*ids.shape, 2))
             given["bbox"] = torch.cat([corners, corners + 5], dim=-1)
+        if type(self.model).__name__.endswith("ForMultipleChoice"):
+            given = {name: torch.stack([x, x.flip(0)], dim=1) for name, x in given.items()}
         return given
+
+    def codes(self, size: Size) -> Inputs:
+        """Return ids of several codebooks, which are rows of their own."""
+        books = int(self.value("num_codebooks"))
+        return {"input_ids": self.ids(Size(size.batch * books, size.length, 0))}
 
     def decoder(self, size: Size) -> Inputs:
         """Return the inputs of the decoder of an encoder-decoder."""
@@ -128,13 +138,21 @@ class Feeder:
     def patches(self, size: Size) -> Inputs:
         """Return images as rows of patches, and the grid of each image."""
         patch = int(self.value("patch_size", default=8))
-        depth = int(self.value("temporal_patch_size", default=1))
+        depth = int(self.value("temporal_patch_size", "patch_temporal", default=1))
         rows = 4 * int(self.value("spatial_merge_size", default=1)) // 2
         features = self.channels() * depth * patch * patch
         grid = torch.tensor([[1, rows, rows]] * size.batch)
         values = "hidden_states" if "hidden_states" in self.required else "pixel_values"
         name = "grid_thw" if "grid_thw" in self.names else "image_grid_thw"
         return {values: torch.randn(size.batch * rows * rows, features), name: grid}
+
+    def square_patches(self, size: Size) -> Inputs:
+        """Return images as patches ``[number, channels, height, width]``."""
+        patch = int(self.value("patch_size", default=8))
+        return {
+            name: x.view(len(x), -1, patch, patch) if x.is_floating_point() else x
+            for name, x in self.patches(size).items()
+        }
 
     def frames(self, name: str, shape: tuple[int, ...]) -> Inputs:
         """Return sound, with a mask of its frames if the model needs one."""
@@ -155,6 +173,7 @@ class Feeder:
         """Yield what images can be."""
         if self.names & {"image_grid_thw", "grid_thw"}:
             yield self.patches
+            yield self.square_patches
         for name in _PICTURES:
             if name in self.names:
                 yield lambda size, name=name: {name: self.image(size)}
@@ -182,7 +201,20 @@ class Feeder:
                 yield lambda size, name=name, shape=shape: self.frames(name, shape(size))
 
     def choices(self) -> Iterator[Maker]:
-        """Yield makers of inputs, the richest first."""
+        """Yield makers of inputs, the richest first; those with rare inputs where these matter."""
+        common = list(self._common())
+        rare = self.names & EXTRA.keys()
+        more = [self._joined([each, self._extra]) for each in common if rare]
+        more += [self._joined([self._extra])] if rare else []
+        first = rare & {"noise", *self.required}
+        yield from (*more, *common) if first else (*common, *more)
+        if "input_ids" in self.names and self.value("num_codebooks"):
+            yield self._joined([self.codes])
+
+    def _extra(self, size: Size) -> Inputs:
+        return extra(self, size)
+
+    def _common(self) -> Iterator[Maker]:
         pictures, sound = list(self.pictures()), list(self.sound())
         texts: list[bool] = [True, False] if "input_ids" in self.names else [False]
         for with_text, *others in product(texts, pictures or [None], sound or [None]):

@@ -14,7 +14,25 @@ FIELDS: dict[str, dict[str, Any]] = {
     "glm_ocr_text": {"rope_parameters": _MROPE},
     "glm_image_text": {"rope_parameters": _MROPE},
     "dpt": {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]},
-    "rt_detr": {"encoder_in_channels": [32, 64, 128]},
+    "glm4v_moe_text": {
+        "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
+    },
+    "ernie4_5_vl_moe_text": {"rope_parameters": {**_MROPE, "mrope_section": [1, 1, 2]}},
+    "hgnet_v2": {
+        "stem_channels": [3, 16, 16],
+        "stage_in_channels": [16, 16, 32, 64],
+        "stage_mid_channels": [8, 8, 8, 16],
+        "stage_out_channels": [16, 32, 64, 128],
+        "hidden_sizes": [16, 32, 64, 128],
+        "stage_numb_of_layers": [1, 1, 1, 1],
+        "stage_num_blocks": [1, 1, 1, 1],
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "bamba": {"attn_layer_indices": [1]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "vits": {"noise_scale": 0.0, "noise_scale_duration": 0.0},
     "efficientnet": {"hidden_dim": 640},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
 }
