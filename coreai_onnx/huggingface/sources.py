@@ -93,7 +93,7 @@ def load_source(
 
 def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
     if path.is_dir():
-        config = _config(path / CONFIG)
+        config = read_config(path / CONFIG)
         # The configuration is that of a plain encoder; only this file tells that sentences are
         # embedded.
         if task is None and (path / SENTENCES).is_file():
@@ -121,7 +121,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             f"{path}: no such folder or file\n  give a local folder of transformers with "
             "config.json and weights, or a config.json; nothing is downloaded"
         )
-    config = _config(path)
+    config = read_config(path)
     chosen = task_of(config, task)
     check_companions(path.parent)
     model_class = _class_of(config, chosen)
@@ -196,7 +196,7 @@ def _class_of(config: Any, task: Task) -> Any:
     return chosen
 
 
-def _config(path: Path) -> Any:
+def read_config(path: Path) -> Any:
     """Read a configuration.
 
     Raises:
