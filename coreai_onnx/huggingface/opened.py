@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
-from coreai_onnx.huggingface.generation.session_model import WithoutWeights
+from coreai_onnx.huggingface.generation.session_model import WithoutWeights, run
+from coreai_onnx.huggingface.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.sources import CONFIG, read_config
 from coreai_onnx.huggingface.tasks import task_of
 from coreai_onnx.model.files.new_files import file_fault
@@ -29,12 +31,16 @@ from coreai_onnx.model.files.program_files import MERGED_FILE, MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.targets.providers import Choice
 
-_COMPONENTS = ("tokenizer", "image_processor", "video_processor", "feature_extractor", "processor")
-_DEFAULTS: Mapping[str, Callable[..., torch.Tensor]] = {
-    "attention_mask": torch.ones_like,
-    "token_type_ids": torch.zeros_like,
-}
-"""What models compute with if they are given no such input."""
+_COMPONENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "tokenizer": "AutoTokenizer",
+        "image_processor": "AutoImageProcessor",
+        "video_processor": "AutoVideoProcessor",
+        "feature_extractor": "AutoFeatureExtractor",
+        "processor": "AutoProcessor",
+    }
+)
+"""What pipelines take beside a model, and the class of transformers that reads it."""
 
 
 def open_model(
@@ -64,15 +70,23 @@ def open_model(
     """
     path = Path(folder)
     config = read_config(path / CONFIG)
-    how: dict[str, Any] = {"kernels": kernels, "threads": threads, "provider": provider}
+    how: dict[str, Any] = {"kernels": kernels, "threads": threads}
+
+    def open_file(name: str) -> Session:
+        return Session(path / name, providers=provider, **how)
+
     if not file_fault(path / MERGED_FILE):
-        return _generator(path, config, how)
+        return _generator(path, config, {**how, "provider": provider})
+    if not file_fault(path / MASKS_FILE):
+        model = _without_weights(_class_named(path, config), config, {}, MaskModel)
+        model.sessions = [open_file(file) for file in (VISION_FILE, MASKS_FILE)]
+        return model
     if fault := file_fault(path / MODEL_FILE):
         raise ModelSourceError(f"{path / MODEL_FILE}: {fault}; export the model first")
-    session = Session(path / MODEL_FILE, kernels=kernels, threads=threads, providers=provider)
+    session = open_file(MODEL_FILE)
     if session.states:
-        return _generator(path, config, how)
-    return model_in_session(_class_named(path, config), config, session)
+        return _generator(path, config, {**how, "provider": provider})
+    return _with_forward(_class_named(path, config), config, session)
 
 
 def pipeline(
@@ -110,65 +124,39 @@ def pipeline(
         implementation = PIPELINE_REGISTRY.check_task(name)[1]["impl"]
     if isinstance(implementation, str):
         implementation = pkgutil.resolve_name(implementation)
-    components = {
-        component: str(path)
-        for component in _COMPONENTS
-        if getattr(implementation, f"_load_{component}", False) is not False
-    }
+    components: dict[str, Any] = {}
+    for component, auto_class in _COMPONENTS.items():
+        is_needed = getattr(implementation, f"_load_{component}", False)
+        if is_needed and component not in options:
+            what = f"{path}: the {component} for the task {name!r} is missing or broken"
+            with failures_as(ModelSourceError, what):
+                read = getattr(transformers, auto_class).from_pretrained
+                components[component] = read(path, local_files_only=True)
+        elif is_needed is None:  # transformers reads those that are there
+            components[component] = str(path)
     model = open_model(path, kernels=kernels, threads=threads, provider=provider)
-    what = f"{path}: a tokenizer or processor for the task {name!r} is missing or broken"
-    with failures_as(ModelSourceError, what):
+    with failures_as(ModelSourceError, f"{path}: no pipeline for the task {name!r}"):
         return transformers.pipeline(name, model, **{**components, **options})
 
 
-def model_in_session(cls: type, config: Any, session: Session) -> Any:
-    """Return a model of a class of transformers whose ``forward`` runs a session.
-
-    Args:
-        cls: The class.
-        config: Its configuration.
-        session: The session; names of inputs and outputs are those of ``forward``.
-    """
+def _with_forward(cls: type, config: Any, session: Session) -> Any:
+    """Return a model of a class of transformers whose ``forward`` runs a session."""
     signature = inspect.signature(cls.forward)
 
     # Pipelines read which arguments a model takes.
     @functools.wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> ModelOutput:
         arguments = signature.bind_partial(self, *args, **kwargs).arguments
-        arguments |= arguments.pop("kwargs", {})
-        return ModelOutput(run(session, arguments))
+        return ModelOutput(run(session, arguments | arguments.pop("kwargs", {})))
 
-    # Without weights, and without the time to draw them.
+    return _without_weights(cls, config, {"forward": forward})
+
+
+def _without_weights(cls: type, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
+    """Return a model of a class of transformers with other methods and no weights."""
+    # No memory for weights, and no time to draw them.
     with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
-        return type(cls.__name__, (WithoutWeights, cls), {"forward": forward})(config).eval()
-
-
-def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Run a session with arguments of a model, and return the outputs by name.
-
-    Args:
-        session: The session.
-        arguments: Tensors and options by name.
-
-    Raises:
-        ModelSourceError: If a tensor that changes the result is no input of the file.
-        InputError: If an input is missing, or has another shape than the file takes.
-    """
-    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
-    names = [info.name for info in session.inputs]
-    for name, x in tensors.items():
-        # A mask of ones, segments of zeros: as if they were not given.
-        if name not in names and not (name.endswith("mask") and bool((x == 1).all()) or not x.any()):
-            raise ModelSourceError(
-                f"the file has no input {name}, which is not what a model assumes without it; "
-                f"its inputs are {', '.join(names)}"
-            )
-    feeds = {name: tensors[name] for name in names if name in tensors}
-    for name, default in _DEFAULTS.items():
-        if name in names and "input_ids" in feeds:
-            feeds.setdefault(name, default(feeds["input_ids"]))
-    outputs = session.run(**feeds)
-    return {info.name: torch.from_numpy(outputs[info.name]) for info in session.outputs}
+        return type(cls.__name__, (*bases, WithoutWeights, cls), dict(methods))(config).eval()
 
 
 def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:

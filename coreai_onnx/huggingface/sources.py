@@ -19,11 +19,12 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
+from coreai_onnx.huggingface.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
 
-CONFIG, SENTENCES = "config.json", "modules.json"
+CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -96,8 +97,9 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         config = read_config(path / CONFIG)
         # The configuration is that of a plain encoder; only this file tells that sentences are
         # embedded.
-        if task is None and (path / SENTENCES).is_file():
-            task = "sentence-similarity"
+        if task is None and (path / MODULES).is_file():
+            with failures_as(ModelSourceError, f"cannot read {path / MODULES}"):
+                task = embedding_task_of(path)
         chosen = task_of(config, task)
         # transformers reports a shard that is missing late, and in words about its hub.
         _check_weights(path)
