@@ -22,7 +22,11 @@ from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
-from coreai_onnx.huggingface.generation.session_model import WithoutWeights, run
+from coreai_onnx.huggingface.generation.session_model import (
+    SessionModel,
+    WithoutWeights,
+    run,
+)
 from coreai_onnx.huggingface.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.sources import CONFIG, read_config
 from coreai_onnx.huggingface.tasks import task_of
@@ -166,6 +170,9 @@ def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
         return opened.speech.model
     model = opened.as_transformers()
     model.config = config
+    # Pipelines tell kinds of models by the names of their classes.
+    name = next(iter(config.architectures or ()), SessionModel.__name__)
+    model.__class__ = type(name, (SessionModel,), {})
     return model
 
 

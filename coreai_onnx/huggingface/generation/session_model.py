@@ -141,6 +141,7 @@ class SessionEncoder(torch.nn.Module):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
+        input_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the last hidden state."""
@@ -151,6 +152,7 @@ class SessionEncoder(torch.nn.Module):
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "input_features": input_features,
+            "input_values": input_values,
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
