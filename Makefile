@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
-.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
+.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx test-pipelines
 .PHONY: test-oldest test-torch coverage clean
 
 VENV ?= .venv
@@ -62,6 +62,10 @@ test-foreign: build
 # On demand (docs/transformers_classes.md): every model class of the installed transformers.
 test-transformers: build
 	@$(PYTHON) -W ignore tools/sweep_classes.py $(SWEEP)
+
+# On demand (docs/language_models.md): exported folders in all of transformers' pipelines.
+test-pipelines: $(READY)
+	@COREAI_PIPELINES=all $(PYTHON) -m pytest -q tests/huggingface/test_opened.py
 
 # On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
 test-webgpu: $(READY) test-programs

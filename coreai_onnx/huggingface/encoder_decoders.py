@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
+from coreai_onnx.huggingface.inputs import SAMPLES_OF_EXAMPLE, samples_dim
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -30,16 +31,18 @@ class _Encoded(BaseModelOutput):
 
     Attributes:
         router_logits: Which experts were chosen, which the decoder passes on.
+        attention_mask: Which states the decoder of Moonshine reads; None: all.
     """
 
     router_logits: tuple[torch.Tensor, ...] | None = None
+    attention_mask: torch.Tensor | None = None
 
 
 class EncoderPart(torch.nn.Module):
-    """The encoder of a model, for text or for a spectrogram.
+    """The encoder of a model, for text, a spectrogram or samples of sound.
 
     Attributes:
-        input_names: ``input_ids`` and ``attention_mask``, or ``input_features``.
+        input_names: ``input_ids`` and ``attention_mask``, ``input_features`` or ``input_values``.
         output_names: ``last_hidden_state``.
         slots: The tensors of the cache: none.
     """
@@ -51,21 +54,22 @@ class EncoderPart(torch.nn.Module):
         """Take the encoder of a model.
 
         Raises:
-            ModelSourceError: If it takes something else than text or the spectrograms of Whisper.
+            ModelSourceError: If it takes something else than text, the spectrograms of Whisper or
+                the samples of Moonshine.
         """
         super().__init__()
         self.model = model
         name = model.main_input_name
-        # Whisper takes spectrograms, whose bins its configuration names; others take samples or
-        # images.
-        if name != "input_ids" and not hasattr(model.config, "num_mel_bins"):
+        # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples.
+        is_known = name == "input_ids" or hasattr(model.config, "num_mel_bins")
+        if not is_known and model.config.model_type != "moonshine":
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
-                "models with a decoder, Whisper is"
+                "models with a decoder, Whisper and Moonshine are"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.is_speech = self.model.main_input_name == "input_features"
-        self.input_names = ["input_features"] if self.is_speech else ["input_ids", "attention_mask"]
+        self.is_text, self.has_samples = name == "input_ids", name == "input_values"
+        self.input_names = ["input_ids", "attention_mask"] if self.is_text else [name]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -75,7 +79,9 @@ class EncoderPart(torch.nn.Module):
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments."""
-        if self.is_speech:
+        if self.has_samples:
+            return ([torch.zeros(2, SAMPLES_OF_EXAMPLE, dtype=dtype)],)
+        if not self.is_text:
             config = self.model.config
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
@@ -83,7 +89,11 @@ class EncoderPart(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the length of a spectrogram is fixed by the model."""
-        dims = {0: BATCH} if self.is_speech else {0: BATCH, 1: SOURCE}
+        dims: dict[int, Any] = {0: BATCH}
+        if self.has_samples:
+            dims[1] = samples_dim()
+        elif self.is_text:
+            dims[1] = SOURCE
         return ([dims for _ in self.input_names],)
 
 
@@ -106,7 +116,9 @@ class DecoderPart(torch.nn.Module):
         """
         super().__init__()
         self.model: Any = model
-        self.has_mask = not encoder.is_speech
+        self.has_mask = encoder.is_text
+        # The encoder of Whisper has a fixed length.
+        self.source_dims = {1: SOURCE} if encoder.is_text or encoder.has_samples else {}
         with torch.no_grad():
             # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
@@ -166,8 +178,7 @@ class DecoderPart(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        # The encoder of Whisper has a fixed length, and needs no mask.
-        source = {1: SOURCE} if self.has_mask else {}
+        source = self.source_dims
         return (
             {0: BATCH, **source} if self.has_mask else None,
             {0: BATCH, 1: SEQUENCE},

@@ -22,10 +22,12 @@ from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderP
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.masks import mask_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
-from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
+from coreai_onnx.huggingface.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.contract import PADDINGS
@@ -40,6 +42,8 @@ from coreai_onnx.targets.contrib import default_padding
 from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+PARTS = {"mask-generation": mask_parts}
+"""What makes the parts of a model, by file, of tasks with files of their own."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
@@ -271,6 +275,8 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
+    if parts_of := PARTS.get(loaded.task.name):
+        return {file: convert(part) for file, part in parts_of(loaded.model).items()}, {}
     if loaded.task.auto_class not in _ENCODER_DECODERS:
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
@@ -283,8 +289,9 @@ def _programs(
 
 def head_of(loaded: LoadedModel) -> Head:
     """Return a model that runs once, with its head."""
-    if loaded.task.name == "sentence-similarity":
-        return SentenceHead(loaded.model, loaded.task, pooling_of(loaded.folder))
+    if loaded.task.name in EMBEDDINGS:
+        modules = modules_of(loaded.folder, loaded.task)
+        return SentenceHead(loaded.model, loaded.task, modules)
     return Head(loaded.model, loaded.task)
 
 

@@ -29,7 +29,7 @@ _OF_TEXT = ("bbox", "attention_mask", "token_type_ids")
 _ROWS = {"text": 3, "image": 2, "video": 2, "audio": 2, "series": 2}
 """The batch of an example: torch.export must not find two equal."""
 _TOKENS, _CHOICES = 8, 5
-_SAMPLES, _FEWEST_SAMPLES = 4000, 800
+SAMPLES_OF_EXAMPLE, _FEWEST_SAMPLES = 4000, 800
 """Samples of the example, and the fewest: 50 ms, which most models make two frames of."""
 _DEFAULT_IMAGE = 224
 _CLAP_FRAMES = 1001
@@ -63,6 +63,11 @@ class ModelInput:
         if self.value is None:
             return torch.zeros(self.shape, dtype=dtype)
         return torch.full(self.shape, self.value)
+
+
+def samples_dim() -> Any:
+    """Return the dynamic dim of samples of sound."""
+    return Dim(SAMPLES, min=_FEWEST_SAMPLES)
 
 
 def inputs_of(model: Any, task: Task) -> list[ModelInput]:
@@ -113,18 +118,20 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
         frames = (config.num_frames,) if kind == "video" else ()
         if task.name == "keypoint-detection":
             rows, dims = 1, {}  # SuperPoint selects the points of each image in a Python loop
-        return ModelInput(name, (rows, *frames, *_image_size(config)), dims)
+        return ModelInput(name, (rows, *frames, *image_size(config)), dims)
     spectrogram = _spectrogram_size(config, name)
     if spectrogram:
         return ModelInput(name, (rows, *spectrogram), dims)
-    dims[1] = Dim(SAMPLES, min=_FEWEST_SAMPLES)
+    dims[1] = samples_dim()
     if name == "input_values":
-        return ModelInput(name, (rows, _SAMPLES), dims)
+        return ModelInput(name, (rows, SAMPLES_OF_EXAMPLE), dims)
     # Frames of Wav2Vec2-BERT.
-    return ModelInput(name, (rows, _SAMPLES // 40, config.feature_projection_input_dim), dims)
+    return ModelInput(
+        name, (rows, SAMPLES_OF_EXAMPLE // 40, config.feature_projection_input_dim), dims
+    )
 
 
-def _image_size(config: Any) -> tuple[int, int, int]:
+def image_size(config: Any) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model takes."""
     # Models of text and images have the size in a configuration inside of theirs.
     for part in ("vision_config", "backbone_config"):

@@ -19,11 +19,12 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
+from coreai_onnx.huggingface.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
 
-CONFIG, SENTENCES = "config.json", "modules.json"
+CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -93,11 +94,12 @@ def load_source(
 
 def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
     if path.is_dir():
-        config = _config(path / CONFIG)
+        config = read_config(path / CONFIG)
         # The configuration is that of a plain encoder; only this file tells that sentences are
         # embedded.
-        if task is None and (path / SENTENCES).is_file():
-            task = "sentence-similarity"
+        if task is None and (path / MODULES).is_file():
+            with failures_as(ModelSourceError, f"cannot read {path / MODULES}"):
+                task = embedding_task_of(path)
         chosen = task_of(config, task)
         # transformers reports a shard that is missing late, and in words about its hub.
         _check_weights(path)
@@ -121,7 +123,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             f"{path}: no such folder or file\n  give a local folder of transformers with "
             "config.json and weights, or a config.json; nothing is downloaded"
         )
-    config = _config(path)
+    config = read_config(path)
     chosen = task_of(config, task)
     check_companions(path.parent)
     model_class = _class_of(config, chosen)
@@ -196,7 +198,7 @@ def _class_of(config: Any, task: Task) -> Any:
     return chosen
 
 
-def _config(path: Path) -> Any:
+def read_config(path: Path) -> Any:
     """Read a configuration.
 
     Raises:

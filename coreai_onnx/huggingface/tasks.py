@@ -74,6 +74,12 @@ _ALL = (
         for kind in ("Semantic", "Universal", "Instance", "Image")
     ),
     Task("depth-estimation", "AutoModelForDepthEstimation", _IMAGE, ("predicted_depth",)),
+    Task(
+        "mask-generation",
+        "AutoModelForMaskGeneration",
+        _IMAGE,
+        ("iou_scores", "pred_masks", "object_score_logits"),
+    ),
     Task("image-to-image", "AutoModelForImageToImage", _IMAGE, ("reconstruction",)),
     Task("image-matting", "AutoModelForImageMatting", _IMAGE, ("alphas",)),
     Task(
@@ -110,6 +116,7 @@ _ALL = (
     Task("audio-frame-classification", "AutoModelForAudioFrameClassification", _AUDIO),
     Task("audio-xvector", "AutoModelForAudioXVector", _AUDIO, ("logits", "embeddings")),
     Task("automatic-speech-recognition", "AutoModelForCTC", _AUDIO),
+    Task("text-to-audio", "AutoModelForTextToWaveform", outputs=("waveform", "spectrogram")),
     Task(
         "time-series-prediction",
         "AutoModelForTimeSeriesPrediction",
@@ -124,16 +131,23 @@ _ALL = (
         outputs=("token_embeddings", "sentence_embedding"),
         endings=("Model", "Encoder"),
     ),
+    Task("sparse-embedding", "AutoModelForMaskedLM", outputs=("sentence_embedding",)),
+    Task(
+        "late-interaction", "AutoModel", outputs=("token_embeddings",), endings=("Model", "Encoder")
+    ),
 )
 TASKS: Mapping[str, Task] = MappingProxyType(
     {task.name: next(one for one in _ALL if one.name == task.name) for task in _ALL}
 )
 """The tasks by name, the first of each."""
+EMBEDDINGS = ("sentence-similarity", "sparse-embedding", "late-interaction")
+"""The tasks whose outputs are the embeddings of sentence-transformers."""
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "zero-shot-classification": "text-classification",
         "text-ranking": "text-classification",
         "summarization": "text2text-generation",
+        "text-to-speech": "text-to-audio",
         "translation": "text2text-generation",
         "image-feature-extraction": "feature-extraction",
         "semantic-segmentation": "image-segmentation",

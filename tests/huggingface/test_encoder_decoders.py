@@ -57,18 +57,42 @@ def test_a_speech_model() -> None:
     assert decoder.input_names[0] == "input_ids"
 
 
-def test_other_speech_models_are_refused() -> None:
+def test_a_speech_model_of_samples() -> None:
+    """Moonshine: sound of any length, and no mask."""
     config = transformers.MoonshineConfig(
         vocab_size=32,
-        hidden_size=16,
+        hidden_size=32,
         intermediate_size=16,
         encoder_num_hidden_layers=1,
-        decoder_num_hidden_layers=1,
-        encoder_num_attention_heads=2,
-        decoder_num_attention_heads=2,
+        decoder_num_hidden_layers=2,
+        encoder_num_attention_heads=4,
+        decoder_num_attention_heads=4,
     )
-    model = transformers.MoonshineForConditionalGeneration(config)
-    with pytest.raises(ModelSourceError, match="an encoder of input_values is not exported yet"):
+    torch.manual_seed(0)
+    model = transformers.MoonshineForConditionalGeneration(config).eval()
+    encoder = EncoderPart(model)
+    decoder = DecoderPart(model, encoder)
+    assert (encoder.input_names, decoder.input_names[0]) == (["input_values"], "input_ids")
+    ids, samples = torch.tensor([[5, 9, 7]]), torch.randn(1, 6000)
+    with torch.no_grad():
+        wanted = model(input_values=samples, decoder_input_ids=ids).logits
+        state = encoder([samples])
+        own = [slot.example(1, 0) for slot in decoder.own]
+        logits, *_ = decoder(None, ids, state, own, CrossCache(decoder)(state))
+    assert_close(logits, wanted)
+
+
+def test_other_speech_models_are_refused() -> None:
+    config = transformers.Speech2TextConfig(
+        vocab_size=32,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+    )
+    model = transformers.Speech2TextForConditionalGeneration(config)
+    with pytest.raises(ModelSourceError, match="an encoder of input_features is not exported yet"):
         EncoderPart(model)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import coreai_onnx
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface import export_model
-from coreai_onnx.huggingface.sentences import Pooling, SentenceHead, pooling_of
+from coreai_onnx.huggingface.sentences import Normalization, Pooling, SentenceHead, modules_of
 from coreai_onnx.huggingface.tasks import TASKS
 from tests.huggingface.test_heads import model
 from tests.support.huggingface_folders import BERT, tokenizer
@@ -32,45 +33,117 @@ def folder_of(folder: Path, modes: dict[str, bool], *names: str) -> Path:
     return folder
 
 
-def test_pooling_of_folders(tmp_path: Path) -> None:
+def modules(folder: Path | None, task: str = "sentence-similarity") -> list[str]:
+    return [type(module).__name__ for module in modules_of(folder, TASKS[task])]
+
+
+def test_modules_of_folders(tmp_path: Path) -> None:
     mean = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     names = ("Transformer", "Pooling", "Normalize")
-    assert pooling_of(folder_of(tmp_path / "a", mean, *names)) == Pooling("mean", normalizes=True)
-    first = {"pooling_mode_cls_token": True}
-    assert pooling_of(folder_of(tmp_path / "b", first, *names[:2])) == Pooling("cls")
-    assert pooling_of(tmp_path) == pooling_of(None) == Pooling()
+    assert modules(folder_of(tmp_path / "a", mean, *names)) == ["Pooling", "Normalization"]
+    assert modules(tmp_path) == modules(None) == ["Pooling"]
+    assert modules(None, "sparse-embedding") == ["SparsePooling"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_cls_token": True}, "cls"),
+        ({"pooling_mode": "cls", "include_prompt": True}, "cls"),
+        ({"pooling_mode": "max"}, "max"),
+    ],
+)
+def test_modes_of_old_and_new_files(settings: dict[str, Any], mode: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", settings, "Transformer", "Pooling")
+    (pooling,) = modules_of(folder, TASKS["sentence-similarity"])
+    assert isinstance(pooling, Pooling)
+    assert pooling.mode == mode
 
 
 @pytest.mark.parametrize(
     ("modes", "names", "message"),
     [
-        ({"pooling_mode_max_tokens": True}, ("Pooling",), "pooling .'max_tokens'. is not supp"),
-        ({}, ("Pooling", "Dense"), "the module Dense is not supported"),
-        ({}, ("Transformer",), "cannot read .*modules.json"),
+        ({"pooling_mode_lasttoken": True}, ("Pooling",), "the pooling 'lasttoken' is not supp"),
+        ({"pooling_mode": ["mean", "cls"]}, ("Pooling",), "is not supported"),
+        ({"pooling_mode": "mean"}, ("Pooling", "LSTM"), "cannot read .*modules.json"),
+        ({"pooling_mode": "mean"}, ("Pooling", "Dense"), "cannot read .*modules.json"),
     ],
 )
-def test_pooling_that_is_refused(
+def test_modules_that_are_refused(
     modes: dict[str, bool], names: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelSourceError, match=message):
-        pooling_of(folder_of(tmp_path / "folder", modes, *names))
+        modules(folder_of(tmp_path / "folder", modes, *names))
 
 
-@pytest.mark.parametrize(
-    "pooling", [Pooling("mean"), Pooling("cls"), Pooling("mean", normalizes=True)]
-)
-def test_results(pooling: Pooling) -> None:
+def test_late_interaction_needs_a_projection() -> None:
+    with pytest.raises(ModelSourceError, match="late interaction needs a folder"):
+        modules(None, "late-interaction")
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_results(mode: str, normalizes: bool) -> None:
     bert: Any = model("BertModel", **BERT, type_vocab_size=1)
-    head = SentenceHead(bert, TASKS["sentence-similarity"], pooling)
+    steps = [Pooling(mode), *([Normalization()] if normalizes else [])]
+    head = SentenceHead(bert, TASKS["sentence-similarity"], steps)
     with torch.no_grad():
         tokens, sentences = head([IDS, MASK])
         hidden = bert(input_ids=IDS, attention_mask=MASK).last_hidden_state
-    rows = [hidden[0].mean(0), hidden[1, :2].mean(0)]
-    wanted = torch.stack(rows) if pooling.mode == "mean" else hidden[:, 0]
-    if pooling.normalizes:
+    rows = {
+        "mean": [hidden[0].mean(0), hidden[1, :2].mean(0)],
+        "max": [hidden[0].amax(0), hidden[1, :2].amax(0)],
+        "cls": [hidden[0, 0], hidden[1, 0]],
+    }
+    wanted = torch.stack(rows[mode])
+    if normalizes:
         wanted = wanted / wanted.norm(dim=1, keepdim=True)
     assert_close(tokens, hidden)
     assert_close(sentences, wanted)
+
+
+def test_a_sparse_embedding(tmp_path: Path) -> None:
+    """SPLADE: the largest log(1 + relu) of the tokens that are not padding, for each word."""
+    bert: Any = model("BertForMaskedLM", **BERT, type_vocab_size=1)
+    source = folder_of(tmp_path / "source", {}, "MLMTransformer", "SpladePooling")
+    (source / "1_SpladePooling").mkdir()
+    (source / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "max"}')
+    bert.save_pretrained(source)
+    exported = export_model(source, tmp_path / "folder")
+    assert exported.task == "sparse-embedding"
+    session = coreai_onnx.session(exported.path / "model.onnx")
+    (weights,) = session.run(IDS, MASK).values()
+    with torch.no_grad():
+        logits = bert(input_ids=IDS, attention_mask=MASK).logits
+    scores = torch.log(1 + logits.clamp(min=0))
+    assert_close(weights[0], scores[0].amax(0))
+    assert_close(weights[1], scores[1, :2].amax(0))
+
+
+@pytest.mark.parametrize("package", ["pylate.models", "sentence_transformers.models"])
+def test_late_interaction(package: str, tmp_path: Path) -> None:
+    """ColBERT: a projection of each token, of length 1."""
+    bert: Any = model("BertModel", **BERT, type_vocab_size=1)
+    names = ["Transformer", "Dense", *(["Normalize"] if package.startswith("sent") else [])]
+    source = tmp_path / "source"
+    bert.save_pretrained(source)
+    listed = [{"type": f"{package}.{name}", "path": f"1_{name}"} for name in names]
+    (source / "modules.json").write_text(json.dumps(listed))
+    for name in names[1:]:
+        (source / f"1_{name}").mkdir()
+        settings = {"module_input_name": "token_embeddings"} if name == "Normalize" else {
+            "activation_function": "torch.nn.modules.linear.Identity", "bias": False,
+        }  # fmt: skip
+        (source / f"1_{name}" / "config.json").write_text(json.dumps(settings))
+    weight = torch.randn(8, 32)
+    save_file({"linear.weight": weight}, source / "1_Dense" / "model.safetensors")
+    exported = export_model(source, tmp_path / "folder")
+    assert exported.task == "late-interaction"
+    (tokens,) = coreai_onnx.session(exported.path / "model.onnx").run(IDS, MASK).values()
+    with torch.no_grad():
+        projected = bert(input_ids=IDS, attention_mask=MASK).last_hidden_state @ weight.T
+    assert_close(tokens, projected / projected.norm(dim=-1, keepdim=True))
 
 
 def test_a_folder_of_sentence_transformers(tmp_path: Path) -> None:

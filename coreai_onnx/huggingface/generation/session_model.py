@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     GenerationConfig,
@@ -17,11 +18,20 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
 from coreai_onnx.runtime.sessions.session import Session
 
 SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """The options that turn on sampling."""
+
+
+_SAME_KINDS = frozenset({("f", "f"), ("i", "i")})
+_DEFAULTS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "attention_mask": torch.ones_like,
+    "token_type_ids": torch.zeros_like,
+}
+"""What models compute with if they are given no such input."""
 
 
 class WithoutWeights:
@@ -131,6 +141,7 @@ class SessionEncoder(torch.nn.Module):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
+        input_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the last hidden state."""
@@ -141,6 +152,7 @@ class SessionEncoder(torch.nn.Module):
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "input_features": input_features,
+            "input_values": input_values,
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
@@ -236,3 +248,41 @@ def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]
     state = outputs.last_hidden_state
     mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
     return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
+
+
+def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Run a session with arguments of a model, and return the outputs by name.
+
+    Args:
+        session: The session.
+        arguments: Tensors and options by name.
+
+    Raises:
+        ModelSourceError: If a tensor is not an input of the file, and changes the result.
+        InputError: If an input is missing, or has another shape than the file takes.
+    """
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+    names = [info.name for info in session.inputs]
+    for name, x in tensors.items():
+        default = _DEFAULTS.get(name, torch.ones_like if name.endswith("mask") else None)
+        if name not in names and (default is None or not torch.equal(x, default(x))):
+            raise ModelSourceError(
+                f"the file has no input {name}, and computes as if it were not given; "
+                f"its inputs are {', '.join(names)}"
+            )
+    feeds = {name: tensors[name] for name in names if name in tensors}
+    for name, default in _DEFAULTS.items():
+        if name in names and "input_ids" in feeds:
+            feeds.setdefault(name, default(feeds["input_ids"]))
+    for info in session.inputs:
+        if info.name in feeds:
+            feeds[info.name] = _as_input(feeds[info.name], info)
+    outputs = session.run(**feeds)
+    return {info.name: torch.from_numpy(outputs[info.name]) for info in session.outputs}
+
+
+def _as_input(x: torch.Tensor, info: Any) -> Any:
+    """Return floats as the floats, and integers as the integers that an input has."""
+    dtype = np.dtype(info.numpy_dtype)
+    array = x.numpy()
+    return array.astype(dtype) if (array.dtype.kind, dtype.kind) in _SAME_KINDS else array

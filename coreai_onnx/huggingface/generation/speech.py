@@ -54,10 +54,10 @@ class Speech:
             # The layers run in the sessions, and padding needs no embedding here.
             config.encoder_layers = config.decoder_layers = 0
             config.pad_token_id = None
-            self._model = _Whisper(config, encoder, decoder)
+            self.model = _Whisper(config, encoder, decoder)
         if settings.repetition_penalty is not None:  # transformers takes no integer
             settings.repetition_penalty = float(settings.repetition_penalty)
-        self._model.generation_config = settings
+        self.model.generation_config = settings
 
     def generate(self, prompt: Any, options: Mapping[str, Any]) -> Array:
         """Return the tokens that ``generate`` of transformers returns for the same settings.
@@ -85,7 +85,7 @@ class Speech:
         failures = failures_as(GenerationError, "Whisper's generation failed")
         with failures, torch.no_grad(), seeded(options.get("seed")):
             # The states are in the session: a cache of transformers would find no keys and values.
-            tokens = self._model.generate(spectrogram.ids, use_cache=False, **arguments)
+            tokens = self.model.generate(spectrogram.ids, use_cache=False, **arguments)
         ids: Array = tokens.numpy()
         return ids[0] if spectrogram.is_single else ids
 
