@@ -22,6 +22,7 @@ from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderP
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
@@ -271,6 +272,8 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
+    if loaded.task.auto_class in MEDIA_CLASSES:
+        return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
     if loaded.task.auto_class not in _ENCODER_DECODERS:
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)

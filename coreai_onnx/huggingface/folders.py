@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -43,7 +44,10 @@ def copy_companions(model: Any, source: Path | None, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
     # The source may be a single configuration of another name.
     if not (target / "config.json").exists():
-        model.config.save_pretrained(target)
+        config = copy.deepcopy(model.config)
+        # As transformers does when it saves a model: readers choose the class by it.
+        config.architectures = config.architectures or [type(model).__name__]
+        config.save_pretrained(target)
     settings = getattr(model, "generation_config", None)
     if settings is not None and not (target / "generation_config.json").exists():
         settings.save_pretrained(target)
