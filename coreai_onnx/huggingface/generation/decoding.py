@@ -151,6 +151,11 @@ class Decoding(Cache):
         del layer_idx
         return self._read
 
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a call has filled the cache."""
+        return self._read > 0
+
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Continue from other sequences of the batch, one for each row, int64 ``[batch]``."""
         if torch.equal(beam_idx, torch.arange(len(self.ids))):

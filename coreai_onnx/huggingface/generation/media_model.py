@@ -22,26 +22,50 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.media_prompts import Media
 from coreai_onnx.huggingface.generation.session_model import WithoutWeights
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
 from coreai_onnx.huggingface.media.encoders import (
     DEEPSTACK,
+    MASK,
     NEWLINE,
     arranges_later,
     method_name,
     of_grid,
     projector_of,
 )
+from coreai_onnx.model.files.new_files import file_fault
+from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session
 
 _NO_TYPE = -1
 """The type of tokens without one, that of no picture and of no prefix."""
 
 
-def media_model(
-    folder: Path, sessions: Mapping[str, Session], settings: Mapping[str, Any]
-) -> Any:
+def open_media(
+    folder: Path, decoder: Session, settings: Configuration, how: Mapping[str, Any]
+) -> Media:
+    """Open the other files of a folder whose decoder is open.
+
+    Args:
+        folder: The folder.
+        decoder: The session of the decoder.
+        settings: The settings of the folder.
+        how: The arguments of the sessions.
+    """
+    files = {"embeddings": EMBEDDING_FILE, **MEDIA_FILES}
+    sessions = {"decoder": decoder}
+    for name, file in files.items():
+        if not file_fault(folder / file):
+            sessions[name] = Session(folder / file, **how)
+    ends = {"eos_token_id": list(settings.stop_ids) or None, "pad_token_id": settings.pad_id}
+    model = media_model(folder, sessions, {**settings.rules, **ends})
+    return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
+
+
+def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping[str, Any]) -> Any:
     """Return a model of transformers that runs in sessions.
 
     Args:
@@ -68,6 +92,8 @@ def media_model(
     for owner in (model, model.base_model):
         # Attributes of the objects, because the layer that held them is replaced.
         vars(owner)["get_input_embeddings"] = lambda: layer
+    # Some models look them up in the decoder.
+    vars(decoder)["get_input_embeddings"] = lambda: layer
     for modality in sessions.keys() - {"embeddings", "decoder"}:
         _replace_encoder(model, modality, sessions[modality])
     model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
@@ -143,6 +169,7 @@ class _DecoderInSession(torch.nn.Module):
         **unused: Any,
     ) -> BaseModelOutputWithPast:
         """Read embeddings, and return the logits."""
+        del unused
         assert past_key_values is not None
         places = inputs_embeds.shape[:2]
         given: dict[str, Any] = {EMBEDS: inputs_embeds}
@@ -217,7 +244,12 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
 
         def encode(*args: Any, **kwargs: Any) -> _Pending:
             # The first argument is that of the first input.
-            results[:] = _run(session, **dict(zip(names, args, strict=False)) | kwargs)
+            given = dict(zip(names, args, strict=False)) | kwargs
+            if MASK in names and given.get(MASK) is None:
+                # transformers makes no mask where all frames attend to all.
+                length = session.inputs[names.index(MASK)].dims[-1]
+                given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
+            results[:] = _run(session, **given)
             if len(results) > 1:
                 setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
             return _Pending()

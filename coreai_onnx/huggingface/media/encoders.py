@@ -11,6 +11,7 @@ A model has one of three forms:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,8 +20,10 @@ import torch
 from transformers import AttentionInterface
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.media.examples import Example, example_of
+from coreai_onnx.huggingface.media.examples import Example, example_of, with_mask
 
+MASK = "attention_mask"
+"""The input of an encoder that is called without a method: which frames attend to which."""
 FEATURES: Mapping[str, str] = {"image": "image_features", "audio": "audio_features"}
 """The output of an encoder, by modality."""
 DEEPSTACK = "deepstack_features"
@@ -127,6 +130,9 @@ class MediaEncoder(torch.nn.Module):
     def _arguments(self, count: int) -> Example:
         example = example_of(self.model, self.modality, self.method or self._projected, count)
         if self.projector is not None:
+            takes = inspect.signature(self.encoder.forward).parameters
+            if self.method is None and MASK in takes:
+                return with_mask(example, self.encoder.config.max_source_positions)
             if self.is_arranged_later and self.method is not None:
                 # A picture of the size of the encoder is one tile, beside one of the whole.
                 self._constants = {"image_sizes": [example.tensors["pixel_values"].shape[2:]]}
@@ -150,19 +156,19 @@ class MediaEncoder(torch.nn.Module):
         projector = getattr(self.base, self.projector)
 
         def stop(*args: Any, **kwargs: Any) -> None:
-            raise _Projected(projector(*args, **kwargs))
+            raise _ProjectionDoneError(projector(*args, **kwargs))
 
         vars(self.base)[self.projector] = stop
         try:
             self.method(**arguments, **self._constants)
-        except _Projected as result:
+        except _ProjectionDoneError as result:
             return result.features
         finally:
             del vars(self.base)[self.projector]
         raise ModelSourceError(f"{type(self.model).__name__}: the projector is not called")
 
 
-class _Projected(Exception):
+class _ProjectionDoneError(Exception):
     """Ends a method of transformers at the projector: lists after it have a fixed length."""
 
     def __init__(self, features: torch.Tensor) -> None:
@@ -215,7 +221,7 @@ def _dims_of(name: str, patches: Any) -> dict[int, Any]:
 
 @contextmanager
 def packed_attention(encoder: Any) -> Iterator[None]:
-    """While active, an encoder attends within pictures under a mask, and not in a loop over them."""
+    """While active, an encoder attends within pictures under a mask, without a loop over them."""
     AttentionInterface.register(_PACKED, _attend)
     configs = {id(m.config): m.config for m in encoder.modules() if hasattr(m, "config")}
     before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001

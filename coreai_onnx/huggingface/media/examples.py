@@ -87,6 +87,19 @@ def _sounds(config: Any, count: int, random: torch.Generator) -> Example:
     return Example({"input_features": features}, {"input_features": {0: COUNT["audio"]}})
 
 
+def with_mask(example: Example, length: int) -> Example:
+    """Return an example with a mask of the encoder's frames, bool ``[sounds, 1, length, length]``.
+
+    Args:
+        example: The sounds.
+        length: The number of frames of the encoder.
+    """
+    (name, features), (dims,) = next(iter(example.tensors.items())), example.dims.values()
+    mask = torch.ones(len(features), 1, length, length, dtype=torch.bool)
+    mask[-1, ..., length // 2 :] = False
+    return Example({name: features, "attention_mask": mask}, {name: dims, "attention_mask": dims})
+
+
 def _noise(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=random)
 

@@ -36,4 +36,7 @@ def media_parts(model: Any) -> dict[str, Any]:
         if DEEPSTACK in encoder.output_names:
             layers = len(encoder(*encoder.example(model.dtype))[1])
     parts: dict[str, Any] = {MEDIA_FILES[name]: part for name, part in encoders.items()}
-    return parts | {EMBEDDING_FILE: EmbeddingPart(model), MERGED_FILE: EmbeddedDecoder(model, layers)}
+    return parts | {
+        EMBEDDING_FILE: EmbeddingPart(model),
+        MERGED_FILE: EmbeddedDecoder(model, layers),
+    }
