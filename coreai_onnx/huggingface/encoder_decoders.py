@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
+from coreai_onnx.huggingface.inputs import image_size
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -36,10 +37,10 @@ class _Encoded(BaseModelOutput):
 
 
 class EncoderPart(torch.nn.Module):
-    """The encoder of a model, for text or for a spectrogram.
+    """The encoder of a model, for text, a spectrogram or a picture.
 
     Attributes:
-        input_names: ``input_ids`` and ``attention_mask``, or ``input_features``.
+        input_names: ``input_ids`` and ``attention_mask``, ``input_features``, or ``pixel_values``.
         output_names: ``last_hidden_state``.
         slots: The tensors of the cache: none.
     """
@@ -51,21 +52,21 @@ class EncoderPart(torch.nn.Module):
         """Take the encoder of a model.
 
         Raises:
-            ModelSourceError: If it takes something else than text or the spectrograms of Whisper.
+            ModelSourceError: If it takes something else than text, pictures or the spectrograms of
+                Whisper.
         """
         super().__init__()
         self.model = model
         name = model.main_input_name
-        # Whisper takes spectrograms, whose bins its configuration names; others take samples or
-        # images.
-        if name != "input_ids" and not hasattr(model.config, "num_mel_bins"):
+        # Whisper takes spectrograms, whose bins its configuration names; others take samples.
+        if name not in ("input_ids", "pixel_values") and not hasattr(model.config, "num_mel_bins"):
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
                 "models with a decoder, Whisper is"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.is_speech = self.model.main_input_name == "input_features"
-        self.input_names = ["input_features"] if self.is_speech else ["input_ids", "attention_mask"]
+        self.takes_text = name == "input_ids"
+        self.input_names = ["input_ids", "attention_mask"] if self.takes_text else [name]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -75,15 +76,17 @@ class EncoderPart(torch.nn.Module):
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments."""
-        if self.is_speech:
-            config = self.model.config
+        config = self.model.config
+        if self.model.main_input_name == "pixel_values":
+            return ([torch.zeros(2, *image_size(config.encoder), dtype=dtype)],)
+        if not self.takes_text:
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
         return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims; the length of a spectrogram is fixed by the model."""
-        dims = {0: BATCH} if self.is_speech else {0: BATCH, 1: SOURCE}
+        """Return the dynamic dims; the sizes of spectrograms and pictures are fixed."""
+        dims = {0: BATCH, 1: SOURCE} if self.takes_text else {0: BATCH}
         return ([dims for _ in self.input_names],)
 
 
@@ -106,7 +109,7 @@ class DecoderPart(torch.nn.Module):
         """
         super().__init__()
         self.model: Any = model
-        self.has_mask = not encoder.is_speech
+        self.has_mask = encoder.takes_text
         with torch.no_grad():
             # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
@@ -166,7 +169,7 @@ class DecoderPart(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        # The encoder of Whisper has a fixed length, and needs no mask.
+        # Pictures and the sound of Whisper have a fixed length, and need no mask.
         source = {1: SOURCE} if self.has_mask else {}
         return (
             {0: BATCH, **source} if self.has_mask else None,

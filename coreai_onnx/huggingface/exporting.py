@@ -272,9 +272,10 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
-    if loaded.task.auto_class in MEDIA_CLASSES:
+    has_encoder = loaded.model.config.is_encoder_decoder
+    if loaded.task.auto_class in MEDIA_CLASSES and not has_encoder:
         return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
-    if loaded.task.auto_class not in _ENCODER_DECODERS:
+    if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)

@@ -113,7 +113,7 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
         frames = (config.num_frames,) if kind == "video" else ()
         if task.name == "keypoint-detection":
             rows, dims = 1, {}  # SuperPoint selects the points of each image in a Python loop
-        return ModelInput(name, (rows, *frames, *_image_size(config)), dims)
+        return ModelInput(name, (rows, *frames, *image_size(config)), dims)
     spectrogram = _spectrogram_size(config, name)
     if spectrogram:
         return ModelInput(name, (rows, *spectrogram), dims)
@@ -124,7 +124,7 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
     return ModelInput(name, (rows, _SAMPLES // 40, config.feature_projection_input_dim), dims)
 
 
-def _image_size(config: Any) -> tuple[int, int, int]:
+def image_size(config: Any) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model takes."""
     # Models of text and images have the size in a configuration inside of theirs.
     for part in ("vision_config", "backbone_config"):

@@ -14,7 +14,7 @@ import torch
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Configuration, option_fault
 from coreai_onnx.huggingface.generation.decoding import check_decoder
-from coreai_onnx.huggingface.generation.media_model import open_media
+from coreai_onnx.huggingface.generation.media_model import open_media, pictures_media
 from coreai_onnx.huggingface.generation.media_prompts import MEDIA_OPTIONS, Media
 from coreai_onnx.huggingface.generation.prompts import (
     Prompt,
@@ -154,6 +154,8 @@ class LanguageModel:
         if encodes:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
+            if encoder.inputs[0].name == "pixel_values":
+                media = pictures_media(path, session, encoder, settings)
         return cls(
             session,
             read_tokenizer(path),

@@ -25,7 +25,7 @@ from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.media_prompts import Media
-from coreai_onnx.huggingface.generation.session_model import WithoutWeights
+from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
 from coreai_onnx.huggingface.media.encoders import (
     DEEPSTACK,
@@ -60,9 +60,29 @@ def open_media(
     for name, file in files.items():
         if not file_fault(folder / file):
             sessions[name] = Session(folder / file, **how)
-    ends = {"eos_token_id": list(settings.stop_ids) or None, "pad_token_id": settings.pad_id}
-    model = media_model(folder, sessions, {**settings.rules, **ends})
+    model = media_model(folder, sessions, _generation(settings))
     return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
+
+
+def pictures_media(
+    folder: Path, decoder: Session, encoder: Session, settings: Configuration
+) -> Media:
+    """Return a decoder whose encoder reads pictures.
+
+    Args:
+        folder: The folder.
+        decoder: The session of the decoder.
+        encoder: The session of the encoder.
+        settings: The settings of the folder.
+    """
+    start = {"decoder_start_token_id": settings.start_id}
+    model = SessionModel(decoder, _generation(settings) | start, encoder)
+    return Media(model, folder, frozenset({"image"}))
+
+
+def _generation(settings: Configuration) -> dict[str, Any]:
+    ends = {"eos_token_id": list(settings.stop_ids) or None, "pad_token_id": settings.pad_id}
+    return {**settings.rules, **ends}
 
 
 def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping[str, Any]) -> Any:

@@ -69,6 +69,8 @@ class Media:
                     f"the model takes no {name}: it has an encoder of "
                     f"{' and '.join(sorted(self.modalities))} only"
                 )
+        if self.model.config.is_encoder_decoder:
+            return self._pictures(prompt, media["images"])
         ready = {k: x for one in media.values() if isinstance(one, Mapping) for k, x in one.items()}
         if ready:
             return _of_inputs(prompt, ready)
@@ -91,6 +93,22 @@ class Media:
                 raise GenerationError(_mismatch(name, token, 0, count))
         mask = inputs.pop("attention_mask", None)
         return Prompt(ids, mask, is_text=True, is_single=isinstance(prompt, str)), inputs
+
+    def _pictures(self, prompt: Any, images: Any) -> tuple[Prompt, dict[str, Any]]:
+        """Return pictures as the prompt of an encoder, and what its decoder starts from."""
+        if not isinstance(images, Mapping):
+            with failures_as(GenerationError, "the processor refuses the pictures"):
+                images = self.processor(images=images, return_tensors="pt")
+        pixels = torch.as_tensor(images["pixel_values"])
+        asked = Prompt(pixels, None, prompt is None or isinstance(prompt, str), len(pixels) == 1)
+        if not prompt:
+            return asked, {}
+        started = read_prompt(prompt, self.start_tokens if isinstance(prompt, str) else None)
+        return asked, {"decoder_input_ids": started.ids.expand(len(pixels), -1)}
+
+    def start_tokens(self, text: str) -> Any:
+        """Return the tokens that a decoder starts from, without those around a text."""
+        return self.processor.tokenizer(text, add_special_tokens=False)
 
     def _placeholders(self, name: str, texts: Sequence[str], media: Any) -> tuple[str, int]:
         """Return the placeholder, and the number of pictures or sounds."""

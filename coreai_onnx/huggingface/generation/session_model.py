@@ -131,6 +131,7 @@ class SessionEncoder(torch.nn.Module):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the last hidden state."""
@@ -141,6 +142,7 @@ class SessionEncoder(torch.nn.Module):
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "input_features": input_features,
+            "pixel_values": pixel_values,
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
