@@ -102,6 +102,9 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
         cls = getattr(transformers, architecture)
         with torch.device("meta"):
             model = type(architecture, (_Generates, cls), {"session": sessions["decoder"]})(config)
+    base = model.base_model
+    # Its device is that of tensors between the parts, and not that of layers without memory.
+    base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
     model.generation_config = GenerationConfig(**settings)
     model.eval()
     decoder = _DecoderInSession(model, sessions["decoder"])
@@ -109,7 +112,7 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
     model.lm_head = torch.nn.Identity()
     embed = sessions["embeddings"]
     layer = _InSession(lambda ids: _run(embed, input_ids=ids)[0])
-    for owner in (model, model.base_model):
+    for owner in (model, base):
         # Attributes of the objects, because the layer that held them is replaced.
         vars(owner)["get_input_embeddings"] = lambda: layer
     # Some models look them up in the decoder.
