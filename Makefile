@@ -68,6 +68,10 @@ test-webgpu: $(READY) test-programs
 	@VENV=$(VENV) tools/make_provider_environment webgpu
 	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)
 
+# On demand (docs/language_models.md): models of pictures and sound against transformers.
+test-media: $(READY)
+	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)
+
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)
 

@@ -11,15 +11,17 @@ A model has one of three forms:
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
 from transformers import AttentionInterface
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import LibraryVersionError, ModelSourceError
 from coreai_onnx.huggingface.media.examples import Example, example_of, with_mask
 
 MASK = "attention_mask"
@@ -201,7 +203,15 @@ def of_grid(encoder: Any, grid: torch.Tensor) -> dict[str, torch.Tensor]:
     Args:
         encoder: The encoder; its weights are not read.
         grid: Frames, rows and columns of patches of each picture, int64 ``[pictures, 3]``.
+
+    Raises:
+        LibraryVersionError: If transformers is older than 5.23.
     """
+    if importlib.util.find_spec("transformers.exporters") is None:
+        raise LibraryVersionError(
+            f"transformers {transformers.__version__} does not compute the positions of pictures "
+            'of several sizes for an export; pip install "transformers>=5.23"'
+        )
     from transformers.exporters.utils import precompute_export_inputs
 
     inputs: dict[str, Any] = {"grid_thw": grid}
