@@ -11,13 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import torch
+import transformers
 
-from coreai_onnx.errors import CoreaiError  # noqa: E402
-from coreai_onnx.huggingface import export_model  # noqa: E402
-from coreai_onnx.huggingface.generation import LanguageModel  # noqa: E402
-from tests.models.media import MEDIA_MODELS, PICTURE_READERS, MediaModel  # noqa: E402
+from coreai_onnx.errors import CoreaiError
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import LanguageModel
+from tests.models.media import MEDIA_MODELS, PICTURE_READERS, MediaModel
 
 LENGTH = 32
 

@@ -241,7 +241,7 @@ class LanguageModel:
         media = {name: options.pop(name) for name in MEDIA_OPTIONS if name in options}
         if media and self.media is None:
             raise GenerationError(
-                f"the model takes no {next(iter(media))}: there is no encoder of them beside it"
+                f"the model takes no {next(iter(media))}: it has no encoder of it"
             )
         mask = options.pop("attention_mask", None)
         name = self._model.main_input_name
@@ -314,8 +314,7 @@ def generate(
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
             ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
             ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
-            of what the processor takes, one for each placeholder of the prompt, or the inputs that
-            the processor returned, with token ids as the prompt.
+            of what the processor takes, or the inputs that it returned, for a prompt of token ids.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the

@@ -19,7 +19,6 @@ import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Configuration
@@ -36,6 +35,7 @@ from coreai_onnx.huggingface.media.encoders import (
     of_grid,
     projector_of,
 )
+from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session
@@ -203,7 +203,7 @@ class _DecoderInSession(torch.nn.Module):
             given[TYPES] = torch.full(places, _NO_TYPE) if types is None else types
         if DEEPSTACK in self._infos:
             given[DEEPSTACK] = _deepstack(
-                inputs_embeds, self._infos[DEEPSTACK].dims[0], visual_pos_masks,
+                inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
                 deepstack_visual_embeds,
             )  # fmt: skip
         past_key_values.fixed = {
@@ -270,7 +270,7 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
             given = dict(zip(names, args, strict=False)) | kwargs
             if MASK in names and given.get(MASK) is None:
                 # transformers makes no mask where all frames attend to all.
-                length = session.inputs[names.index(MASK)].dims[-1]
+                length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
                 given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
             results[:] = _run(session, **given)
             if len(results) > 1:

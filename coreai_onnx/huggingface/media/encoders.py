@@ -11,18 +11,17 @@ A model has one of three forms:
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
 from transformers import AttentionInterface
 
-from coreai_onnx.errors import LibraryVersionError, ModelSourceError
-from coreai_onnx.huggingface.media.examples import Example, example_of, with_mask
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.media.examples import MediaExample, example_of, with_mask
+from coreai_onnx.huggingface.transformers_names import attention_implementation, precompute_inputs
 
 MASK = "attention_mask"
 """The input of an encoder that is called without a method: which frames attend to which."""
@@ -129,7 +128,7 @@ class MediaEncoder(torch.nn.Module):
         # Two axes are those of features that transformers has in a list.
         return (features if features.ndim > 2 else features[None],)
 
-    def _arguments(self, count: int) -> Example:
+    def _arguments(self, count: int) -> MediaExample:
         example = example_of(self.model, self.modality, self.method or self._projected, count)
         if self.projector is not None:
             takes = inspect.signature(self.encoder.forward).parameters
@@ -145,28 +144,29 @@ class MediaEncoder(torch.nn.Module):
         self._constants = {"grid_thw": grid, **dict.fromkeys(_LENGTHS, 1)}
         patches = example.dims["pixel_values"][0]
         dims = {name: _dims_of(name, patches) for name in tensors}
-        return Example(tensors, dims)
+        return MediaExample(tensors, dims)
 
     def _projected(self, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the result of the projector, without what the model makes of it."""
         if self.method is None:
             state = self.encoder(**arguments, return_dict=True).last_hidden_state
-            return getattr(self.base, self.projector)(state)  # type: ignore[no-any-return]  # a layer
+            return getattr(self.base, str(self.projector))(state)  # type: ignore[no-any-return]  # a layer
 
         # Not a hook: torch.export must see the end of the layer's call. An attribute of the object
         # precedes its layers.
-        projector = getattr(self.base, self.projector)
+        name = str(self.projector)
+        projector = getattr(self.base, name)
 
         def stop(*args: Any, **kwargs: Any) -> None:
             raise _ProjectionDoneError(projector(*args, **kwargs))
 
-        vars(self.base)[self.projector] = stop
+        vars(self.base)[name] = stop
         try:
             self.method(**arguments, **self._constants)
         except _ProjectionDoneError as result:
             return result.features
         finally:
-            del vars(self.base)[self.projector]
+            del vars(self.base)[name]
         raise ModelSourceError(f"{type(self.model).__name__}: the projector is not called")
 
 
@@ -207,15 +207,8 @@ def of_grid(encoder: Any, grid: torch.Tensor) -> dict[str, torch.Tensor]:
     Raises:
         LibraryVersionError: If transformers is older than 5.23.
     """
-    if importlib.util.find_spec("transformers.exporters") is None:
-        raise LibraryVersionError(
-            f"transformers {transformers.__version__} does not compute the positions of pictures "
-            'of several sizes for an export; pip install "transformers>=5.23"'
-        )
-    from transformers.exporters.utils import precompute_export_inputs
-
     inputs: dict[str, Any] = {"grid_thw": grid}
-    precompute_export_inputs(encoder, inputs)
+    precompute_inputs(encoder, inputs)
     del inputs["grid_thw"]
     return {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
 
@@ -233,15 +226,8 @@ def _dims_of(name: str, patches: Any) -> dict[int, Any]:
 def packed_attention(encoder: Any) -> Iterator[None]:
     """While active, an encoder attends within pictures under a mask, without a loop over them."""
     AttentionInterface.register(_PACKED, _attend)
-    configs = {id(m.config): m.config for m in encoder.modules() if hasattr(m, "config")}
-    before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
-    try:
-        for config, _ in before:
-            config._attn_implementation = _PACKED  # noqa: SLF001
+    with attention_implementation(encoder, _PACKED):
         yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation = implementation  # noqa: SLF001
 
 
 def _attend(

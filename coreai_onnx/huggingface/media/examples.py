@@ -20,7 +20,7 @@ _GRIDS = ((1, 4, 6), (1, 2, 4), (1, 6, 2))
 
 
 @dataclass(frozen=True)
-class Example:
+class MediaExample:
     """The arguments of an encoder.
 
     Attributes:
@@ -32,7 +32,7 @@ class Example:
     dims: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
 
 
-def example_of(model: Any, modality: str, takes: Callable[..., Any], count: int) -> Example:
+def example_of(model: Any, modality: str, takes: Callable[..., Any], count: int) -> MediaExample:
     """Return random pictures or sounds for a model.
 
     Args:
@@ -57,19 +57,19 @@ def example_of(model: Any, modality: str, takes: Callable[..., Any], count: int)
     shape: tuple[int, ...] = (count, channels, height, width)
     dims: dict[int, Any] = {0: COUNT["image"]}
     if "pixel_attention_mask" not in names:
-        return Example({"pixel_values": _noise(shape, random)}, {"pixel_values": dims})
+        return MediaExample({"pixel_values": _noise(shape, random)}, {"pixel_values": dims})
     # Tiles of a picture, padded to the largest number of tiles and to the largest size.
     dims = {0: BATCH, 1: COUNT["image"]}
     mask = torch.ones(1 + count // 2, 2, height, width, dtype=torch.int64)
     mask[-1, :, :, width // 2 :] = 0
     pixels = _noise((len(mask), 2, channels, height, width), random) * mask[:, :, None]
-    return Example(
+    return MediaExample(
         {"pixel_values": pixels, "pixel_attention_mask": mask},
         {"pixel_values": dims, "pixel_attention_mask": dims},
     )
 
 
-def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> Example:
+def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> MediaExample:
     merge = config.spatial_merge_size
     grids = [(t, h * merge, w * merge) for t, h, w in (_GRIDS * count)[:count]]
     grid = torch.tensor(grids)
@@ -77,17 +77,19 @@ def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> E
     pixels = _noise((int(grid.prod(1).sum()), size), random)
     # Patches are merged in whole squares.
     patches = merge**2 * Dim("number_of_features", min=1)
-    return Example({"pixel_values": pixels, "image_grid_thw": grid}, {"pixel_values": {0: patches}})
+    return MediaExample(
+        {"pixel_values": pixels, "image_grid_thw": grid}, {"pixel_values": {0: patches}}
+    )
 
 
-def _sounds(config: Any, count: int, random: torch.Generator) -> Example:
+def _sounds(config: Any, count: int, random: torch.Generator) -> MediaExample:
     bins = _setting(config, "num_mel_bins")
     frames = 2 * _setting(config, "max_source_positions")  # of a convolution with a stride of 2
     features = _noise((count, bins, frames), random)
-    return Example({"input_features": features}, {"input_features": {0: COUNT["audio"]}})
+    return MediaExample({"input_features": features}, {"input_features": {0: COUNT["audio"]}})
 
 
-def with_mask(example: Example, length: int) -> Example:
+def with_mask(example: MediaExample, length: int) -> MediaExample:
     """Return an example with a mask of the encoder's frames, bool ``[sounds, 1, length, length]``.
 
     Args:
@@ -97,7 +99,9 @@ def with_mask(example: Example, length: int) -> Example:
     (name, features), (dims,) = next(iter(example.tensors.items())), example.dims.values()
     mask = torch.ones(len(features), 1, length, length, dtype=torch.bool)
     mask[-1, ..., length // 2 :] = False
-    return Example({name: features, "attention_mask": mask}, {name: dims, "attention_mask": dims})
+    return MediaExample(
+        {name: features, "attention_mask": mask}, {name: dims, "attention_mask": dims}
+    )
 
 
 def _noise(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
