@@ -148,14 +148,12 @@ class LanguageModel:
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
-        encoder = speech = media = None
-        if embeds:
-            media = open_media(path, session, settings, how)
+        encoder = speech = None
+        media = open_media(path, session, settings, how) if embeds else None
         if encodes:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
-            if encoder.inputs[0].name == "pixel_values":
-                media = pictures_media(path, session, encoder, settings)
+            media = pictures_media(path, session, encoder, settings)
         return cls(
             session,
             read_tokenizer(path),
@@ -240,9 +238,7 @@ class LanguageModel:
         options = {name: x for name, x in checked.items() if name not in ("seed", "stop_ids")}
         media = {name: options.pop(name) for name in MEDIA_OPTIONS if name in options}
         if media and self.media is None:
-            raise GenerationError(
-                f"the model takes no {next(iter(media))}: it has no encoder of it"
-            )
+            raise GenerationError(f"the model has no encoder of {next(iter(media))}")
         mask = options.pop("attention_mask", None)
         name = self._model.main_input_name
         if media and self.media is not None:

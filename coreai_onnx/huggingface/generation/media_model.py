@@ -66,8 +66,8 @@ def open_media(
 
 def pictures_media(
     folder: Path, decoder: Session, encoder: Session, settings: Configuration
-) -> Media:
-    """Return a decoder whose encoder reads pictures.
+) -> Media | None:
+    """Return a decoder whose encoder reads pictures, or None if it reads something else.
 
     Args:
         folder: The folder.
@@ -75,6 +75,8 @@ def pictures_media(
         encoder: The session of the encoder.
         settings: The settings of the folder.
     """
+    if encoder.inputs[0].name != "pixel_values":
+        return None
     start = {"decoder_start_token_id": settings.start_id}
     model = SessionModel(decoder, _generation(settings) | start, encoder)
     return Media(model, folder, frozenset({"image"}))

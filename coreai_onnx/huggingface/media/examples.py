@@ -77,9 +77,8 @@ def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> M
     pixels = _noise((int(grid.prod(1).sum()), size), random)
     # Patches are merged in whole squares.
     patches = merge**2 * Dim("number_of_features", min=1)
-    return MediaExample(
-        {"pixel_values": pixels, "image_grid_thw": grid}, {"pixel_values": {0: patches}}
-    )
+    tensors = {"pixel_values": pixels, "image_grid_thw": grid}
+    return MediaExample(tensors, {"pixel_values": {0: patches}})
 
 
 def _sounds(config: Any, count: int, random: torch.Generator) -> MediaExample:
@@ -99,9 +98,8 @@ def with_mask(example: MediaExample, length: int) -> MediaExample:
     (name, features), (dims,) = next(iter(example.tensors.items())), example.dims.values()
     mask = torch.ones(len(features), 1, length, length, dtype=torch.bool)
     mask[-1, ..., length // 2 :] = False
-    return MediaExample(
-        {name: features, "attention_mask": mask}, {name: dims, "attention_mask": dims}
-    )
+    tensors = {name: features, "attention_mask": mask}
+    return MediaExample(tensors, dict.fromkeys(tensors, dims))
 
 
 def _noise(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
