@@ -14,8 +14,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
-.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx test-pipelines
-.PHONY: test-oldest test-torch coverage clean
+.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
+.PHONY: test-pipelines test-media test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -71,6 +71,10 @@ test-pipelines: $(READY)
 test-webgpu: $(READY) test-programs
 	@VENV=$(VENV) tools/make_provider_environment webgpu
 	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)
+
+# On demand (docs/language_models.md): models of pictures and sound against transformers.
+test-media: $(READY)
+	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)

@@ -80,6 +80,10 @@ class Decoder(torch.nn.Module):
         count = getattr(config, "max_position_embeddings", None)
         return Contract(padding, "static" if growing[0].is_static else "growing", count)
 
+    def first(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the first argument for tokens: the tokens."""
+        return tokens
+
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -170,7 +174,7 @@ def count_logits(model: ir.Model) -> None:
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.inputs}
-    places, ids = inputs[KEPT], inputs["input_ids"]
+    places, ids = inputs[KEPT], graph.inputs[0]  # tokens, or their embeddings
     # An input with an initializer is optional in ONNX: callers that do not know it get all logits.
     count = ir.val(COUNT, const_value=ir.tensor(np.array(0, np.int64), name=COUNT))
     graph.inputs[list(graph.inputs).index(places)] = count

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
-from coreai_onnx.huggingface.inputs import SAMPLES_OF_EXAMPLE, samples_dim
+from coreai_onnx.huggingface.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -39,10 +39,11 @@ class _Encoded(BaseModelOutput):
 
 
 class EncoderPart(torch.nn.Module):
-    """The encoder of a model, for text, a spectrogram or samples of sound.
+    """The encoder of a model, for text, a spectrogram, samples of sound or a picture.
 
     Attributes:
-        input_names: ``input_ids`` and ``attention_mask``, ``input_features`` or ``input_values``.
+        input_names: ``input_ids`` and ``attention_mask``, ``input_features``, ``input_values`` or
+            ``pixel_values``.
         output_names: ``last_hidden_state``.
         slots: The tensors of the cache: none.
     """
@@ -54,22 +55,22 @@ class EncoderPart(torch.nn.Module):
         """Take the encoder of a model.
 
         Raises:
-            ModelSourceError: If it takes something else than text, the spectrograms of Whisper or
-                the samples of Moonshine.
+            ModelSourceError: If it takes something else than text, pictures, the spectrograms of
+                Whisper or the samples of Moonshine.
         """
         super().__init__()
         self.model = model
         name = model.main_input_name
         # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples.
-        is_known = name == "input_ids" or hasattr(model.config, "num_mel_bins")
+        is_known = name in ("input_ids", "pixel_values") or hasattr(model.config, "num_mel_bins")
         if not is_known and model.config.model_type != "moonshine":
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
                 "models with a decoder, Whisper and Moonshine are"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.is_text, self.has_samples = name == "input_ids", name == "input_values"
-        self.input_names = ["input_ids", "attention_mask"] if self.is_text else [name]
+        self.takes_text, self.has_samples = name == "input_ids", name == "input_values"
+        self.input_names = ["input_ids", "attention_mask"] if self.takes_text else [name]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -81,18 +82,20 @@ class EncoderPart(torch.nn.Module):
         """Return example arguments."""
         if self.has_samples:
             return ([torch.zeros(2, SAMPLES_OF_EXAMPLE, dtype=dtype)],)
-        if not self.is_text:
-            config = self.model.config
+        config = self.model.config
+        if self.model.main_input_name == "pixel_values":
+            return ([torch.zeros(2, *image_size(config.encoder), dtype=dtype)],)
+        if not self.takes_text:
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
         return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims; the length of a spectrogram is fixed by the model."""
+        """Return the dynamic dims; the sizes of spectrograms and pictures are fixed."""
         dims: dict[int, Any] = {0: BATCH}
         if self.has_samples:
             dims[1] = samples_dim()
-        elif self.is_text:
+        elif self.takes_text:
             dims[1] = SOURCE
         return ([dims for _ in self.input_names],)
 
@@ -116,9 +119,9 @@ class DecoderPart(torch.nn.Module):
         """
         super().__init__()
         self.model: Any = model
-        self.has_mask = encoder.is_text
-        # The encoder of Whisper has a fixed length.
-        self.source_dims = {1: SOURCE} if encoder.is_text or encoder.has_samples else {}
+        self.has_mask = encoder.takes_text
+        # Pictures and the sound of Whisper have a fixed length.
+        self.source_dims = {1: SOURCE} if encoder.takes_text or encoder.has_samples else {}
         with torch.no_grad():
             # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())

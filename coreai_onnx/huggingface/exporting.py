@@ -23,6 +23,7 @@ from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads import Head
 from coreai_onnx.huggingface.masks import mask_parts
+from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, modules_of
@@ -277,7 +278,10 @@ def _programs(
         return {MODEL_FILE: convert(decoder)}, files
     if parts_of := PARTS.get(loaded.task.name):
         return {file: convert(part) for file, part in parts_of(loaded.model).items()}, {}
-    if loaded.task.auto_class not in _ENCODER_DECODERS:
+    has_encoder = loaded.model.config.is_encoder_decoder
+    if loaded.task.auto_class in MEDIA_CLASSES and not has_encoder:
+        return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
+    if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder)

@@ -12,8 +12,7 @@ import torch
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
-from coreai_onnx.huggingface.generation.generating import read_tokenizer
-from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt
+from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt, read_tokenizer
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.options import rules_of

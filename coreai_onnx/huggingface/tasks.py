@@ -53,6 +53,9 @@ _PAIRS = ("text_embeds", "image_embeds", "audio_embeds")
 _IMAGE, _AUDIO = ("image",), ("audio",)
 # The first one that fits is the task of a model.
 _ALL = (
+    # Before the text that some of them generate without pictures.
+    Task("image-text-to-text", "AutoModelForImageTextToText"),
+    Task("any-to-any", "AutoModelForMultimodalLM"),
     Task("text-generation", "AutoModelForCausalLM"),
     Task("automatic-speech-recognition", "AutoModelForSpeechSeq2Seq"),
     Task("text2text-generation", "AutoModelForSeq2SeqLM"),

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import transformers
 
+from coreai_onnx.errors import LibraryVersionError
 from coreai_onnx.model.dependencies import imported_from, require
 
 with imported_from("transformers"):
@@ -30,6 +34,7 @@ with imported_from("transformers"):
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
+    from transformers.utils import ModelOutput
 
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
 _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initialized")
@@ -79,3 +84,33 @@ def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
     require("transformers", [(cls, ("_from_config",))])
     model = cls._from_config(config)
     return model
+
+
+@contextmanager
+def attention_implementation(model: Any, name: str) -> Iterator[None]:
+    """While active, the layers of a model use an attention by its name."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001 - a call of the model would check the name
+    try:
+        for config, _ in before:
+            config._attn_implementation = name  # noqa: SLF001
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation = implementation  # noqa: SLF001
+
+
+def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:
+    """Add what transformers computes outside of an exported encoder, from other inputs.
+
+    Raises:
+        LibraryVersionError: If transformers is older than 5.23.
+    """
+    if importlib.util.find_spec("transformers.exporters") is None:
+        raise LibraryVersionError(
+            f"transformers {transformers.__version__} does not compute the positions of pictures "
+            'of several sizes for an export; pip install "transformers>=5.23"'
+        )
+    from transformers.exporters.utils import precompute_export_inputs
+
+    precompute_export_inputs(encoder, inputs)

@@ -158,7 +158,7 @@ def _randomized(
 ) -> tuple[Any, ...]:
     """Return arguments with random tokens and a random cache."""
     ids, *others, cache = decoder.arguments(*sizes)
-    tokens = _tokens(decoder.model, ids.shape, random)
+    tokens = decoder.first(_tokens(decoder.model, ids.shape[:2], random))
     # A text begins with states of zeros; some models do not read others before the first token.
     scale = _SCALE if sizes[-1] else 0.0
     values = [(torch.randn(x.shape, generator=random) * scale).to(x.dtype) for x in cache]

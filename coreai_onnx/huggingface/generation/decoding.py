@@ -19,7 +19,12 @@ from coreai_onnx.runtime.sessions.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
 _KEYS_AND_VALUES = "past_key_values."
-_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
+_EMBEDDED = {"inputs_embeds", "token_type_ids", "deepstack_features"}
+_TOKENS = ("input_ids", "inputs_embeds")
+_INPUTS = {
+    *("input_ids", "attention_mask", "position_ids", "cache_position"),
+    *(_ENCODED | _EMBEDDED),
+}
 
 
 class Decoding(Cache):
@@ -146,6 +151,11 @@ class Decoding(Cache):
         del layer_idx
         return self._read
 
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a call has filled the cache."""
+        return self._read > 0
+
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Continue from other sequences of the batch, one for each row, int64 ``[batch]``."""
         if torch.equal(beam_idx, torch.arange(len(self.ids))):
@@ -212,7 +222,7 @@ def check_decoder(session: Session) -> None:
     names = {info.name for info in session.inputs}
     first = session.outputs[0] if session.outputs else None
     rank = -1 if first is None else len(first.dims)
-    if "input_ids" not in names or names - _INPUTS or rank != 3:
+    if names.isdisjoint(_TOKENS) or names - _INPUTS or rank != 3:
         raise GenerationError(
             "the model is not a decoder: it takes input_ids, attention_mask and position_ids, or "
             f"input_ids and cache_position, and returns logits [batch, sequence, vocabulary]\n"
@@ -227,7 +237,7 @@ def _empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]
     """
     initial = session.stream().state
     # The batch has the name that the exporter gave it; other dims of a state are empty.
-    ids = next(info for info in session.inputs if info.name == "input_ids")
+    ids = next(info for info in session.inputs if info.name in _TOKENS)
     return {
         info.name: _empty(info, {ids.dims[0]: batch, CAPACITY: capacity})
         for info in session.state_inputs

@@ -142,6 +142,7 @@ class SessionEncoder(torch.nn.Module):
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
         input_values: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the last hidden state."""
@@ -153,6 +154,7 @@ class SessionEncoder(torch.nn.Module):
             "attention_mask": attention_mask,
             "input_features": input_features,
             "input_values": input_values,
+            "pixel_values": pixel_values,
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}

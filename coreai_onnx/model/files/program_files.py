@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -30,6 +31,8 @@ MANIFEST = "coreai_manifest.json"
 MANIFEST_VERSION = 1
 MODEL_FILE, ENCODER_FILE = "model.onnx", "encoder_model.onnx"
 MERGED_FILE = "decoder_model_merged.onnx"
+EMBEDDING_FILE = "embed_tokens.onnx"
+MEDIA_FILES = MappingProxyType({"image": "vision_encoder.onnx", "audio": "audio_encoder.onnx"})
 """The files in a folder of `export_model`, which `generate` reads: optimum's names."""
 
 

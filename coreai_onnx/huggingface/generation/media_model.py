@@ -1,0 +1,326 @@
+"""Models of pictures or sound whose parts run in sessions, with transformers' own generation.
+
+The class of transformers does what is between the parts: it replaces the embeddings of placeholders
+by features, numbers positions, tells pictures from text in masks. Its layers have no memory (they
+are on torch's ``meta`` device); those that compute are replaced by sessions.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoConfig, GenerationConfig
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.configuration import Configuration
+from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.media_prompts import Media
+from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
+from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
+from coreai_onnx.huggingface.media.encoders import (
+    DEEPSTACK,
+    MASK,
+    NEWLINE,
+    arranges_later,
+    method_name,
+    of_grid,
+    projector_of,
+)
+from coreai_onnx.huggingface.transformers_names import ModelOutput
+from coreai_onnx.model.files.new_files import file_fault
+from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
+from coreai_onnx.runtime.sessions.session import Session
+
+_NO_TYPE = -1
+"""The type of tokens without one, that of no picture and of no prefix."""
+
+
+def open_media(
+    folder: Path, decoder: Session, settings: Configuration, how: Mapping[str, Any]
+) -> Media:
+    """Open the other files of a folder whose decoder is open.
+
+    Args:
+        folder: The folder.
+        decoder: The session of the decoder.
+        settings: The settings of the folder.
+        how: The arguments of the sessions.
+    """
+    files = {"embeddings": EMBEDDING_FILE, **MEDIA_FILES}
+    sessions = {"decoder": decoder}
+    for name, file in files.items():
+        if not file_fault(folder / file):
+            sessions[name] = Session(folder / file, **how)
+    model = media_model(folder, sessions, _generation(settings))
+    return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
+
+
+def pictures_media(
+    folder: Path, decoder: Session, encoder: Session, settings: Configuration
+) -> Media | None:
+    """Return a decoder whose encoder reads pictures, or None if it reads something else.
+
+    Args:
+        folder: The folder.
+        decoder: The session of the decoder.
+        encoder: The session of the encoder.
+        settings: The settings of the folder.
+    """
+    if encoder.inputs[0].name != "pixel_values":
+        return None
+    start = {"decoder_start_token_id": settings.start_id}
+    model = SessionModel(decoder, _generation(settings) | start, encoder)
+    return Media(model, folder, frozenset({"image"}))
+
+
+def _generation(settings: Configuration) -> dict[str, Any]:
+    ends = {"eos_token_id": list(settings.stop_ids) or None, "pad_token_id": settings.pad_id}
+    return {**settings.rules, **ends}
+
+
+def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping[str, Any]) -> Any:
+    """Return a model of transformers that runs in sessions.
+
+    Args:
+        folder: The folder with the configuration.
+        sessions: The sessions: ``embeddings``, ``decoder``, and encoders by modality.
+        settings: The settings of ``generation_config``.
+
+    Raises:
+        GenerationError: If the configuration cannot be read, or names another class.
+    """
+    with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        architecture = (config.architectures or ["a missing architecture"])[0]
+        cls = getattr(transformers, architecture)
+        with torch.device("meta"):
+            model = type(architecture, (_Generates, cls), {"session": sessions["decoder"]})(config)
+    base = model.base_model
+    # Its device is that of tensors between the parts, and not that of layers without memory.
+    base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
+    model.generation_config = GenerationConfig(**settings)
+    model.eval()
+    decoder = _DecoderInSession(model, sessions["decoder"])
+    _replace(model, model.get_decoder(), decoder)
+    model.lm_head = torch.nn.Identity()
+    embed = sessions["embeddings"]
+    layer = _InSession(lambda ids: _run(embed, input_ids=ids)[0])
+    for owner in (model, base):
+        # Attributes of the objects, because the layer that held them is replaced.
+        vars(owner)["get_input_embeddings"] = lambda: layer
+    # Some models look them up in the decoder.
+    vars(decoder)["get_input_embeddings"] = lambda: layer
+    for modality in sessions.keys() - {"embeddings", "decoder"}:
+        _replace_encoder(model, modality, sessions[modality])
+    model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
+    model.register_forward_hook(decoder.end)
+    return model
+
+
+@dataclass
+class _Features(ModelOutput):
+    """The result of an encoder.
+
+    Attributes:
+        pooler_output: The features.
+        deepstack_features: Those of inner layers.
+    """
+
+    pooler_output: Any = None
+    deepstack_features: Any = None
+
+
+class _Generates(WithoutWeights):
+    """``generate`` with the cache of a session."""
+
+    session: Session
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Generate, as ``generate`` of transformers does."""
+        options.setdefault("past_key_values", Decoding(self.session))
+        return super().generate(*args, **options)  # type: ignore[misc]  # transformers' class
+
+
+class _InSession(torch.nn.Module):
+    """A layer that a function computes."""
+
+    def __init__(self, compute: Callable[..., Any]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the results."""
+        return self.compute(*args, **kwargs)
+
+
+class _DecoderInSession(torch.nn.Module):
+    """The decoder with its head, in a session."""
+
+    def __init__(self, model: Any, session: Session) -> None:
+        super().__init__()
+        self.config = model.get_decoder().config
+        self._logits = torch.zeros(0)
+        self._call: dict[str, Any] = {}
+        self._infos = {info.name: info for info in session.inputs}
+        self._parameters_of_model = list(inspect.signature(type(model).forward).parameters)[1:]
+
+    def begin(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the arguments of a call of the model."""
+        self._call = dict(zip(self._parameters_of_model, args, strict=False)) | kwargs
+
+    def end(self, _: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Return the result of the model with the logits of the session."""
+        del args
+        # The file has computed what transformers does after the head, such as a limit.
+        output.logits = self._logits
+        return output
+
+    def forward(
+        self,
+        inputs_embeds: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Decoding | None = None,
+        visual_pos_masks: torch.Tensor | None = None,
+        deepstack_visual_embeds: list[torch.Tensor] | None = None,
+        **unused: Any,
+    ) -> BaseModelOutputWithPast:
+        """Read embeddings, and return the logits."""
+        del unused
+        assert past_key_values is not None
+        places = inputs_embeds.shape[:2]
+        given: dict[str, Any] = {EMBEDS: inputs_embeds}
+        if position_ids is not None:
+            given["position_ids"] = _positions(position_ids, self._infos, places)
+        if TYPES in self._infos:
+            types = self._call.get(TYPES)
+            given[TYPES] = torch.full(places, _NO_TYPE) if types is None else types
+        if DEEPSTACK in self._infos:
+            given[DEEPSTACK] = _deepstack(
+                inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
+                deepstack_visual_embeds,
+            )  # fmt: skip
+        past_key_values.fixed = {
+            name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
+        }
+        # The tokens of a placeholder count, and their embeddings are given.
+        past_key_values.extend(
+            torch.zeros(places, dtype=torch.int64), self._call.get("attention_mask")
+        )
+        keep = self._call.get("logits_to_keep") or 0
+        self._logits = past_key_values.read(keep)
+        return BaseModelOutputWithPast(
+            last_hidden_state=self._logits, past_key_values=past_key_values
+        )
+
+
+def _positions(positions: torch.Tensor, infos: Mapping[str, Any], places: Any) -> torch.Tensor:
+    """Return positions with as many rows as the file takes."""
+    positions = positions.expand(*positions.shape[:-2], *places)
+    if len(infos["position_ids"].dims) == 3:
+        # A row of the text may precede those of frames, rows and columns.
+        return positions[-3:] if positions.ndim == 3 else positions.expand(3, -1, -1)
+    return positions
+
+
+def _deepstack(
+    embeds: torch.Tensor, layers: int, mask: torch.Tensor | None, features: Any
+) -> torch.Tensor:
+    """Return the features of inner layers at the places of pictures, and zeros elsewhere."""
+    result = embeds.new_zeros(layers, *embeds.shape)
+    if mask is not None and features is not None:
+        result[:, mask] = torch.stack(list(features))
+    return result
+
+
+class _Pending:
+    """The result of an encoder whose features the next layer returns.
+
+    What transformers computes between both, such as a choice of layers, is in the file.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, _: Any) -> Any:
+        return self
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        return cls()
+
+
+def _replace_encoder(model: Any, modality: str, session: Session) -> None:
+    """Let a session compute the features of a modality."""
+    base, encoder = model.base_model, model.get_encoder(modality=modality)
+    names = [info.name for info in session.inputs]
+    if arranges_later(base, modality):
+        results: list[torch.Tensor] = []
+
+        def encode(*args: Any, **kwargs: Any) -> _Pending:
+            # The first argument is that of the first input.
+            given = dict(zip(names, args, strict=False)) | kwargs
+            if MASK in names and given.get(MASK) is None:
+                # transformers makes no mask where all frames attend to all.
+                length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
+                given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
+            results[:] = _run(session, **given)
+            if len(results) > 1:
+                setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
+            return _Pending()
+
+        stand_in: Any = _InSession(encode)
+        stand_in.config, stand_in.device = encoder.config, torch.device("cpu")
+        lengths = "_get_feat_extract_output_lengths"
+        if hasattr(encoder, lengths):
+            setattr(stand_in, lengths, getattr(encoder, lengths))
+        _replace(model, encoder, stand_in)
+        setattr(base, str(projector_of(base)), _InSession(lambda _: results[0]))
+        return
+    method = getattr(base, method_name(modality))
+    parameters = list(inspect.signature(method).parameters)
+
+    # ``generate`` reads from the signature which inputs to pass.
+    @functools.wraps(method)
+    def features(*args: Any, **kwargs: Any) -> _Features:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        if projector_of(base) is None:
+            given |= of_grid(encoder, given["image_grid_thw"])
+        output, *inner = _run(session, **given)
+        # Features of two axes are those of a list in transformers.
+        return _Features(
+            pooler_output=[output] if output.ndim == 2 else output,
+            deepstack_features=[[layer] for layer in inner[0]] if inner else None,
+        )
+
+    setattr(base, method_name(modality), features)
+
+
+def _replace(model: torch.nn.Module, old: torch.nn.Module, new: torch.nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, name, new)
+
+
+def _run(session: Session, **arguments: Any) -> list[torch.Tensor]:
+    """Run a session on tensors, of which it takes those that it knows."""
+    feeds = {
+        info.name: arguments[info.name].numpy().astype(info.numpy_dtype)
+        for info in session.inputs
+        if arguments.get(info.name) is not None
+    }
+    missing = [info.name for info in session.inputs if info.name not in feeds]
+    if missing:
+        raise GenerationError(f"the encoder takes {', '.join(missing)}, which the inputs lack")
+    return [torch.from_numpy(np.asarray(x)) for x in session.run(**feeds)]

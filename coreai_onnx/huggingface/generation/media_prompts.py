@@ -1,0 +1,140 @@
+"""Prompts with pictures or sound, which the processor of a folder reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
+
+MEDIA_OPTIONS = ("images", "audio")
+"""The options of models of pictures and sound."""
+_FILES = ("processor_config.json", "preprocessor_config.json")
+_MODALITIES = {"images": "image", "audio": "audio"}
+
+
+@dataclass(frozen=True)
+class Media:
+    """A model of pictures or sound that runs in sessions, and its processor.
+
+    Attributes:
+        model: The model of transformers.
+        folder: The folder with the files of the processor.
+        modalities: What it has encoders of: ``"image"``, ``"audio"``.
+    """
+
+    model: Any
+    folder: Path
+    modalities: frozenset[str]
+
+    @functools.cached_property
+    def processor(self) -> Any:
+        """The processor.
+
+        Raises:
+            GenerationError: If there is none, or it cannot be read.
+        """
+        if not any((self.folder / name).is_file() for name in _FILES):
+            raise GenerationError(
+                f"{self.folder}: there is no {_FILES[0]}, which says how pictures and sound are "
+                "read\n  copy the processor's files to the folder, or give the inputs that the "
+                "processor of transformers returns: images=processor(...)"
+            )
+        from transformers import AutoProcessor
+
+        with failures_as(GenerationError, f"cannot read the processor in {self.folder}"):
+            return AutoProcessor.from_pretrained(self.folder, local_files_only=True)
+
+    def read(self, prompt: Any, media: Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+        """Return a prompt, and the further inputs of the model.
+
+        Args:
+            prompt: Text or texts with placeholders, or token ids.
+            media: ``images`` and ``audio``: pictures or sounds, or inputs that the processor has
+                returned.
+
+        Raises:
+            GenerationError: If the model does not take them, the prompt has another number of
+                placeholders, or the processor refuses them.
+        """
+        for name in media:
+            if _MODALITIES[name] not in self.modalities:
+                raise GenerationError(
+                    f"the model takes no {name}: it has an encoder of "
+                    f"{' and '.join(sorted(self.modalities))} only"
+                )
+        if self.model.config.is_encoder_decoder:
+            return self._pictures(prompt, media["images"])
+        ready = {k: x for one in media.values() if isinstance(one, Mapping) for k, x in one.items()}
+        if ready:
+            return _of_inputs(prompt, ready)
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        if not isinstance(texts, Sequence) or not texts or not isinstance(texts[0], str):
+            raise GenerationError(
+                "a prompt with pictures or sound is text, or token ids beside the inputs that the "
+                "processor returned: images=processor(...)"
+            )
+        counts = {name: self._placeholders(name, texts, x) for name, x in media.items()}
+        with failures_as(GenerationError, "the processor refuses the prompt"):
+            inputs = dict(
+                self.processor(text=list(texts), **media, return_tensors="pt", padding=True)
+            )
+        ids = inputs.pop("input_ids")
+        for name, (token, count) in counts.items():
+            number = getattr(self.processor, f"{_MODALITIES[name]}_token_id", None)
+            # Some processors add the placeholders themselves.
+            if number is not None and not bool((ids == number).any()):
+                raise GenerationError(_mismatch(name, token, 0, count))
+        mask = inputs.pop("attention_mask", None)
+        return Prompt(ids, mask, is_text=True, is_single=isinstance(prompt, str)), inputs
+
+    def _pictures(self, prompt: Any, images: Any) -> tuple[Prompt, dict[str, Any]]:
+        """Return pictures as the prompt of an encoder, and what its decoder starts from."""
+        if not isinstance(images, Mapping):
+            with failures_as(GenerationError, "the processor refuses the pictures"):
+                images = self.processor(images=images, return_tensors="pt")
+        pixels = torch.as_tensor(images["pixel_values"])
+        asked = Prompt(pixels, None, prompt is None or isinstance(prompt, str), len(pixels) == 1)
+        if not prompt:
+            return asked, {}
+        started = read_prompt(prompt, self.start_tokens if isinstance(prompt, str) else None)
+        return asked, {"decoder_input_ids": started.ids.expand(len(pixels), -1)}
+
+    def start_tokens(self, text: str) -> Any:
+        """Return the tokens that a decoder starts from, without those around a text."""
+        return self.processor.tokenizer(text, add_special_tokens=False)
+
+    def _placeholders(self, name: str, texts: Sequence[str], media: Any) -> tuple[str, int]:
+        """Return the placeholder, and the number of pictures or sounds."""
+        token = getattr(self.processor, f"{_MODALITIES[name]}_token", None)
+        token, count = str(token), sum(1 for _ in _flat(media))
+        places = sum(text.count(token) for text in texts)
+        if places not in (0, count):
+            raise GenerationError(_mismatch(name, token, places, count))
+        return token, count
+
+
+def _mismatch(name: str, token: str, places: int, count: int) -> str:
+    return f"the prompt has {places} placeholders {token}, and {name} has {count}"
+
+
+def _flat(media: Any) -> Iterator[Any]:
+    if isinstance(media, list | tuple):
+        for one in media:
+            yield from _flat(one)
+    else:
+        yield media
+
+
+def _of_inputs(prompt: Any, inputs: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+    """Return a prompt of token ids and inputs that the processor has returned."""
+    given = inputs.pop("input_ids", None)
+    mask = inputs.pop("attention_mask", None)
+    asked = read_prompt(given if prompt is None else prompt, None, mask=mask)
+    return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}

@@ -1,0 +1,42 @@
+"""The files of a model of pictures or sound and text, by the names that transformers.js has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.media.decoder import EmbeddedDecoder, EmbeddingPart
+from coreai_onnx.huggingface.media.encoders import DEEPSTACK, MediaEncoder
+from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES, MERGED_FILE
+
+MEDIA_CLASSES = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM")
+"""The classes of transformers whose models are exported so."""
+
+
+def media_parts(model: Any) -> dict[str, Any]:
+    """Return the parts of a model by the names of their files, the decoder last.
+
+    Raises:
+        ModelSourceError: If the model has no encoder beside its decoder, or one of another form.
+    """
+    # transformers returns the model itself where it knows no such encoder.
+    found = {
+        modality: encoder
+        for modality in MEDIA_FILES
+        if (encoder := model.get_encoder(modality=modality)) not in (None, model)
+    }
+    if not found or model.get_decoder() in (None, model, model.base_model):
+        raise ModelSourceError(
+            f"{type(model).__name__} is not exported with its pictures or sound: transformers "
+            "does not tell its encoder from its decoder"
+        )
+    encoders = {modality: MediaEncoder(model, modality) for modality in found}
+    layers = 0
+    for encoder in encoders.values():
+        if DEEPSTACK in encoder.output_names:
+            layers = len(encoder(*encoder.example(model.dtype))[1])
+    parts: dict[str, Any] = {MEDIA_FILES[name]: part for name, part in encoders.items()}
+    return parts | {
+        EMBEDDING_FILE: EmbeddingPart(model),
+        MERGED_FILE: EmbeddedDecoder(model, layers),
+    }

@@ -1,0 +1,133 @@
+"""Models of pictures and sound as folders: greedy tokens equal to those of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import coreai_onnx
+from coreai_onnx.errors import GenerationError, InputError, ModelSourceError
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import LanguageModel
+from tests.models.media import MEDIA_MODELS, PICTURE_READERS, TEXT, prompt
+from tests.support.huggingface_folders import tokenizer
+
+LENGTH = 32
+# A penalty keeps random models from repeating one token.
+OPTIONS: dict[str, Any] = {"max_new_tokens": LENGTH, "repetition_penalty": 1.3}
+MODELS = {one.name: one for one in (*MEDIA_MODELS, *PICTURE_READERS)}
+
+
+def tokens_of_transformers(model: Any, inputs: dict[str, torch.Tensor]) -> list[int]:
+    if "input_ids" in inputs:
+        inputs = {**inputs, "attention_mask": torch.ones_like(inputs["input_ids"])}
+    # No token ends a text: all of them are compared.
+    settings = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    return model.generate(**inputs, **OPTIONS, **settings)[0].tolist()
+
+
+@pytest.mark.parametrize("name", ["LLaVA", "Qwen3-VL"])
+def test_pictures_give_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
+    model = MODELS[name].make()
+    inputs = MODELS[name].inputs(model)
+    exported = export_model(model, tmp_path / "folder")
+    assert list(exported.programs) == [
+        "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
+    ]  # fmt: skip
+    for kernels in (False, True):
+        opened = LanguageModel.open(exported.path, kernels=kernels)
+        ready = {key: x for key, x in inputs.items() if key != "input_ids"}
+        tokens = opened.generate(
+            inputs["input_ids"][0].tolist(), images=ready, stop_ids=[], **OPTIONS
+        )
+        assert tokens.tolist() == tokens_of_transformers(model, inputs)
+        text = opened.generate([1, 5, 9], stop_ids=[], **OPTIONS)
+        assert text.tolist() == tokens_of_transformers(
+            model, {"input_ids": torch.tensor([[1, 5, 9]])}
+        )
+
+
+def test_a_reader_of_pictures_gives_the_tokens_of_transformers(tmp_path: Path) -> None:
+    model = MODELS["TrOCR"].make()
+    inputs = MODELS["TrOCR"].inputs(model)
+    folder = export_model(model, tmp_path / "folder").path
+    tokens = coreai_onnx.generate(folder, [2], images=inputs, stop_ids=[], **OPTIONS)
+    assert np.asarray(tokens)[0].tolist() == tokens_of_transformers(model, inputs)
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A LLaVA, and its folder with a processor."""
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(**{**TEXT, "vocab_size": 300}),
+        vision_config=MODELS["LLaVA"].make().config.vision_config,
+        image_token_id=260,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    folder = export_model(model, tmp_path_factory.mktemp("llava") / "folder").path
+    words = tokenizer()
+    words.add_special_tokens({"additional_special_tokens": ["<filler>", "<image>"]})
+    size = {"height": 16, "width": 16}
+    transformers.LlavaProcessor(
+        transformers.models.clip.CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=size),
+        words, patch_size=4, vision_feature_select_strategy="default",
+        image_token="<image>", num_additional_image_tokens=1,
+    ).save_pretrained(folder)  # fmt: skip
+    return model, folder
+
+
+def test_the_processor_reads_pictures_of_several_sizes(llava: tuple[Any, Path]) -> None:
+    model, folder = llava
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 255, size, np.uint8) for size in ((20, 30, 3), (16, 17, 3))]
+    text = "a <image> and <image>:"
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    inputs = processor(text=text, images=images, return_tensors="pt")
+    tokens = tokens_of_transformers(model, dict(inputs))[inputs["input_ids"].shape[1] :]
+    expected = processor.tokenizer.decode(tokens, skip_special_tokens=True)
+    assert coreai_onnx.generate(folder, text, images=images, stop_ids=[], **OPTIONS) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("a <image>", {"images": 2}, "has 1 placeholders <image>, and images has 2"),
+        ("nothing", {"images": 1}, "the processor refuses the prompt"),
+        ("a <image>", {"audio": 1}, "takes no audio: it has an encoder of image only"),
+    ],
+)
+def test_pictures_that_do_not_fit_the_prompt(
+    text: str, options: dict[str, int], message: str, llava: tuple[Any, Path]
+) -> None:
+    media: Any = {name: [np.zeros((16, 16, 3), np.uint8)] * n for name, n in options.items()}
+    with pytest.raises(GenerationError, match=message):
+        coreai_onnx.generate(llava[1], text, **media)
+
+
+def test_a_picture_of_another_size(llava: tuple[Any, Path]) -> None:
+    pixels = {"pixel_values": torch.zeros(1, 3, 24, 24)}
+    with pytest.raises(InputError, match="dimension 2 is 24, expected 16"):
+        coreai_onnx.generate(llava[1], prompt(1, -16, 5)[0].tolist(), images=pixels)
+
+
+def test_a_folder_without_a_processor(llava: tuple[Any, Path], tmp_path: Path) -> None:
+    for file in llava[1].iterdir():
+        if "processor" not in file.name:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(GenerationError, match=r"there is no processor_config.json"):
+        coreai_onnx.generate(tmp_path, "a <image>", images=[np.zeros((16, 16, 3), np.uint8)])
+
+
+def test_a_model_whose_encoder_is_not_told_from_its_decoder(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision = {**sizes, "image_size": 16, "patch_size": 8}
+    model = transformers.GitForCausalLM(transformers.GitConfig(vision_config=vision, **sizes))
+    with pytest.raises(ModelSourceError, match="does not tell its encoder from its decoder"):
+        export_model(model, tmp_path / "folder", task="image-text-to-text")
+    assert not (tmp_path / "folder").exists()

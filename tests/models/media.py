@@ -1,0 +1,266 @@
+"""Small models of pictures or sound and text, with prompts that have several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as hf
+
+PLACEHOLDER = 100
+TEXT: dict[str, Any] = {
+    "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+VISION: dict[str, Any] = {
+    "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "image_size": 16, "patch_size": 4,
+}  # fmt: skip
+GRID: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 32, "num_heads": 4, "patch_size": 2,
+    "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2,
+}  # fmt: skip
+SOUND = {"num_mel_bins": 8, "max_source_positions": 16}
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+
+
+@dataclass(frozen=True)
+class MediaModel:
+    """A model and a prompt.
+
+    Attributes:
+        name: For test ids and tables.
+        make: Builds the module, with random weights.
+        inputs: Returns the arguments of ``generate``.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    inputs: Callable[[Any], dict[str, torch.Tensor]]
+
+
+def randomized(cls: Any, config: Any) -> Any:
+    """Build a model whose weights are large enough for texts that vary."""
+    torch.manual_seed(0)
+    model = cls(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.15)
+    return model
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def prompt(*parts: int) -> torch.Tensor:
+    """Return tokens: a negative number stands for so many placeholders."""
+    rows = [[PLACEHOLDER] * -part if part < 0 else [part] for part in parts]
+    return torch.tensor([[token for row in rows for token in row]])
+
+
+def _pixels(*parts: int, types: str = "") -> Callable[[Any], dict[str, torch.Tensor]]:
+    def inputs(_: Any) -> dict[str, torch.Tensor]:
+        ids = prompt(*parts)
+        # PaliGemma's prompt is a prefix of type 0; Gemma 3 has a type of pictures.
+        further = {"token_type_ids": (ids == PLACEHOLDER).long()} if types == "pictures" else {}
+        further |= {"token_type_ids": torch.zeros_like(ids)} if types == "prefix" else {}
+        return {"input_ids": ids, "pixel_values": noise(2, 3, 16, 16), **further}
+
+    return inputs
+
+
+def _grids(_: Any) -> dict[str, torch.Tensor]:
+    """Two pictures of different sizes."""
+    ids = prompt(1, -8, 5, 6, -4, 9)
+    return {
+        "input_ids": ids,
+        "mm_token_type_ids": (ids == PLACEHOLDER).long(),
+        "image_grid_thw": torch.tensor([[1, 8, 4], [1, 4, 4]]),
+        "pixel_values": noise(48, 24),
+    }
+
+
+def _tiles(_: Any) -> dict[str, torch.Tensor]:
+    """A whole picture, one of half the width, and padding."""
+    mask = torch.ones(1, 3, 16, 16, dtype=torch.int64)
+    mask[0, 1, :, 8:] = 0
+    mask[0, 2] = 0
+    pixels = noise(1, 3, 3, 16, 16) * mask[:, :, None]
+    ids = prompt(1, -4, 5, 6, -4, 9)
+    return {"input_ids": ids, "pixel_values": pixels, "pixel_attention_mask": mask}
+
+
+def _any_resolution(model: Any) -> dict[str, torch.Tensor]:
+    sizes, pixels = torch.tensor([[20, 30], [32, 16]]), noise(2, 5, 3, 16, 16)
+    with torch.no_grad():
+        features = model.model.get_image_features(pixels, sizes).pooler_output
+    ids = prompt(1, -len(features[0]), 5, 6, -len(features[1]), 9)
+    return {"input_ids": ids, "pixel_values": pixels, "image_sizes": sizes}
+
+
+def _sounds(_: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": prompt(1, -4, 5, 6, -4, 9), "input_features": noise(2, 8, 32)}
+
+
+def _sounds_of_lengths(_: Any) -> dict[str, torch.Tensor]:
+    mask = torch.ones(2, 32, dtype=torch.int64)
+    mask[1, 20:] = 0
+    return {
+        "input_ids": prompt(1, -8, 5, 6, -5, 9),
+        "input_features": noise(2, 8, 32),
+        "feature_attention_mask": mask,
+    }
+
+
+def _model(kind: str, text: Any, parts: dict[str, Any], **settings: Any) -> Callable[[], Any]:
+    """Return what builds a model by the names of its classes."""
+
+    def make() -> Any:
+        cls = getattr(hf, f"{kind}ForConditionalGeneration")
+        token = "audio_token_id" if "audio_config" in parts else "image_token_id"
+        config = getattr(hf, f"{kind}Config")(
+            text_config=text, **parts, **{token: PLACEHOLDER}, **settings
+        )
+        return randomized(cls, config)
+
+    return make
+
+
+def _qwen(kind: str, vision: dict[str, Any], **text: Any) -> Callable[[], Any]:
+    settings = {"video_token_id": 101, "vision_start_token_id": 102, "vision_end_token_id": 103}
+    rope = {**SECTIONS, **text.pop("rope", {})}
+    plain = {name: x for name, x in TEXT.items() if name != "head_dim"}
+    words = {**plain, "rope_parameters": rope, **text}
+    return _model(kind, words, {"vision_config": {**GRID, **vision}}, **settings)
+
+
+_CLIP = {"vision_config": hf.CLIPVisionConfig(**VISION)}
+_SIGLIP = {"vision_config": hf.SiglipVisionConfig(**VISION)}
+_PLAIN = {"vision_config": VISION}
+_PAIR = {"image_size": [16, 16], "patch_size": [4, 4]}
+_INTERN = {"vision_config": hf.InternVLVisionConfig(**{**VISION, **_PAIR})}
+_LAYERS = {"d_model": 24, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 32}
+_QWEN2_AUDIO = {"audio_config": hf.Qwen2AudioEncoderConfig(**_LAYERS, **SOUND)}
+_VOXTRAL_SIZES = {"hidden_size": 24, "intermediate_size": 96, "num_hidden_layers": 2}
+_VOXTRAL = {
+    "audio_config": hf.VoxtralEncoderConfig(**_VOXTRAL_SIZES, num_attention_heads=4, **SOUND)
+}
+_GEMMA3 = hf.Gemma3TextConfig(
+    **TEXT, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+)
+_PINPOINTS = [[16, 16], [16, 32], [32, 16], [32, 32]]
+_TWO = (1, -4, 5, 6, -4, 9)
+
+MEDIA_MODELS = (
+    MediaModel("LLaVA", _model("Llava", hf.LlamaConfig(**TEXT), _CLIP), _pixels(1, -16, 5, -16, 9)),
+    MediaModel(
+        "Gemma 3",
+        _model(
+            "Gemma3", _GEMMA3, _SIGLIP, mm_tokens_per_image=4, boi_token_id=101, eoi_token_id=102
+        ),
+        _pixels(*_TWO, types="pictures"),
+    ),
+    MediaModel(
+        "PaliGemma",
+        _model("PaliGemma", hf.GemmaConfig(**TEXT), _SIGLIP, projection_dim=32),
+        _pixels(-16, -16, 5, 6, 9, types="prefix"),
+    ),
+    MediaModel(
+        "Idefics 3", _model("Idefics3", hf.LlamaConfig(**TEXT), _PLAIN, scale_factor=2), _tiles
+    ),
+    MediaModel(
+        "SmolVLM", _model("SmolVLM", hf.LlamaConfig(**TEXT), _PLAIN, scale_factor=2), _tiles
+    ),
+    MediaModel("Qwen2-VL", _qwen("Qwen2VL", {"depth": 2, "embed_dim": 32, "mlp_ratio": 2}), _grids),
+    MediaModel(
+        "Qwen2.5-VL",
+        _qwen(
+            "Qwen2_5_VL",
+            {"depth": 2, "out_hidden_size": 32, "window_size": 8, "fullatt_block_indexes": [1]},
+        ),
+        _grids,
+    ),
+    MediaModel(
+        "Qwen3-VL",
+        _qwen(
+            "Qwen3VL",
+            {
+                "depth": 3,
+                "out_hidden_size": 32,
+                "num_position_embeddings": 16,
+                "deepstack_visual_indexes": [0, 1],
+            },
+            rope={"mrope_interleaved": True},
+            head_dim=8,
+            num_hidden_layers=3,
+        ),
+        _grids,
+    ),
+    MediaModel(
+        "InternVL",
+        _model(
+            "InternVL", hf.Qwen2Config(**TEXT), _INTERN, image_seq_length=4, downsample_ratio=0.5
+        ),
+        _pixels(*_TWO),
+    ),
+    MediaModel(
+        "LLaVA-OneVision",
+        _model(
+            "LlavaOnevision",
+            hf.Qwen2Config(**TEXT),
+            _SIGLIP,
+            video_token_id=101,
+            image_grid_pinpoints=_PINPOINTS,
+        ),
+        _any_resolution,
+    ),
+    MediaModel(
+        "Qwen2-Audio",
+        _model("Qwen2Audio", hf.Qwen2Config(**TEXT), _QWEN2_AUDIO),
+        _sounds_of_lengths,
+    ),
+    MediaModel("Voxtral", _model("Voxtral", hf.LlamaConfig(**TEXT), _VOXTRAL), _sounds),
+)
+
+
+def _from_pixels(*shape: int) -> Callable[[Any], dict[str, torch.Tensor]]:
+    return lambda _: {"pixel_values": noise(*shape)}
+
+
+def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        encoder, decoder, decoder_start_token_id=2, pad_token_id=1, eos_token_id=98
+    )
+    return lambda: randomized(hf.VisionEncoderDecoderModel, config)
+
+
+_DECODER: dict[str, Any] = {
+    "vocab_size": 99, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32,
+    "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
+}  # fmt: skip
+PICTURE_READERS = (
+    MediaModel(
+        "TrOCR",
+        _encoder_decoder(
+            hf.ViTConfig(**VISION),
+            hf.TrOCRConfig(**_DECODER, d_model=24, cross_attention_hidden_size=24),
+        ),
+        _from_pixels(2, 3, 16, 16),
+    ),
+    MediaModel(
+        "Donut",
+        _encoder_decoder(
+            hf.DonutSwinConfig(
+                embed_dim=8, depths=[1, 1], num_heads=[2, 2], image_size=[16, 24], patch_size=2,
+                window_size=2,
+            ),
+            hf.MBartConfig(**_DECODER, d_model=16),
+        ),
+        _from_pixels(2, 3, 16, 24),
+    ),
+)  # fmt: skip
