@@ -30,7 +30,11 @@ ENCODERS = ("t5", "bart", "switch", "whisper")
 PROMPT = [5, 9, 17, 33, 8]
 EQUALLY_LONG = ([5, 9, 17], [4, 101, 33], [77, 6, 12])
 """Token ids of a batch for files without padding."""
-NOT_IN_THE_BROWSER = {"whisper": "its inputs are no tokens", "rwkv": "it takes no mask"}
+NOT_IN_THE_BROWSER = {
+    "whisper": "its inputs are no tokens",
+    "rwkv": "it takes no mask",
+    "mixtral": "transformers.js has no such model",
+}
 
 
 class Subject:

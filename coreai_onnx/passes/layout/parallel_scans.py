@@ -69,6 +69,8 @@ class ParallelScan:
             return "the dims of its state are not known"
         if any(shape_of(tensor) is None for tensor in node.inputs):
             return "the shape of an input is not known"
+        if not all(map(self.varies, self.body.outputs)):
+            return "a result is equal in all steps"
         for tensor, whole in zip(self.body.inputs[1:], node.inputs[1:], strict=True):
             self._ranks[id(tensor)] = len(shape_of(whole) or ()) - 1
         self._ranks[id(self.state)] = len(self.shape) - 1

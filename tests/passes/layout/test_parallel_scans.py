@@ -54,6 +54,12 @@ def test_what_is_equal_in_all_steps_is_computed_once() -> None:
             "a step has Shape",
         ),
         (
+            scan(f"{STEP}  out = Neg (c)", results="float[t, 3] y").replace(
+                "(float[b, 3] next, float[b, 3] out)", "(float[b, 3] next, float[3] out)"
+            ),
+            "a result is equal in all steps",
+        ),
+        (
             """main (float[b, 3] s0, float[b, 3] r0, float[t, b, 3] xs) => (float[b, 3] last)
               <float[3] c = {-1, 0, -2}> {
               last, other = Scan <num_scan_inputs = 1, body = step
