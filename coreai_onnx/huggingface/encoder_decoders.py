@@ -58,8 +58,10 @@ class EncoderPart(torch.nn.Module):
         super().__init__()
         self.model = model
         name = model.main_input_name
-        # Whisper takes spectrograms, whose bins its configuration names; others take samples.
-        if name not in ("input_ids", "pixel_values") and not hasattr(model.config, "num_mel_bins"):
+        # Whisper takes spectrograms, whose bins its configuration names; others take samples. Of
+        # pictures, a model of two others has a configuration of its encoder.
+        known = {"input_ids": "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
+        if known and not hasattr(model.config, known):
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
                 "models with a decoder, Whisper is"
