@@ -28,10 +28,11 @@ def equal_tokens(one: MediaModel, folder: Path) -> list[int]:
     inputs = one.inputs(model)
     if "input_ids" in inputs:
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    # A penalty keeps random models from repeating one token; no token ends a text.
+    # A penalty keeps random models from repeating one token, and a least number from ending: in
+    # place of ``eos_token_id=None``, transformers takes that of the model.
     settings = transformers.GenerationConfig(
         max_new_tokens=LENGTH, do_sample=False, repetition_penalty=1.3, pad_token_id=0,
-        eos_token_id=None, decoder_start_token_id=2,
+        min_new_tokens=LENGTH, decoder_start_token_id=2,
     )  # fmt: skip
     export_model(model, folder)
     wanted = model.generate(**inputs, generation_config=settings)[:, -LENGTH:]

@@ -61,8 +61,10 @@ class EncoderPart(torch.nn.Module):
         super().__init__()
         self.model = model
         name = model.main_input_name
-        # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples.
-        is_known = name in ("input_ids", "pixel_values") or hasattr(model.config, "num_mel_bins")
+        # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples. Of
+        # pictures, a model of two others has a configuration of its encoder.
+        known = {"input_ids": "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
+        is_known = not known or hasattr(model.config, known)
         if not is_known and model.config.model_type != "moonshine":
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "

@@ -53,7 +53,7 @@ _PAIRS = ("text_embeds", "image_embeds", "audio_embeds")
 _IMAGE, _AUDIO = ("image",), ("audio",)
 # The first one that fits is the task of a model.
 _ALL = (
-    # Before the text that some of them generate without pictures.
+    # Before text-generation, which some of these classes have as well.
     Task("image-text-to-text", "AutoModelForImageTextToText"),
     Task("any-to-any", "AutoModelForMultimodalLM"),
     Task("text-generation", "AutoModelForCausalLM"),
@@ -179,6 +179,10 @@ def task_of(config: Any, name: str | None) -> Task:
     # transformers builds the first one as well.
     for architecture in architectures[:1]:
         for task in _ALL:
+            # Decoders of text whose pictures or sound are asked for by name: GIT, Phi-4-multimodal.
+            is_text = name is None and architecture.endswith("ForCausalLM")
+            if is_text and task.name in ("image-text-to-text", "any-to-any"):
+                continue
             if name in (None, task.name) and task.fits(architecture):
                 return task
     if name is not None:

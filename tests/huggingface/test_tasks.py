@@ -61,7 +61,7 @@ def test_a_pipeline_with_the_models_of_another_task(pipeline: str, task: str) ->
 
 
 def test_an_unknown_task() -> None:
-    with pytest.raises(ModelSourceError, match="no task 'chess'; there are text-generation"):
+    with pytest.raises(ModelSourceError, match="no task 'chess'; there are image-text-to-text"):
         task_of(SimpleNamespace(architectures=None), "chess")
 
 
