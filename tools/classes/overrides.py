@@ -32,6 +32,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "bamba": {"attn_layer_indices": [1]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "recurrent_gemma": {"num_hidden_layers": 3},
     "vits": {"noise_scale": 0.0, "noise_scale_duration": 0.0},
     "efficientnet": {"hidden_dim": 640},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
