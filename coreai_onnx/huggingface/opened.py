@@ -143,7 +143,7 @@ def pipeline(
         return transformers.pipeline(name, model, **{**components, **options})
 
 
-def _with_forward(cls: type, config: Any, session: Session) -> Any:
+def _with_forward(cls: Any, config: Any, session: Session) -> Any:
     """Return a model of a class of transformers whose ``forward`` runs a session."""
     signature = inspect.signature(cls.forward)
 
@@ -156,7 +156,7 @@ def _with_forward(cls: type, config: Any, session: Session) -> Any:
     return _without_weights(cls, config, {"forward": forward})
 
 
-def _without_weights(cls: type, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
+def _without_weights(cls: Any, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
     """Return a model of a class of transformers with other methods and no weights."""
     # No memory for weights, and no time to draw them.
     with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
@@ -176,7 +176,7 @@ def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
     return model
 
 
-def _class_named(path: Path, config: Any) -> type:
+def _class_named(path: Path, config: Any) -> Any:
     """Return the class of transformers that a configuration names.
 
     Raises:
