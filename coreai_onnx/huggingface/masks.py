@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.decoders import BATCH
 from coreai_onnx.huggingface.generation.session_model import run
 from coreai_onnx.huggingface.heads import ModelPart
 from coreai_onnx.huggingface.inputs import ModelInput, image_size
+from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.runtime.sessions.session import Session
 
 VISION_FILE, MASKS_FILE = "vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx"

@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.pipelines import PIPELINE_REGISTRY
-from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
@@ -30,6 +28,7 @@ from coreai_onnx.huggingface.generation.session_model import (
 from coreai_onnx.huggingface.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.sources import CONFIG, read_config
 from coreai_onnx.huggingface.tasks import task_of
+from coreai_onnx.huggingface.transformers_names import PIPELINE_REGISTRY, ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import MERGED_FILE, MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
