@@ -12,7 +12,7 @@ from coreai_onnx.huggingface.inputs import ModelInput, inputs_of
 from coreai_onnx.huggingface.tasks import Task
 
 
-class Part(torch.nn.Module):
+class ModelPart(torch.nn.Module):
     """Something that a model computes, as a file of its own.
 
     Attributes:
@@ -58,7 +58,7 @@ class Part(torch.nn.Module):
         return ([dict(one.dims) for one in self._inputs],)
 
 
-class Head(Part):
+class Head(ModelPart):
     """A model with some of its results as outputs; the inputs are those of `inputs_of`."""
 
     def __init__(self, model: torch.nn.Module, task: Task) -> None:

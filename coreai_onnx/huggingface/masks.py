@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.decoders import BATCH
 from coreai_onnx.huggingface.generation.session_model import run
-from coreai_onnx.huggingface.heads import Part
+from coreai_onnx.huggingface.heads import ModelPart
 from coreai_onnx.huggingface.inputs import ModelInput, image_size
+from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.runtime.sessions.session import Session
 
 VISION_FILE, MASKS_FILE = "vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx"
@@ -30,7 +30,7 @@ _POINTS = (2, 3, 4)
 _DIMS = {0: BATCH, 1: "point_batch_size", 2: "nb_points_per_image"}
 
 
-def mask_parts(model: Any) -> dict[str, Part]:
+def mask_parts(model: Any) -> dict[str, ModelPart]:
     """Return the two parts of a model, by file.
 
     Args:
@@ -45,14 +45,14 @@ def mask_parts(model: Any) -> dict[str, Part]:
             "points are looked up in; SamModel, SamHQModel and Sam2Model have"
         )
     # The decoder takes the positions as an input: transformers computes them from its weights.
-    compute_positions = getattr(model, "get_image_wide_positional_embeddings", None)
+    compute_positions = model.get_image_wide_positional_embeddings
     # SAM 2 computes them beside others.
     takes_positions = not hasattr(model, "no_memory_embedding")
 
     def encode(pixel_values: torch.Tensor) -> list[torch.Tensor]:
         embeddings = list(_named(model.get_image_embeddings(pixel_values)).values())
         if takes_positions:
-            embeddings.append(compute_positions().repeat(len(pixel_values), 1, 1, 1))
+            embeddings.append(compute_positions().repeat(pixel_values.shape[0], 1, 1, 1))
         return embeddings
 
     def decode(
@@ -83,8 +83,8 @@ def mask_parts(model: Any) -> dict[str, Part]:
         ),
     ]
     return {
-        VISION_FILE: Part(model, encode, [picture], names),
-        MASKS_FILE: Part(model, decode, inputs, outputs),
+        VISION_FILE: ModelPart(model, encode, [picture], names),
+        MASKS_FILE: ModelPart(model, decode, inputs, outputs),
     }
 
 
@@ -151,8 +151,9 @@ class MaskModel:
 
     def _positions_of(self, batch: int) -> torch.Tensor:
         if self._positions is None:
-            sizes = [1, *self.sessions[0].inputs[0].dims[1:]]
-            self.get_image_embeddings(torch.zeros(sizes))
+            picture = self.sessions[0].inputs[0]
+            sizes = [int(size) for size in picture.dims[1:] if isinstance(size, int)]
+            self.get_image_embeddings(torch.zeros(1, *sizes))
         assert self._positions is not None
         return self._positions.repeat(batch, 1, 1, 1)
 

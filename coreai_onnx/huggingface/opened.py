@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.pipelines import PIPELINE_REGISTRY
-from transformers.utils import ModelOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
@@ -30,6 +28,7 @@ from coreai_onnx.huggingface.generation.session_model import (
 from coreai_onnx.huggingface.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.sources import CONFIG, read_config
 from coreai_onnx.huggingface.tasks import task_of
+from coreai_onnx.huggingface.transformers_names import PIPELINE_REGISTRY, ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import MERGED_FILE, MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
@@ -143,7 +142,7 @@ def pipeline(
         return transformers.pipeline(name, model, **{**components, **options})
 
 
-def _with_forward(cls: type, config: Any, session: Session) -> Any:
+def _with_forward(cls: Any, config: Any, session: Session) -> Any:
     """Return a model of a class of transformers whose ``forward`` runs a session."""
     signature = inspect.signature(cls.forward)
 
@@ -156,7 +155,7 @@ def _with_forward(cls: type, config: Any, session: Session) -> Any:
     return _without_weights(cls, config, {"forward": forward})
 
 
-def _without_weights(cls: type, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
+def _without_weights(cls: Any, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
     """Return a model of a class of transformers with other methods and no weights."""
     # No memory for weights, and no time to draw them.
     with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
@@ -176,7 +175,7 @@ def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
     return model
 
 
-def _class_named(path: Path, config: Any) -> type:
+def _class_named(path: Path, config: Any) -> Any:
     """Return the class of transformers that a configuration names.
 
     Raises:

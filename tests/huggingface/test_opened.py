@@ -13,13 +13,11 @@ import transformers
 
 from coreai_onnx.errors import CoreaiError, ModelSourceError
 from coreai_onnx.huggingface import export_model, open_model, pipeline
-from tests.models.pipelines import PIPELINES, Pipeline, picture
+from tests.models.pipelines import ALL_PIPELINES, PIPELINES, Pipeline, picture
 from tests.support.tolerances import assert_close
 
 IN_SUITE = ("text-classification", "image-classification", "automatic-speech-recognition")
-ALL = "COREAI_PIPELINES"
-"""Set by ``make test-pipelines``, which runs all of them."""
-CASES = [case for case in PIPELINES if ALL in os.environ or case.task in IN_SUITE]
+CASES = [case for case in PIPELINES if ALL_PIPELINES in os.environ or case.task in IN_SUITE]
 
 
 def assert_same(result: Any, wanted: Any) -> None:

@@ -18,6 +18,8 @@ from tests.models.test_heads import CASES as HEADS
 from tests.models.test_heads import config_file
 from tests.support.huggingface_folders import BERT, LLAMA, tokenizer
 
+ALL_PIPELINES = "COREAI_PIPELINES"
+"""Set by ``make test-pipelines``, which runs all tasks instead of a few."""
 RATE = 16_000
 
 
