@@ -13,7 +13,7 @@ import transformers
 import coreai_onnx
 from coreai_onnx.errors import CoreaiError, ModelSourceError
 from coreai_onnx.huggingface import export_model, open_model
-from tests.models.pipelines import ALL_PIPELINES
+from tests.models.transformers_pipelines import ALL_PIPELINES
 from tests.support.tolerances import assert_close
 
 SIZE = 64

@@ -13,7 +13,7 @@ import transformers
 
 from coreai_onnx.errors import CoreaiError, ModelSourceError
 from coreai_onnx.huggingface import export_model, open_model, pipeline
-from tests.models.pipelines import ALL_PIPELINES, PIPELINES, Pipeline, picture
+from tests.models.transformers_pipelines import ALL_PIPELINES, PIPELINES, Pipeline, picture
 from tests.support.tolerances import assert_close
 
 IN_SUITE = ("text-classification", "image-classification", "automatic-speech-recognition")
