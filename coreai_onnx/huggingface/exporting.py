@@ -18,6 +18,8 @@ from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
+from coreai_onnx.huggingface.diffusion.components import Component
+from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
@@ -70,7 +72,8 @@ class ExportedFolder:
 
     def __str__(self) -> str:
         """Return the files with their sizes."""
-        rows = [(file.name, size_text(file.stat().st_size)) for file in self.files]
+        names = [(file.relative_to(self.path).as_posix(), file) for file in self.files]
+        rows = [(name, size_text(file.stat().st_size)) for name, file in names]
         return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
 
 
@@ -142,11 +145,13 @@ def export_model(
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
-    return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+    written = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
+    return ExportedFolder(path, loaded.task.name, programs, written)
 
 
 def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
     for name, program in programs.items():
+        (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         program.save(folder / name, external_data=external_data)
 
 
@@ -154,7 +159,10 @@ def _write_further(
     folder: Path, loaded: LoadedModel, files: Mapping[str, Any], library: Path | None
 ) -> None:
     """Write configuration and tokenizer, JSON files, and the kernel library if there is one."""
-    copy_companions(loaded.model, loaded.folder, folder)
+    if isinstance(loaded.model, PipelineModel):
+        loaded.model.save_companions(folder, loaded.folder)
+    else:
+        copy_companions(loaded.model, loaded.folder, folder)
     if library is not None:
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
@@ -237,6 +245,9 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
+        if isinstance(part, Component):
+            # Guards of the example's sizes, as for a decoder.
+            program.model.metadata_props.pop(RELATIONS, None)
         if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
             contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
@@ -249,9 +260,12 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder):
+        if self.check and isinstance(part, Decoder | Component):
             begin_stage("check")
-            check_at_other_sizes(part, program)
+            if isinstance(part, Component):
+                part.check(program)
+            else:
+                check_at_other_sizes(part, program)
         return program
 
 
@@ -271,6 +285,9 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
+    if isinstance(loaded.model, PipelineModel):
+        parts = loaded.model.components()
+        return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if loaded.task.auto_class not in _ENCODER_DECODERS:
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
