@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
-.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
+.PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-diffusers test-webgpu test-onnx
 .PHONY: test-oldest test-torch coverage clean
 
 VENV ?= .venv
@@ -62,6 +62,11 @@ test-foreign: build
 # On demand (docs/transformers_classes.md): every model class of the installed transformers.
 test-transformers: build
 	@$(PYTHON) -W ignore tools/sweep_classes.py $(SWEEP)
+
+# On demand (docs/diffusion.md): the pictures of diffusers' pipelines, in optimum too.
+test-diffusers: build
+	@VENV=$(VENV) tools/make_optimum_environment
+	@$(PYTHON) -W ignore tools/sweep_pipelines.py
 
 # On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
 test-webgpu: $(READY) test-programs

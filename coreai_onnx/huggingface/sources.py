@@ -148,9 +148,7 @@ def _of_object(model: Any, task: str | None) -> LoadedModel:
     return LoadedModel(model, chosen, None, model.dtype)
 
 
-def _of_pipeline(
-    source: Any, task: str | None, dtype: torch.dtype = torch.float32
-) -> LoadedModel:
+def _of_pipeline(source: Any, task: str | None, dtype: torch.dtype = torch.float32) -> LoadedModel:
     model = load_pipeline(source, dtype)
     if task not in (None, model.task):
         raise ModelSourceError(

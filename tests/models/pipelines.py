@@ -34,7 +34,7 @@ def stable_diffusion() -> Any:
         **_clip(""),
         unet=diffusers.UNet2DConditionModel(**_UNET, **_CROSS),
         vae=_vae(),
-        scheduler=diffusers.DDIMScheduler(clip_sample=False, set_alpha_to_one=False),
+        scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -111,35 +111,22 @@ def flux() -> Any:
     )
 
 
-def wan() -> Any:
-    """Return a pipeline like Wan 2.1, which makes videos."""
-    transformer = diffusers.WanTransformer3DModel(
-        in_channels=4,
-        out_channels=4,
-        num_layers=2,
-        num_attention_heads=2,
-        attention_head_dim=12,
-        text_dim=WIDTH,
-        freq_dim=32,
-        ffn_dim=32,
-        cross_attn_norm=True,
-        qk_norm="rms_norm_across_heads",
-        rope_max_seq_len=32,
+def animate_diff() -> Any:
+    """Return a pipeline like AnimateDiff, which makes videos."""
+    motion = diffusers.MotionAdapter(
+        block_out_channels=_UNET["block_out_channels"],
+        motion_layers_per_block=1,
+        motion_mid_block_layers_per_block=1,
+        motion_num_attention_heads=2,
+        motion_norm_num_groups=4,
+        motion_max_seq_length=8,
     )
-    vae = diffusers.AutoencoderKLWan(
-        base_dim=4,
-        z_dim=4,
-        dim_mult=[1, 1, 1, 1],
-        num_res_blocks=1,
-        temperal_downsample=[False, True, True],
-        latents_mean=[0.0, 0.1, -0.1, 0.0],
-        latents_std=[1.0, 0.9, 1.1, 1.0],
-    )
-    return diffusers.WanPipeline(
-        **_t5("", umt5=True),
-        transformer=transformer,
-        vae=vae,
-        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
+    return diffusers.AnimateDiffPipeline(
+        **_clip(""),
+        unet=diffusers.UNet2DConditionModel(**_UNET, **_CROSS),
+        motion_adapter=motion,
+        vae=_vae(),
+        scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
     )
 
 
@@ -148,7 +135,7 @@ PIPELINES: dict[str, Callable[[], Any]] = {
     "Stable Diffusion XL": stable_diffusion_xl,
     "Stable Diffusion 3": stable_diffusion_3,
     "Flux": flux,
-    "Wan": wan,
+    "AnimateDiff": animate_diff,
 }
 """The pipelines of docs/diffusion.md."""
 
@@ -169,7 +156,7 @@ def _clip(suffix: str, *, projected: bool = False) -> dict[str, Any]:
         vocab_size=260,
         hidden_size=WIDTH,
         intermediate_size=48,
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=_TOKENS,
         projection_dim=WIDTH,
@@ -182,9 +169,8 @@ def _clip(suffix: str, *, projected: bool = False) -> dict[str, Any]:
     return _text(getattr(transformers, name)(config), suffix)
 
 
-def _t5(suffix: str, *, width: int = WIDTH, umt5: bool = False) -> dict[str, Any]:
-    name = "UMT5" if umt5 else "T5"
-    config = getattr(transformers, f"{name}Config")(
+def _t5(suffix: str, *, width: int = WIDTH) -> dict[str, Any]:
+    config = transformers.T5Config(
         vocab_size=260,
         d_model=width,
         d_kv=8,
@@ -195,7 +181,7 @@ def _t5(suffix: str, *, width: int = WIDTH, umt5: bool = False) -> dict[str, Any
         pad_token_id=0,
         eos_token_id=2,
     )
-    return _text(getattr(transformers, f"{name}EncoderModel")(config), suffix)
+    return _text(transformers.T5EncoderModel(config), suffix)
 
 
 def _text(model: Any, suffix: str) -> dict[str, Any]:

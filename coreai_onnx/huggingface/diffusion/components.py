@@ -169,11 +169,12 @@ def _plain_upsampling(model: torch.nn.Module) -> Iterator[None]:
             del layer.forward
 
 
-def _upsample(layer: Any, x: torch.Tensor, output_size: Any = None) -> torch.Tensor:
+def _upsample(layer: Any, hidden_states: torch.Tensor, output_size: Any = None) -> torch.Tensor:
     """Return what a layer ``Upsample2D`` of diffusers does: twice the size, or the given one."""
-    x = F.interpolate(x, size=output_size, scale_factor=None if output_size else 2.0)
-    convolution = (layer.conv if layer.name == "conv" else layer.Conv2d_0) if layer.use_conv else None
-    return x if convolution is None else convolution(x)
+    factor = None if output_size else 2.0
+    x = F.interpolate(hidden_states, size=output_size, scale_factor=factor)
+    convolution = layer.conv if layer.name == "conv" else layer.Conv2d_0
+    return convolution(x) if layer.use_conv else x
 
 
 class _Arguments:
@@ -221,7 +222,8 @@ class _Arguments:
         if list(self.tensors) != list(base.tensors):
             raise ModelSourceError(f"{component} takes other tensors for another batch or size")
         for name, value in self._constants.items():
-            plain = isinstance(value, bool | int | float | str | Mapping)
+            several = value if isinstance(value, list | tuple) else [value]
+            plain = all(isinstance(x, bool | int | float | str | Mapping) for x in several)
             if not plain or value != base._constants.get(name):
                 raise ModelSourceError(
                     f"{component} is not exported: its {name} is not a tensor "

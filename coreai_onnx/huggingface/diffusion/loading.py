@@ -17,8 +17,8 @@ from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.recording import DECODE, ENCODE, record
 
 INDEX = "model_index.json"
-_LEFT_OUT = ("safety_checker",)
-"""Modules that no file replaces: this one decides about pictures that are finished."""
+_LEFT_OUT = ("safety_checker", "motion_adapter")
+"""Modules without a file: one looks at finished pictures, the weights of one are in the U-Net."""
 _LIBRARIES = ("diffusers", "transformers")
 
 
@@ -169,7 +169,9 @@ def class_of(folder: Path, name: str, entry: tuple[str, str]) -> Any:
     """
     library, class_name = entry
     if library in _LIBRARIES:
-        module = import_diffusers(folder) if library == "diffusers" else importlib.import_module(library)
+        module = (
+            import_diffusers(folder) if library == "diffusers" else importlib.import_module(library)
+        )
         found = getattr(module, class_name, None)
         if found is not None:
             return found

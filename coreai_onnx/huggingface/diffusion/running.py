@@ -81,7 +81,9 @@ def _without_memory(module: torch.nn.Module, dtype: torch.dtype) -> None:
             kind = dtype if old.is_floating_point() else old.dtype
             new = torch.zeros((), dtype=kind).expand(old.shape)
             is_parameter = isinstance(old, torch.nn.Parameter)
-            setattr(inner, name, torch.nn.Parameter(new, False) if is_parameter else new)
+            setattr(
+                inner, name, torch.nn.Parameter(new, requires_grad=False) if is_parameter else new
+            )
 
 
 def _as_returned(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
