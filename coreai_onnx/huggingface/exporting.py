@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ExportRetryWarning, ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
@@ -103,7 +104,8 @@ def export_model(
 
     Args:
         source: A local folder of transformers (``config.json``, weights, tokenizer), a
-            ``config.json`` alone, whose model gets random weights, or a loaded model.
+            ``config.json`` alone, whose model gets random weights, or a loaded model; or a pipeline
+            of diffusers, as a folder (``model_index.json``) or loaded.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
@@ -286,8 +288,11 @@ def _programs(
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
     if isinstance(loaded.model, PipelineModel):
-        parts = loaded.model.components()
-        return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
+        with warnings.catch_warnings():
+            # Tables of positions limit height and width of some transformers.
+            warnings.simplefilter("ignore", ExportRetryWarning)
+            parts = loaded.model.components()
+            return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if loaded.task.auto_class not in _ENCODER_DECODERS:
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)

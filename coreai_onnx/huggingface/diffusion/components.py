@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
+from torch.export import Dim
 
 from coreai_onnx.errors import ConversionError, ModelSourceError
 from coreai_onnx.huggingface.diffusion.recording import DECODE, ENCODE, Call, bound
@@ -63,7 +64,9 @@ class Component(torch.nn.Module):
             call.check_constants(self._base, f"{name} ({type(module).__name__})")
         self.input_names = list(self._base.tensors)
         with torch.no_grad():
-            self.output_names = list(self._results(self._base.values()))
+            results = self._results(self._base.values())
+        self.output_names = list(results)
+        self._result_shape = results[self.output_names[0]].shape
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the outputs for the inputs in the order of their names."""
@@ -78,7 +81,8 @@ class Component(torch.nn.Module):
         """Return the dims that differed in another run."""
         sizes: dict[str, int] = {}
         dims = [self._dims_of(name, sizes) for name in self.input_names]
-        return (dims,)
+        limits = self._limits(dims)
+        return ([{axis: limits.get(dim, dim) for axis, dim in x.items()} for x in dims],)
 
     def check(self, program: OnnxProgram) -> None:
         """Compare the program with torch at the sizes of the other runs.
@@ -101,6 +105,18 @@ class Component(torch.nn.Module):
                         advice="export it with check=False to look into it, and please report the "
                         "model",
                     )
+
+    def _limits(self, dims: Sequence[Mapping[int, str]]) -> dict[str, Any]:
+        """Return the dims with limits that are known: without them, torch exports twice."""
+        positions = getattr(self.module.config, "max_position_embeddings", None)
+        limits = {"sequence_length": Dim("sequence_length", max=positions)} if positions else {}
+        if self.name == ENCODE:
+            shape = self._base.values()[0].shape
+            # A picture has at least two latents in each direction.
+            for axis, dim in dims[0].items():
+                if axis > 1:
+                    limits[dim] = Dim(dim, min=2 * (shape[axis] // self._result_shape[axis]))
+        return limits
 
     def _results(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of the module's result by name."""
