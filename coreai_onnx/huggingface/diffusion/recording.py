@@ -144,7 +144,7 @@ def _padded_to(pipeline: Any, length: int) -> Iterator[None]:
 def _recorded(pipeline: Any, calls: dict[str, Call]) -> Iterator[None]:
     """While active, the first call of each module is kept."""
     modules = {n: x for n, x in pipeline.components.items() if isinstance(x, torch.nn.Module)}
-    vae = modules.pop("vae", None)
+    vae: Any = modules.pop("vae", None)
     hooks = [
         module.register_forward_pre_hook(_hook(name, calls), with_kwargs=True)
         for name, module in modules.items()

@@ -53,10 +53,11 @@ def open_pipeline(folder: str | PathLike[str], **settings: Any) -> Any:
         )
 
 
-def _module(path: Path, entry: list[str], sessions: dict[str, Session]) -> torch.nn.Module:
+def _module(path: Path, entry: tuple[str, str], sessions: dict[str, Session]) -> torch.nn.Module:
     """Return a module of the original class without weights, which calls sessions."""
     first = next(iter(sessions))
     model_class: Any = class_of(path, first, entry)
+    module: torch.nn.Module
     with torch.device("meta"), failures_as(ModelSourceError, f"cannot build {path / first}"):
         if issubclass(model_class, transformers.PreTrainedModel):
             module = model_class(model_class.config_class.from_pretrained(path / first))
@@ -67,7 +68,8 @@ def _module(path: Path, entry: list[str], sessions: dict[str, Session]) -> torch
     for name, opened in sessions.items():
         method = {ENCODE: "encode", DECODE: "decode"}.get(name, "forward")
         setattr(module, method, _runs(name, opened, getattr(module, method)))
-    return module.eval()
+    module.eval()
+    return module
 
 
 def _without_memory(module: torch.nn.Module, dtype: torch.dtype) -> None:
