@@ -51,7 +51,7 @@ def picture_of(pipeline: Any, *, frames: bool = False) -> np.ndarray:
 
 def run_in_optimum(folder: Path) -> None:
     """Print the largest difference of optimum's pipeline; runs in the environment with optimum."""
-    from optimum.onnxruntime import ORTDiffusionPipeline  # type: ignore[import-not-found]
+    from optimum.onnxruntime import ORTDiffusionPipeline
     from transformers import PreTrainedTokenizerFast
 
     # The folder names the class of a newer transformers.

@@ -257,7 +257,9 @@ def _is_written(path: Path, patterns: Sequence[str]) -> bool:
     if path.is_file():
         return any("/" not in pattern and path.match(pattern) for pattern in patterns)
     folders = [pattern for pattern in patterns if "/" in pattern]
-    return path.is_dir() and all(x.is_file() and any(map(x.match, folders)) for x in path.iterdir())
+    inside = list(path.iterdir()) if path.is_dir() else []
+    # An empty folder is not of an export.
+    return bool(inside) and all(x.is_file() and any(map(x.match, folders)) for x in inside)
 
 
 def _put(temporary: Path, folder: Path) -> None:
