@@ -104,8 +104,7 @@ def export_model(
 
     Args:
         source: A local folder of transformers (``config.json``, weights, tokenizer), a
-            ``config.json`` alone, whose model gets random weights, or a loaded model; or a pipeline
-            of diffusers, as a folder (``model_index.json``) or loaded.
+            ``config.json`` alone (random weights), a loaded model, or a pipeline of diffusers.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
