@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
 .PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
-.PHONY: test-pipelines test-media test-oldest test-torch coverage clean
+.PHONY: test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -66,6 +66,11 @@ test-transformers: build
 # On demand (docs/language_models.md): exported folders in all of transformers' pipelines.
 test-pipelines: $(READY)
 	@COREAI_PIPELINES=all $(PYTHON) -m pytest -q tests/huggingface/test_opened.py tests/huggingface/test_masks.py
+
+# On demand (docs/diffusion.md): the pictures of diffusers' pipelines, in optimum too.
+test-diffusers: build
+	@VENV=$(VENV) tools/make_optimum_environment
+	@$(PYTHON) -W ignore tools/sweep_diffusion.py
 
 # On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
 test-webgpu: $(READY) test-programs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,10 +15,12 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ExportRetryWarning, ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
+from coreai_onnx.huggingface.diffusion.components import Component
+from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
@@ -75,7 +78,8 @@ class ExportedFolder:
 
     def __str__(self) -> str:
         """Return the files with their sizes."""
-        rows = [(file.name, size_text(file.stat().st_size)) for file in self.files]
+        names = [(file.relative_to(self.path).as_posix(), file) for file in self.files]
+        rows = [(name, size_text(file.stat().st_size)) for name, file in names]
         return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
 
 
@@ -105,7 +109,7 @@ def export_model(
 
     Args:
         source: A local folder of transformers (``config.json``, weights, tokenizer), a
-            ``config.json`` alone, whose model gets random weights, or a loaded model.
+            ``config.json`` alone (random weights), a loaded model, or a pipeline of diffusers.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
@@ -147,11 +151,13 @@ def export_model(
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
-    return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+    written = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
+    return ExportedFolder(path, loaded.task.name, programs, written)
 
 
 def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
     for name, program in programs.items():
+        (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         program.save(folder / name, external_data=external_data)
 
 
@@ -159,7 +165,10 @@ def _write_further(
     folder: Path, loaded: LoadedModel, files: Mapping[str, Any], library: Path | None
 ) -> None:
     """Write configuration and tokenizer, JSON files, and the kernel library if there is one."""
-    copy_companions(loaded.model, loaded.folder, folder)
+    if isinstance(loaded.model, PipelineModel):
+        loaded.model.save_companions(folder, loaded.folder)
+    else:
+        copy_companions(loaded.model, loaded.folder, folder)
     if library is not None:
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
@@ -242,6 +251,9 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
+        if isinstance(part, Component):
+            # Guards of the example's sizes, as for a decoder.
+            program.model.metadata_props.pop(RELATIONS, None)
         if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
             contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
@@ -254,9 +266,12 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder):
+        if self.check and isinstance(part, Decoder | Component):
             begin_stage("check")
-            check_at_other_sizes(part, program)
+            if isinstance(part, Component):
+                part.check(program)
+            else:
+                check_at_other_sizes(part, program)
         return program
 
 
@@ -278,6 +293,12 @@ def _programs(
         return {MODEL_FILE: convert(decoder)}, files
     if parts_of := PARTS.get(loaded.task.name):
         return {file: convert(part) for file, part in parts_of(loaded.model).items()}, {}
+    if isinstance(loaded.model, PipelineModel):
+        with warnings.catch_warnings():
+            # Tables of positions limit height and width of some transformers.
+            warnings.simplefilter("ignore", ExportRetryWarning)
+            parts = loaded.model.components()
+            return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     has_encoder = loaded.model.config.is_encoder_decoder
     if loaded.task.auto_class in MEDIA_CLASSES and not has_encoder:
         return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}

@@ -26,7 +26,21 @@ _COPIED = (
     "*processor_config.json",
 )
 """Files of a transformers folder that are not weights, as patterns."""
-WRITTEN = (*_COPIED, "*.onnx", "*.onnx.data", "genai_config.json", "*coreai_onnx_ops*")
+_PARTS = ("text_encoder*", "unet", "transformer", "vae_encoder", "vae_decoder", "image_encoder")
+_OF_PIPELINES = (
+    "model_index.json",
+    "scheduler/scheduler_config.json",
+    *(f"{folder}/{file}" for folder in _PARTS for file in ("config.json", "*.onnx", "*.onnx.data")),
+    *(f"{folder}/{file}" for folder in ("tokenizer*", "feature_extractor") for file in _COPIED),
+)
+WRITTEN = (
+    *_COPIED,
+    "*.onnx",
+    "*.onnx.data",
+    "genai_config.json",
+    "*coreai_onnx_ops*",
+    *_OF_PIPELINES,
+)
 """Files of an exported folder, as patterns."""
 
 

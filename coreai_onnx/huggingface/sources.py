@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
+from coreai_onnx.huggingface.diffusion.loading import is_pipeline, load_pipeline
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
 from coreai_onnx.huggingface.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.tasks import Task, task_of
@@ -76,8 +77,8 @@ def load_source(
     """
     begin_stage("load")
     import_torchao()
-    if isinstance(source, torch.nn.Module):
-        loaded = _of_object(source, task)
+    if not isinstance(source, str | PathLike):
+        loaded = _of_pipeline(source, task) if is_pipeline(source) else _of_object(source, task)
         # A copy takes as much memory as the model, so it is made only where a weight changes.
         if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays
             loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
@@ -93,6 +94,8 @@ def load_source(
 
 
 def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
+    if is_pipeline(path):
+        return _of_pipeline(path, task, dtype)
     if path.is_dir():
         config = read_config(path / CONFIG)
         # The configuration is that of a plain encoder; only this file tells that sentences are
@@ -145,6 +148,16 @@ def _of_object(model: Any, task: str | None) -> LoadedModel:
     if task is not None and not chosen.fits(name):
         raise ModelSourceError(f"{name} has no head for the task {task!r}")
     return LoadedModel(model, chosen, None, model.dtype)
+
+
+def _of_pipeline(source: Any, task: str | None, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    model = load_pipeline(source, dtype)
+    if task not in (None, model.task):
+        raise ModelSourceError(
+            f"{type(model.pipeline).__name__} is for {model.task}; it has no task {task!r}"
+        )
+    folder = source if isinstance(source, Path) else None
+    return LoadedModel(model, Task(model.task, "DiffusionPipeline"), folder, model.dtype)
 
 
 def _dtype_of(config: Any) -> torch.dtype:

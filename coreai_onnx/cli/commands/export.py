@@ -16,7 +16,8 @@ export a model of transformers to a folder with its tokenizer
 
 SOURCE is a local folder of transformers (config.json, weights, tokenizer), or a config.json alone,
 whose model gets random weights. The folder is run by coreai_onnx.generate, onnxruntime,
-onnxruntime-genai, optimum and transformers.js (docs/language_models.md).
+onnxruntime-genai, optimum and transformers.js (docs/language_models.md). A folder of diffusers
+(model_index.json) becomes one that diffusers and optimum run (docs/diffusion.md).
 
   coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
