@@ -26,6 +26,7 @@ from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.contract import PADDINGS
@@ -92,6 +93,7 @@ def export_model(
     check: bool = True,
     seed: int = 0,
     quantization: Mapping[str, Any] | None = None,
+    include: Sequence[str] = (),
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
@@ -119,26 +121,33 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
+        include: What else the file computes, of ``"tokenizer"``, ``"image_processor"``,
+            ``"image_decoder"``, ``"nms"`` and ``"pooling"``; see ``docs/around_the_model.md``.
 
     Returns:
         The folder; it prints as a table of its files.
 
     Raises:
         ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
-            the task, or a weight exceeds the range of a dtype.
+            the task, a weight exceeds the range of a dtype, or what ``include`` names is missing
+            or of an unknown kind.
+        SessionError: If ``include`` needs onnxruntime-extensions, and it is not installed.
         KernelsNotBuiltError: If the kernels are to be included, and there is no library.
         SaveError: If the folder has other files than an export to overwrite, or is not writable.
         ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
     check_arguments(quantization)  # errors before the work
+    task = task_with(include, task)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
     is_static, padding = _cache_options(cache, padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     opset = chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
+    around = surroundings(include, loaded, opset, check=check)
     convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
     programs, files = convert.programs(is_static=is_static)
+    around.add_to(programs)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)

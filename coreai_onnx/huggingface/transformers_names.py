@@ -79,3 +79,12 @@ def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
     require("transformers", [(cls, ("_from_config",))])
     model = cls._from_config(config)
     return model
+
+
+def sentencepiece_model() -> Any:
+    """Return an empty model of SentencePiece, a protobuf message that transformers has."""
+    # Imported when needed: two libraries with this message in one process are an error of protobuf.
+    with imported_from("transformers"):
+        from transformers.utils.sentencepiece_model_pb2_new import ModelProto
+
+    return ModelProto()
