@@ -16,13 +16,13 @@ from coreai_onnx.huggingface.transformers_names import sentencepiece_model
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 """Types of pieces of SentencePiece."""
 _UNIGRAM, _BPE = 1, 2
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 _PRIVATE = "\U0010fffd"
 """Names of pieces that no text has."""
 
 _SENTENCEPIECE = """
-sentencepiece (string[N] text) => (int64[T] ids, int64[N] lengths) {
+sentencepiece (string[N] text) => (int64[T] ids, int64[N] lengths)
+<int32[T] pieces, int64[B] bounds, int32[T] offsets> {
   SPACES
   pieces, bounds, offsets = ai.onnx.contrib.SentencepieceTokenizer
     (SPACED, nothing, no_alpha, no, no, no, no)
@@ -32,14 +32,15 @@ sentencepiece (string[N] text) => (int64[T] ids, int64[N] lengths) {
   lengths = Sub (upper, lower)
 }
 """
-_REPLACED = "spaced = ai.onnx.contrib.StringRegexReplace (text, white, blank)"
+_REPLACED = "spaced = ai.onnx.contrib.StringRegexReplace (text, pattern, rewrite)"
 _WHITE = (
     r"[\x{9}-\x{D}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 )
-"""What Rust's ``char::is_whitespace`` accepts, for RE2."""
+"""What Rust's ``char::is_whitespace`` accepts, for RE2: all of it separates words."""
 # The column of zeros is for texts that are all empty: onnxruntime 1.31 sums no columns to none.
 _BYTE_LEVEL = """
-byte_level (string[N] text) => (int64[T] ids, int64[N] lengths) {
+byte_level (string[N] text) => (int64[T] ids, int64[N] lengths)
+<int64[N,L] padded, int64[N,L] mask> {
   padded, mask = ai.onnx.contrib.HfJsonTokenizer (text)
   n = Shape (text)
   column = Concat <axis=0> (n, one)
@@ -61,12 +62,18 @@ def sentencepiece(settings: Mapping[str, Any]) -> Flat:
 
     Args:
         settings: The content of ``tokenizer.json``.
+
+    Raises:
+        ModelSourceError: If it has no unknown token.
     """
     model = settings["model"]
     proto = sentencepiece_model()
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    pieces = list(_bpe_pieces(model) if model["type"] == "BPE" else model["vocab"])
-    unknown = model["unk_id"] if "unk_id" in model else model["vocab"][model["unk_token"]]
+    unigram = model["type"] == "Unigram"
+    pieces = list(model["vocab"] if unigram else _bpe_pieces(model))
+    unknown = model["unk_id"] if unigram else model["vocab"].get(model["unk_token"] or "<unk>")
+    if unknown is None:
+        raise ModelSourceError("a tokenizer without a token for what is unknown is not supported")
     added = {one["id"]: one["content"] for one in settings["added_tokens"]}
     pieces += [("", 0.0)] * (max(added, default=-1) + 1 - len(pieces))
     for number, (text, score) in enumerate(pieces):
@@ -76,7 +83,7 @@ def sentencepiece(settings: Mapping[str, Any]) -> Flat:
         kind = _BYTE if is_byte else _USER_DEFINED if number in added else _NORMAL
         kind = _UNKNOWN if number == unknown else kind if content else _UNUSED
         proto.pieces.add(piece=content or f"{_PRIVATE}{number}", score=score, type=kind)
-    trainer.model_type = _BPE if model["type"] == "BPE" else _UNIGRAM
+    trainer.model_type = _UNIGRAM if unigram else _BPE
     trainer.byte_fallback = bool(model.get("byte_fallback"))
     trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = unknown, -1, -1, -1
     trainer.unk_piece = pieces[unknown][0]
@@ -84,7 +91,10 @@ def sentencepiece(settings: Mapping[str, Any]) -> Flat:
     charsmap = next(_charsmaps(settings["normalizer"]), None)
     normalizer.precompiled_charsmap = base64.b64decode(charsmap) if charsmap else b""
     normalizer.remove_extra_whitespaces = "{2,}" in texts or "WhitespaceSplit" in texts
-    normalizer.add_dummy_prefix = '"Prepend"' in texts or '"always"' in texts or '"first"' in texts
+    splits = "WhitespaceSplit" in texts
+    # Metaspace puts a space in front unless there is one, SentencePiece does so always.
+    replaced = (_WHITE, " ") if splits else (r"^([^ ▁])", r" \1") if "Metaspace" in texts else None
+    normalizer.add_dummy_prefix = splits or '"Prepend"' in texts
     normalizer.escape_whitespaces = True
     constants = {
         "nothing": [0], "no_alpha": np.zeros(1, np.float32), "no": [False], "zero": [0],
@@ -92,11 +102,9 @@ def sentencepiece(settings: Mapping[str, Any]) -> Flat:
     }  # fmt: skip
     # The operator decodes base64; protobuf's own text cannot hold arbitrary bytes.
     serialized = base64.b64encode(proto.SerializeToString()).decode()
-    # All white space separates words, not only the space.
-    replaces = "WhitespaceSplit" in texts
-    nodes = _SENTENCEPIECE.replace("SPACES", _REPLACED if replaces else "")
-    nodes = nodes.replace("SPACED", "spaced" if replaces else "text")
-    constants |= {"white": [_WHITE], "blank": [" "]} if replaces else {}
+    nodes = _SENTENCEPIECE.replace("SPACES", _REPLACED if replaced else "")
+    nodes = nodes.replace("SPACED", "spaced" if replaced else "text")
+    constants |= {"pattern": replaced[:1], "rewrite": replaced[1:]} if replaced else {}
     return Flat(nodes, constants, {"pieces": {"model": serialized}})
 
 

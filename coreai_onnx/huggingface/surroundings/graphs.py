@@ -42,6 +42,8 @@ def graph_of(
     for node in model.graph.all_nodes():
         for name, value in (attributes or {}).get(str(node.outputs[0].name), {}).items():
             node.attributes.add(ir.convenience.convert_attribute(name, value))
+    for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
+        del model.graph.initializers[name]
     for domain in set(DOMAINS) - {node.domain for node in model.graph.all_nodes()}:
         del model.graph.opset_imports[domain]
     return model

@@ -8,10 +8,12 @@ characters.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 
@@ -27,10 +29,12 @@ _RANGES = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE01F0))
 _MARK = "\N{SNOWMAN}"
 """A character that no normalization changes or makes of another one."""
 
+# ONNX does not know Tokenizer, and its inference of LabelEncoder needs the type of the characters.
 # Results of rows, in the order of the characters. "y" are the characters after normalization, as
 # numbers; 0 is none, 1 a space, and those from iso[0] on are words of their own.
 _TEXT = """
-wordpiece (string[N] text) => (int64[T] ids, int64[N] lengths) {
+wordpiece (string[N] text) => (int64[T] ids, int64[N] lengths)
+<string[N,L] chars> {
   chars = com.microsoft.Tokenizer <mark=0, mincharnum=1, pad_value="", separators=[""]> (text)
   raw_chars = ai.onnx.ml.LabelEncoder (chars)
   shape = Shape (chars)
@@ -262,11 +266,13 @@ def _check(settings: Mapping[str, Any]) -> None:
 def _alphabet(backend: Any, characters: Iterable[str], special: Sequence[str]) -> _Alphabet:
     """Normalize every character, and number what comes out."""
     known = sorted(characters)
-    code_points = [chr(c) for one in _RANGES for c in one if chr(c) != _MARK]
+    code_points = [c for c in map(chr, itertools.chain(*_RANGES)) if category(c) != "Cn"]
+    code_points.remove(_MARK)
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
-    results = normalize(_MARK.join(code_points)).split(_MARK)
-    texts = dict(zip(code_points, results, strict=True))
-    made = sorted({c for text in texts.values() for c in text} | set(known))
+    normalized = normalize(_MARK.join(code_points)).split(_MARK)
+    texts = dict(zip(code_points, normalized, strict=True))
+    # Letters, marks and numbers are parts of words: asking for all characters takes six seconds.
+    made = sorted({c for c in {*"".join(normalized)} if category(c)[0] in "PSZC"} | set(known))
     # One character between two letters is part of one word, or a break, or a word of its own.
     blocks = "".join(f"a{c}a " for c in made)
     counts = Counter(start // 4 for _, (start, _) in backend.pre_tokenizer.pre_tokenize_str(blocks))
@@ -278,17 +284,21 @@ def _alphabet(backend: Any, characters: Iterable[str], special: Sequence[str]) -
     of |= {c: i for i, c in enumerate(outside, alone + 1)}
     first = alone + 1 + len(outside)
     numbers = {1: _UNKNOWN, 2: _SPACE, 3: alone}
-    keys = {c: tuple(of.get(r, numbers[kind[r]]) for r in text) for c, text in texts.items()}
+    spelled = sorted(set("".join(special)))
+    number = {c: numbers[kind[c]] for c in made} | of
+    keys = {
+        c: tuple(number.get(r, _UNKNOWN) for r in text)
+        for c, text in texts.items()
+        if text != c or c in number or c in spelled
+    }
     # Characters of special tokens have rows of their own: these are matched before the
     # normalization, which may make two characters equal.
-    spelled = sorted(set("".join(special)))
     entries = dict.fromkeys([(), *((first + i,) for i in range(len(special)))])
     places = {c: i for i, c in enumerate(spelled, len(entries))}
     lines = [*entries, *(keys[c] for c in spelled)]
-    unique = {key: i for i, key in enumerate(dict.fromkeys(keys.values()), len(lines))}
-    del unique[(_UNKNOWN,)]
-    unique = {key: i for i, key in enumerate(unique, len(lines))}
-    lines += [*unique, (_UNKNOWN,)]
+    distinct = [key for key in dict.fromkeys(keys.values()) if key != (_UNKNOWN,)]
+    unique = {key: i for i, key in enumerate(distinct, len(lines))}
+    lines += [*distinct, (_UNKNOWN,)]
     width = max(map(len, lines))
     table = [(*line, *[_NOTHING] * (width - len(line))) for line in lines]
     rows = {"": 0} | {c: unique[key] for c, key in keys.items() if key in unique} | places
