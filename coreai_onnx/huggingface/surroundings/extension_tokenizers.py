@@ -34,7 +34,8 @@ sentencepiece (string[N] text) => (int64[T] ids, int64[N] lengths)
 """
 _REPLACED = "spaced = ai.onnx.contrib.StringRegexReplace (text, pattern, rewrite)"
 _WHITE = (
-    r"[\x{9}-\x{D}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
+    r"[\x{9}-\x{D}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}"
+    r"\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]"
 )
 """What Rust's ``char::is_whitespace`` accepts, for RE2: all of it separates words."""
 # The column of zeros is for texts that are all empty: onnxruntime 1.31 sums no columns to none.
@@ -137,7 +138,8 @@ def byte_level(settings: Mapping[str, Any]) -> Flat:
     """
     if settings["normalizer"] is not None:
         raise ModelSourceError(
-            f"a byte-level BPE with the normalizer {settings['normalizer']['type']} is not supported"
+            f"a byte-level BPE with the normalizer {settings['normalizer']['type']} is not "
+            "supported"
         )
     # The operator reads special tokens of templates and classes; these are added later, and the
     # class GPT2Tokenizer has none. Other classes lose the last character of some texts.

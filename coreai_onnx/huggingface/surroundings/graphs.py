@@ -17,7 +17,9 @@ from coreai_onnx.model.metadata import ARGUMENTS, RANGES, RELATIONS
 
 EXTENSIONS = "ai.onnx.contrib"
 """The domain of the operators of onnxruntime-extensions."""
-DOMAINS = {"com.microsoft": 1, "ai.onnx.ml": 3, EXTENSIONS: 1}
+VISION = "com.microsoft.extensions"
+"""The domain of its operators for pictures."""
+DOMAINS = {"com.microsoft": 1, "ai.onnx.ml": 3, EXTENSIONS: 1, VISION: 1}
 
 
 def graph_of(
@@ -116,7 +118,7 @@ def _taken(model: ir.Model, part: ir.Model, prefix: str) -> tuple[list[ir.Value]
     part.graph.outputs.clear()
     nodes = list(part.graph)
     part.graph.remove(nodes)
-    for node in (*nodes, *(n for node in nodes for g in _subgraphs(node) for n in g.all_nodes())):
+    for node in (*nodes, *(n for one in nodes for g in _subgraphs(one) for n in g.all_nodes())):
         node.name = f"{prefix}{node.name or node.outputs[0].name}"
         for value in node.outputs:
             if value not in outputs:

@@ -43,7 +43,7 @@ _FILTERS = {
     ),
 }
 # The weights of an axis as Pillow computes them for 8-bit pictures, ``[new size, size]``: whole
-# numbers of 22 binary places. onnxruntime's Resize chooses other windows, and was wrong by up to 20
+# numbers of 22 binary places. Resize of onnxruntime chooses other windows, and differs by up to 20
 # of 255 levels (noise of 64 × 64 pixels and others, bicubic, 1.31).
 _WEIGHTS = """
   old_A = Cast <to=11> (size_A)
@@ -106,12 +106,12 @@ _RESIZE = """
 _NAMES = {0: "NEAREST", 1: "LANCZOS", 4: "BOX", 5: "HAMMING"}
 _SAMPLES = ((37, 61), (48, 90), (250, 330))
 """Height and width of the pictures that are compared. They are wide: Pillow 13 resizes the columns
-of some tall pictures first, and its rounding between the passes then gives other levels, by 1 of 255
-for bilinear and up to 4 for bicubic."""
+of some tall pictures first, and its rounding between the passes then gives other levels, by 1 of
+255 for bilinear and up to 4 for bicubic."""
 _TOLERANCE = 1e-5
 """Largest difference of pixel values, whose range is about 4: rounding of float32."""
 _DECODER = """
-  pixels = ai.onnx.contrib.DecodeImage <color_space="RGB"> (image_file)
+  pixels = com.microsoft.extensions.DecodeImage <color_space="rgb"> (image_file)
   image = Unsqueeze (pixels, zero)
 """
 # Doubles, as in Python: other numbers would round to another size now and then.

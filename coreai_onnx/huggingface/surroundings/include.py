@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.inputs import inputs_of
 from coreai_onnx.huggingface.sources import LoadedModel
 from coreai_onnx.huggingface.surroundings.detection import boxes_behind
 from coreai_onnx.huggingface.surroundings.graphs import put_behind, put_in_front
@@ -81,17 +82,19 @@ def surroundings(
             sizes="nms" in include,
         ),
     }
-    takes = {"tokenizer": "text", "image_processor": "image"}
     if loaded.task.name == "text-generation" or "Seq2Seq" in loaded.task.auto_class:
         raise ModelSourceError(
             f"include is for models that run once: {loaded.task.name} calls its file for each token"
         )
-    for part, kind in takes.items():
-        if part in include and kind not in (loaded.task.takes or (kind,)):
-            raise ModelSourceError(f"{name} takes no {_MADE_INPUTS[part]} for a {part} to compute")
+    taken = [one.name for one in inputs_of(loaded.model, loaded.task)]
+    for part in makers:
+        if part in include and _MADE_INPUTS[part] not in taken:
+            raise ModelSourceError(
+                f"{name} takes no {_MADE_INPUTS[part]}, which include {part!r} computes"
+            )
     behind = None
     if "nms" in include:
         if loaded.task.name != "object-detection":
             raise ModelSourceError(f'include "nms" is for object-detection, not {loaded.task.name}')
         behind = boxes_behind(loaded.model.config, opset)
-    return Surroundings(tuple(makers[part]() for part in takes if part in include), behind)
+    return Surroundings(tuple(make() for part, make in makers.items() if part in include), behind)

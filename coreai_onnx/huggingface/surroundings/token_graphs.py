@@ -105,9 +105,13 @@ def tokenizer_graph(flat: Flat, ends: Ends, opset: int) -> ir.Model:
     """
     around = len(ends.prefix) + len(ends.suffix)
     limit = NO_LIMIT if ends.maximum is None else max(ends.maximum - around, 0)
-    text = flat.text.strip().removesuffix("}").replace(
-        "(int64[T] ids, int64[N] lengths)",
-        "(int64[N,L] input_ids, int64[N,L] attention_mask, int64[N,L] token_type_ids)",
+    text = (
+        flat.text.strip()
+        .removesuffix("}")
+        .replace(
+            "(int64[T] ids, int64[N] lengths)",
+            "(int64[N,L] input_ids, int64[N,L] attention_mask, int64[N,L] token_type_ids)",
+        )
     )
     text += _ENDS.replace("PLACE", _PLACES[ends.left_padding]).replace(
         "FIRST", "kept" if ends.left_truncation else "lengths"

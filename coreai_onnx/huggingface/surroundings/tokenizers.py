@@ -27,6 +27,7 @@ from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.libraries.extensions import extensions_path
 from coreai_onnx.runtime.sessions.session import Session
 
+_FILES = ("tokenizer.json", "vocab.*", "*.model")
 _PROBE = "a"
 
 
@@ -38,6 +39,9 @@ def tokenizer_of(folder: Path | None) -> Any:
     """
     if folder is None:
         raise ModelSourceError('include=["tokenizer"] needs a folder: a model has no tokenizer')
+    # transformers would build an empty one.
+    if not any(file for name in _FILES for file in folder.glob(name)):
+        raise ModelSourceError(f"{folder}: has no tokenizer; there is no {', '.join(_FILES)}")
     with failures_as(ModelSourceError, f"cannot load the tokenizer of {folder}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if not isinstance(tokenizer, transformers.PreTrainedTokenizerFast):

@@ -229,8 +229,14 @@ def wordpiece(backend: Any, settings: Mapping[str, Any]) -> Flat:
             "alone": np.int64(alphabet.alone), "classes": np.int64(alphabet.classes),
             "unknown": np.int64(model["vocab"][model["unk_token"]]),
             "longest": np.int64(max(map(len, vocabulary))), "longest_word": np.int64(longest),
-            "zero": [0], "one": [1], "minus_one": [-1], "space": [[alphabet.rows[" "]]], "yes": [True],
-            "zero_scalar": np.int64(0), "one_scalar": np.int64(1), "yes_scalar": np.bool_(True),
+            "zero": [0],
+            "one": [1],
+            "minus_one": [-1],
+            "space": [[alphabet.rows[" "]]],
+            "yes": [True],
+            "zero_scalar": np.int64(0),
+            "one_scalar": np.int64(1),
+            "yes_scalar": np.array(object=True),
             **(_special_constants(list(special), alphabet) if special else {}),
         },
         {
@@ -314,7 +320,9 @@ def _tries(
     """
     edges: dict[int, int] = {}
     pieces = [-1, -1]
-    items = [(0, (number,), i) for number, i in zip(alphabet.special, special.values(), strict=True)]
+    items = [
+        (0, (number,), i) for number, i in zip(alphabet.special, special.values(), strict=True)
+    ]
     for piece, token in vocabulary.items():
         later = piece.startswith(prefix) and piece != prefix
         items.append((0, tuple(alphabet.of[c] for c in piece), token))

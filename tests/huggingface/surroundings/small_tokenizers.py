@@ -20,7 +20,9 @@ def bert(*, lower: bool = True) -> Any:
     """Return a WordPiece tokenizer of the tokens of BERT."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    trained.normalizer = transformers.BertTokenizer(do_lower_case=lower).backend_tokenizer.normalizer
+    trained.normalizer = transformers.BertTokenizer(
+        do_lower_case=lower
+    ).backend_tokenizer.normalizer
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     # Half of the alphabet: the others are unknown.
     trainer = trainers.WordPieceTrainer(

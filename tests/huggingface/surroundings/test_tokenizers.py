@@ -31,7 +31,9 @@ def random_texts(count: int) -> list[str]:
     texts = []
     for _ in range(count):
         parts = (draw.choice(RANGES) for _ in range(draw.randint(1, 12)))
-        words = ("".join(chr(draw.randint(*part)) for _ in range(draw.randint(1, 4))) for part in parts)
+        words = (
+            "".join(chr(draw.randint(*part)) for _ in range(draw.randint(1, 4))) for part in parts
+        )
         texts.append("".join(word + draw.choice(["", " "]) for word in words))
     return texts
 
@@ -54,6 +56,7 @@ def assert_equal(
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", [True, False])
 def test_wordpiece(lower: bool) -> None:
     tokenizer = small.bert(lower=lower)
@@ -86,10 +89,10 @@ def test_tokenizers_of_extensions(make: Any) -> None:
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelSourceError, match="needs a folder"):
         tokenizer_of(None)
-    with pytest.raises(ModelSourceError, match="cannot load the tokenizer of"):
+    with pytest.raises(ModelSourceError, match="has no tokenizer"):
         tokenizer_of(tmp_path)
     words = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel()))
-    with pytest.raises(ModelSourceError, match="of the kind WordLevel .* cannot be included"):
+    with pytest.raises(ModelSourceError, match=r"of the kind WordLevel .* cannot be included"):
         tokenizer_front(words, 18)
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(SessionError, match="extensions is not installed: pip install"):
@@ -100,5 +103,5 @@ def test_a_tokenizer_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     tokenizer = small.byte_level()
     # Runs of spaces as tokens of their own: the operator loses what follows them.
     tokenizer.add_tokens(["  ", "   "])
-    with pytest.raises(ModelSourceError, match="the tokenizer in the file gives .* for '"):
+    with pytest.raises(ModelSourceError, match=r"the tokenizer in the file gives .* for '"):
         tokenizer_front(tokenizer, 18)
