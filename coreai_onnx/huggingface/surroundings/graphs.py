@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 
@@ -38,8 +37,10 @@ def graph_of(
     """
     imports = ", ".join(f'"{domain}": {v}' for domain, v in {"": opset, **DOMAINS}.items())
     proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]>\n{text}")
-    arrays = ((name, np.asarray(value)) for name, value in constants.items())
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays)
+    for name, array in ((name, np.asarray(value)) for name, value in constants.items()):
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype) if array.dtype.kind != "U" else 8
+        values = array.ravel().tolist()
+        proto.graph.initializer.append(onnx.helper.make_tensor(name, dtype, array.shape, values))
     model = ir.from_proto(proto)
     for node in model.graph.all_nodes():
         for name, value in (attributes or {}).get(str(node.outputs[0].name), {}).items():

@@ -203,7 +203,8 @@ def _front(processor: Any, opset: int, *, decodes: bool, sizes: bool) -> ir.Mode
 
 def _steps(processor: Any) -> tuple[str, dict[str, Any], tuple[int | str, int | str]]:
     """Return the nodes from ``planes`` on, their constants, and the height and width."""
-    text, constants, shape = "", {}, ("height", "width")
+    text, constants = "", dict[str, Any]()
+    shape: tuple[int | str, int | str] = ("height", "width")
     value = "planes"
     if processor.do_resize:
         text, constants, shape = _resize(processor)

@@ -320,7 +320,7 @@ def _tries(
     """
     edges: dict[int, int] = {}
     pieces = [-1, -1]
-    items = [
+    items: list[tuple[int, tuple[int, ...], int]] = [
         (0, (number,), i) for number, i in zip(alphabet.special, special.values(), strict=True)
     ]
     for piece, token in vocabulary.items():
