@@ -31,6 +31,7 @@ from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
@@ -101,6 +102,7 @@ def export_model(
     check: bool = True,
     seed: int = 0,
     quantization: Mapping[str, Any] | None = None,
+    include: Sequence[str] = (),
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
@@ -108,17 +110,16 @@ def export_model(
     Batch, sequence and, for a decoder, the length of the cache are dynamic.
 
     Args:
-        source: A local folder of transformers (``config.json``, weights, tokenizer), a
-            ``config.json`` alone (random weights), a loaded model, or a pipeline of diffusers.
+        source: A local folder of transformers, a ``config.json`` alone (random weights), a loaded
+            model, or a pipeline of diffusers.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
-            tokens; ``"static"``: it has the capacity of the input, and is updated in place.
+        cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
+            has the capacity of the input, and is updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
             default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
-        weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
-            ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
+        weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
@@ -128,26 +129,26 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
+        include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
 
     Returns:
         The folder; it prints as a table of its files.
 
     Raises:
-        ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
-            the task, or a weight exceeds the range of a dtype.
-        KernelsNotBuiltError: If the kernels are to be included, and there is no library.
+        ModelSourceError: If the source is missing or unknown, or does not fit the other arguments.
+        KernelsNotBuiltError, SessionError: If a library is not installed.
         SaveError: If the folder has other files than an export to overwrite, or is not writable.
         ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
-    check_arguments(quantization)  # errors before the work
+    check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
     is_static, padding = _cache_options(cache, padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
-    opset = chosen_opset(opset_version, minimum_onnxruntime, target)
+    task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
-    programs, files = convert.programs(is_static=is_static)
+    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
+    programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
@@ -223,12 +224,15 @@ class _Conversion:
     check: bool
     quantization: Mapping[str, Any] | None
     padding: str
+    include: Sequence[str] = ()
 
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
+        around = surroundings(self.include, self.loaded, self.opset, check=self.check)
         programs, files = _programs(self.loaded, self, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
         quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
+        around.add_to(programs)
         return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:

@@ -115,3 +115,12 @@ def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:
     from transformers.exporters.utils import precompute_export_inputs
 
     precompute_export_inputs(encoder, inputs)
+
+
+def sentencepiece_model() -> Any:
+    """Return an empty model of SentencePiece, a protobuf message that transformers has."""
+    # Imported when needed: two libraries with this message in one process are an error of protobuf.
+    with imported_from("transformers"):
+        from transformers.utils.sentencepiece_model_pb2_new import ModelProto
+
+    return ModelProto()

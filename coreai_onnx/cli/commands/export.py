@@ -23,6 +23,7 @@ onnxruntime-genai, optimum and transformers.js (docs/language_models.md). A fold
   coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
   coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
   coreai-onnx export my_llama -o my_llama_int4 --bits 4 --rule "*lm_head=8" --target kernels
+  coreai-onnx export my_minilm -o my_minilm_onnx --include tokenizer pooling
 """
 
 
@@ -63,6 +64,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="replace an earlier export in FOLDER, when the new one is complete",
     )
     parser.add_argument(
+        "--include",
+        nargs="+",
+        default=[],
+        metavar="PART",
+        help="what else the file computes: tokenizer, image_processor, image_decoder, nms, pooling",
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
@@ -92,6 +100,7 @@ def execute(options: argparse.Namespace) -> int:
             check=not options.no_check,
             seed=options.seed,
             quantization=bits,
+            include=options.include,
         )
     for program in exported.programs.values():
         quantization.print_reports(program, layers=options.layers)
