@@ -65,7 +65,7 @@ test-transformers: build
 
 # On demand (docs/language_models.md): exported folders in all of transformers' pipelines.
 test-pipelines: $(READY)
-	@COREAI_PIPELINES=all $(PYTHON) -m pytest -q tests/huggingface/test_opened.py tests/huggingface/test_masks.py
+	@COREAI_PIPELINES=all $(PYTHON) -m pytest -q tests/huggingface/test_opened.py tests/huggingface/heads/test_masks.py
 
 # On demand (docs/diffusion.md): the pictures of diffusers' pipelines, in optimum too.
 test-diffusers: build

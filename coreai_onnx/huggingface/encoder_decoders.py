@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
-from coreai_onnx.huggingface.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"

@@ -25,9 +25,9 @@ from coreai_onnx.huggingface.generation.session_model import (
     WithoutWeights,
     run,
 )
-from coreai_onnx.huggingface.masks import MASKS_FILE, VISION_FILE, MaskModel
+from coreai_onnx.huggingface.heads.masks import MASKS_FILE, VISION_FILE, MaskModel
+from coreai_onnx.huggingface.heads.tasks import task_of
 from coreai_onnx.huggingface.sources import CONFIG, read_config
-from coreai_onnx.huggingface.tasks import task_of
 from coreai_onnx.huggingface.transformers_names import PIPELINE_REGISTRY, ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import MERGED_FILE, MODEL_FILE

@@ -20,8 +20,8 @@ from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.diffusion.loading import is_pipeline, load_pipeline
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
-from coreai_onnx.huggingface.sentences import MODULES, embedding_task_of
-from coreai_onnx.huggingface.tasks import Task, task_of
+from coreai_onnx.huggingface.heads.sentences import MODULES, embedding_task_of
+from coreai_onnx.huggingface.heads.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
 

@@ -23,7 +23,7 @@ from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions.session import Session
-from tests.huggingface.test_heads import VIT, model
+from tests.huggingface.heads.test_head import VIT, model
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
 from tests.support.huggingface_folders import BERT, llama, llama_folder
 from tests.support.tolerances import assert_close

@@ -15,9 +15,9 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.cli import main
-from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.sources import load_source
-from tests.huggingface.test_heads import VIT
+from tests.huggingface.heads.test_head import VIT
 from tests.support.huggingface_folders import BERT
 from tests.support.tolerances import assert_close
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.huggingface.test_heads import VIT
+from tests.huggingface.heads.test_head import VIT
 from tests.models.test_heads import CASES as HEADS
 from tests.models.test_heads import config_file
 from tests.support.huggingface_folders import BERT, LLAMA, tokenizer

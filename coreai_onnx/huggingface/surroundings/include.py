@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.inputs import inputs_of
+from coreai_onnx.huggingface.heads.inputs import inputs_of
 from coreai_onnx.huggingface.sources import LoadedModel
 from coreai_onnx.huggingface.surroundings.detection import boxes_behind
 from coreai_onnx.huggingface.surroundings.graphs import put_behind, put_in_front

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 import coreai_onnx
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface import export_model
-from coreai_onnx.huggingface.sentences import Normalization, Pooling, SentenceHead, modules_of
-from coreai_onnx.huggingface.tasks import TASKS
-from tests.huggingface.test_heads import model
+from coreai_onnx.huggingface.heads.sentences import Normalization, Pooling, SentenceHead, modules_of
+from coreai_onnx.huggingface.heads.tasks import TASKS
+from tests.huggingface.heads.test_head import model
 from tests.support.huggingface_folders import BERT, tokenizer
 from tests.support.tolerances import assert_close
 

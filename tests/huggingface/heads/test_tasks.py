@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.tasks import ALIASES, TASKS, task_of
+from coreai_onnx.huggingface.heads.tasks import ALIASES, TASKS, task_of
 
 
 @pytest.mark.parametrize(

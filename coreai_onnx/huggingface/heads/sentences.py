@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.tasks import Task
+from coreai_onnx.huggingface.heads.head import Head
+from coreai_onnx.huggingface.heads.tasks import Task
 
 MODULES = "modules.json"
 _TOKENS, _SENTENCE, _MASK = "token_embeddings", "sentence_embedding", "attention_mask"

@@ -12,7 +12,7 @@ import torch
 from torch.export import Dim
 
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
-from coreai_onnx.huggingface.tasks import Task
+from coreai_onnx.huggingface.heads.tasks import Task
 
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -20,7 +20,7 @@ class Task:
     Attributes:
         name: transformers' name of the task, as for ``pipeline``.
         auto_class: Name of the class of transformers that builds the model with its head.
-        takes: The kinds of inputs, keys of `coreai_onnx.huggingface.inputs.KINDS`; empty: the
+        takes: The kinds of inputs, keys of `coreai_onnx.huggingface.heads.inputs.KINDS`; empty: the
             model's main one.
         outputs: Names of the outputs, as fields of the model's result; those that it has are
             exported.

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.tasks import TASKS
+from coreai_onnx.huggingface.heads.head import Head
+from coreai_onnx.huggingface.heads.tasks import TASKS
 from tests.support.huggingface_folders import BERT
 
 VIT: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.inputs import ModelInput, inputs_of
-from coreai_onnx.huggingface.tasks import Task
+from coreai_onnx.huggingface.heads.inputs import ModelInput, inputs_of
+from coreai_onnx.huggingface.heads.tasks import Task
 
 
 class ModelPart(torch.nn.Module):
