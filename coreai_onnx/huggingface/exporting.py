@@ -152,8 +152,11 @@ def export_model(
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
-    written = tuple(sorted(file for file in path.rglob("*") if file.is_file()))
-    return ExportedFolder(path, loaded.task.name, programs, written)
+    return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
+
+
+def _files_of(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
 
 def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
