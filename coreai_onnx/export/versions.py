@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import site
 import sysconfig
 import warnings
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from coreai_onnx.errors import CoreaiError, TorchVersionError
+from coreai_onnx.model.dependencies import MISSING_IN_TORCH
 
 TESTED = ("2.12", "2.13", "2.15")
 """Minor releases of torch that the tests of docs/torch_versions.md have passed with."""
@@ -45,9 +45,10 @@ def lacks(what: str) -> TorchVersionError:
     Args:
         what: Python's message about what is missing.
     """
-    what = what.partition(" (/")[0]  # the file where it was looked for
+    found = MISSING_IN_TORCH.pattern.search(what)
+    reason = found["what"] if found else what
     return TorchVersionError(
-        f"coreai_onnx needs torch {_tested('or')}, this is torch {torch.__version__}: {what}"
+        f"coreai_onnx needs torch {_tested('or')}, this is torch {torch.__version__}: {reason}"
     )
 
 
@@ -59,8 +60,8 @@ def refusal_after(error: Exception) -> TorchVersionError | None:
     """
     if not isinstance(error, AttributeError | ImportError) or isinstance(error, CoreaiError):
         return None
-    missing = re.search(r"(from|module|module named) 'torch[.']", str(error))
-    return lacks(str(error)) if missing and not is_tested(torch.__version__) else None
+    is_explained = MISSING_IN_TORCH.is_in(error) and not is_tested(torch.__version__)
+    return lacks(str(error)) if is_explained else None
 
 
 def _tested(conjunction: str) -> str:

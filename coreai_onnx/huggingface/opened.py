@@ -46,7 +46,7 @@ _COMPONENTS: Mapping[str, str] = MappingProxyType(
 """What pipelines take beside a model, and the class of transformers that reads it."""
 
 
-def open_model(
+def open_folder(
     folder: str | PathLike[str],
     *,
     kernels: bool | None = None,
@@ -117,7 +117,7 @@ def pipeline(
         **options: As for ``transformers.pipeline``.
 
     Raises:
-        ModelSourceError: As `open_model`; also if there is no such pipeline, or the folder has no
+        ModelSourceError: As `open_folder`; also if there is no such pipeline, or the folder has no
             tokenizer or processor that it needs.
         SessionError: If a model cannot be opened.
     """
@@ -137,7 +137,7 @@ def pipeline(
                 components[component] = read(path, local_files_only=True)
         elif is_needed is None:  # transformers reads those that are there
             components[component] = str(path)
-    model = open_model(path, kernels=kernels, threads=threads, provider=provider)
+    model = open_folder(path, kernels=kernels, threads=threads, provider=provider)
     with failures_as(ModelSourceError, f"{path}: no pipeline for the task {name!r}"):
         return transformers.pipeline(name, model, **{**components, **options})
 

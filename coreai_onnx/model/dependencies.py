@@ -93,6 +93,12 @@ def _text(library: str, regex: str, meaning: str) -> MessageText:
 _torch, _onnx = partial(_text, "torch"), partial(_text, "onnx")
 _onnxruntime = partial(_text, "onnxruntime")
 
+# imports from torch
+MISSING_IN_TORCH = _torch(
+    r"\A(?P<what>.*(from|module|module named) 'torch[.'].*?)( \(/.*)?\Z",
+    "torch has no such module or name; the file where it was looked for may follow",
+)
+
 # torch.export: why it failed
 FAKE_CONSTANT = _torch(
     r"found a fake tensor in the exported program constant's list", "forward reads tensor.data"

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from coreai_onnx.errors import CoreaiError, ModelSourceError
-from coreai_onnx.huggingface import export_model, open_model, pipeline
+from coreai_onnx.huggingface import export_model, open_folder, pipeline
 from tests.models.transformers_pipelines import ALL_PIPELINES, PIPELINES, Pipeline, picture
 from tests.support.tolerances import assert_close
 
@@ -67,7 +67,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_opened_model(images: Path) -> None:
     """It is a model of the class that was exported, and tells its task."""
-    opened = open_model(images)
+    opened = open_folder(images)
     assert isinstance(opened, transformers.ViTForImageClassification)
     assert (str(opened.device), opened.dtype) == ("cpu", torch.float32)
     assert opened(torch.zeros(2, 3, 16, 16)).logits.shape == (2, 2)
@@ -75,7 +75,7 @@ def test_an_opened_model(images: Path) -> None:
 
 
 def test_wrong_inputs(images: Path) -> None:
-    opened = open_model(images)
+    opened = open_folder(images)
     with pytest.raises(CoreaiError, match="pixel_values"):
         opened(pixel_values=torch.zeros(1, 3, 32, 32))
     with pytest.raises(ModelSourceError, match="has no input bool_masked_pos"):
@@ -84,10 +84,10 @@ def test_wrong_inputs(images: Path) -> None:
 
 def test_folders_that_do_not_open(images: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="there is no"):
-        open_model(tmp_path / "missing")
+        open_folder(tmp_path / "missing")
     (tmp_path / "config.json").write_text((images / "config.json").read_text())
     with pytest.raises(ModelSourceError, match=r"model.onnx.*export the model first"):
-        open_model(tmp_path)
+        open_folder(tmp_path)
     (tmp_path / "model.onnx").write_bytes((images / "model.onnx").read_bytes())
     with pytest.raises(ModelSourceError, match=r"the image_processor for the task .* is missing"):
         pipeline(tmp_path)

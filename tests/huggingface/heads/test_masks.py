@@ -12,7 +12,7 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.errors import CoreaiError, ModelSourceError
-from coreai_onnx.huggingface import export_model, open_model
+from coreai_onnx.huggingface import export_model, open_folder
 from tests.models.transformers_pipelines import ALL_PIPELINES
 from tests.support.tolerances import assert_close
 
@@ -79,7 +79,7 @@ def test_masks_of_points(kind: str, tmp_path: Path) -> None:
     exported = export_model(model, tmp_path / "folder")
     assert exported.task == "mask-generation"
     assert set(exported.programs) == {"vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx"}
-    opened = open_model(exported.path)
+    opened = open_folder(exported.path)
     for batch, masks, points in ((1, 2, 1), (3, 1, 5)):
         given = arguments(batch, masks, points)
         with torch.no_grad():
@@ -92,7 +92,7 @@ def test_masks_of_points(kind: str, tmp_path: Path) -> None:
     is_pair = isinstance(embeddings, tuple)
     names = ("image_embeddings", "intermediate_embeddings")[: 2 if is_pair else 1]
     given |= dict(zip(names, embeddings if is_pair else [embeddings], strict=True))
-    for model_of_file in (opened, open_model(exported.path)):
+    for model_of_file in (opened, open_folder(exported.path)):
         assert_close(model_of_file(**given).pred_masks, wanted.pred_masks)
     refuse_other_arguments(opened, given)
     if kind == "Sam":
