@@ -235,7 +235,8 @@ class _Conversion:
         programs, files = _programs(self.loaded, self, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
         quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
-        around.add_to(programs)
+        if self.include:
+            around.add_to(programs)
         return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:
