@@ -68,7 +68,7 @@ def open_folder(
         configuration names; with a decoder alone, `SessionModel`.
 
     Raises:
-        ModelSourceError: If there is no such folder, or no configuration or model in it.
+        ModelSourceError: If the folder does not exist, or does not have a configuration or model.
         SessionError: If a model cannot be opened.
     """
     path = Path(folder)
@@ -117,8 +117,8 @@ def pipeline(
         **options: As for ``transformers.pipeline``.
 
     Raises:
-        ModelSourceError: As `open_folder`; also if there is no such pipeline, or the folder has no
-            tokenizer or processor that it needs.
+        ModelSourceError: As `open_folder`; also if transformers does not have the pipeline, or the
+            folder does not have the tokenizer or processor that it needs.
         SessionError: If a model cannot be opened.
     """
     path = Path(folder)
