@@ -33,8 +33,8 @@ from tools.operators.measuring import PASS  # noqa: E402
 from tools.providers.cases import CASES, PLACES, Job  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.providers.worker")
-PATIENCE = 300
-"""Seconds without a line after which a worker counts as stuck: SwiftShader compiles slowly."""
+PATIENCE = 900
+"""Seconds without a line after which a worker counts as stuck: a loaded machine takes minutes."""
 BATCH = 12
 """Jobs after which a worker is replaced, because shaders stay in memory."""
 RECORD = ROOT / "tools" / "providers" / "results.json"

@@ -59,7 +59,7 @@ def chosen_providers(choices: Choice | Iterable[Choice] | None) -> dict[str, dic
     alone = isinstance(choices, str) or _is_pair(choices)
     for choice in [choices] if alone else choices or ():
         name, options = choice if isinstance(choice, tuple) and _is_pair(choice) else (choice, {})
-        if not isinstance(name, str):
+        if not (name and isinstance(name, str)):
             raise SessionError(
                 f"a provider must be a name, or a name and its options, got {choice!r:.60}"
             )

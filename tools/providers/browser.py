@@ -45,7 +45,7 @@ class Chromium:
         )
         self._lines: list[str] = []
         self._page = self._browser.new_page()
-        self._page.set_default_timeout(120_000)
+        self._page.set_default_timeout(600_000)
         self._page.on("console", self._listen)
         self._page.goto(f"http://127.0.0.1:{self._server.server_port}/tools/providers/page.html")
         self._page.wait_for_selector("body[data-ready]", state="attached")

@@ -15,10 +15,19 @@ from coreai_onnx.errors import ProviderError, SessionError
 from coreai_onnx.model.dependencies import SOURCE_LOCATION
 from coreai_onnx.targets.coverage import has_kernels
 from coreai_onnx.targets.opsets import PROVIDER_TARGETS
-from coreai_onnx.targets.providers import CPU, unavailable
+from coreai_onnx.targets.providers import CPU, WEBGPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
 _RECORD = "session.record_ep_graph_assignment_info"
+_WEBGPU = (
+    *("dawnBackendType", "defaultBufferCacheMode", "deviceId", "enableGraphCapture", "enableInt64"),
+    *("enablePIXCapture", "forceCpuNodeNames", "maxStorageBufferBindingSize"),
+    *("multiRotaryCacheConcatOffset", "powerPreference", "preferredLayout", "preserveDevice"),
+    *("queryResolveBufferCacheMode", "storageBufferCacheMode", "uniformBufferCacheMode"),
+    "validationMode",
+)
+_OPTIONS = {CPU: ("use_arena",), WEBGPU: _WEBGPU}
+"""The options of providers that onnxruntime would ignore; of WebGPU those of 1.27."""
 
 
 def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[str, str]]) -> None:
@@ -30,12 +39,16 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             plugin must be registered with onnxruntime.
 
     Raises:
-        ProviderError: If one is not available; the message lists those that are.
+        ProviderError: If one is not available, or has no such option; the message lists those that
+            there are.
     """
     for name, settings in providers.items():
         # `InferenceSession(providers=...)` does not accept the providers of plugins, and providers
         # that are built in without devices, as WebGPU is, are known by their names only.
-        if device := _devices().get(name):
+        device = _devices().get(name)
+        if name == CPU or device is None:
+            _set_options(options, name, settings)
+        if device is not None:
             options.add_provider_for_devices([device], dict(settings))
         elif name in ort.get_available_providers() and hasattr(options, "add_provider"):
             try:
@@ -44,6 +57,20 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
                 raise _not_loaded(name, error) from error
         else:
             raise missing_provider(name)
+
+
+def _set_options(options: ort.SessionOptions, provider: str, settings: Mapping[str, str]) -> None:
+    """Set the options of providers that onnxruntime adds without their options."""
+    known = _OPTIONS.get(provider, ())
+    for name, value in settings.items() if known else ():
+        if name not in known:
+            raise ProviderError(f"{provider} has no option {name}; it has {', '.join(known)}")
+        if provider == WEBGPU:
+            options.add_session_config_entry(f"ep.{provider.lower()}.{name}", value)
+        elif value in ("0", "1"):
+            options.enable_cpu_mem_arena = value == "1"
+        else:
+            raise ProviderError(f"{provider}: {name} is 0 or 1, got {value}")
 
 
 def record_claims(options: ort.SessionOptions) -> None:
