@@ -19,15 +19,6 @@ from coreai_onnx.targets.providers import CPU, WEBGPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
 _RECORD = "session.record_ep_graph_assignment_info"
-_WEBGPU = (
-    *("dawnBackendType", "defaultBufferCacheMode", "deviceId", "enableGraphCapture", "enableInt64"),
-    *("enablePIXCapture", "forceCpuNodeNames", "maxStorageBufferBindingSize"),
-    *("multiRotaryCacheConcatOffset", "powerPreference", "preferredLayout", "preserveDevice"),
-    *("queryResolveBufferCacheMode", "storageBufferCacheMode", "uniformBufferCacheMode"),
-    "validationMode",
-)
-_OPTIONS = {CPU: ("use_arena",), WEBGPU: _WEBGPU}
-"""The options of providers that onnxruntime would ignore; of WebGPU those of 1.27."""
 
 
 def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[str, str]]) -> None:
@@ -39,8 +30,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             plugin must be registered with onnxruntime.
 
     Raises:
-        ProviderError: If one is not available, or has no such option; the message lists those that
-            there are.
+        ProviderError: If one is not available; the message lists those that are.
     """
     for name, settings in providers.items():
         # `InferenceSession(providers=...)` does not accept the providers of plugins, and providers
@@ -61,16 +51,10 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
 
 def _set_options(options: ort.SessionOptions, provider: str, settings: Mapping[str, str]) -> None:
     """Set the options of providers that onnxruntime adds without their options."""
-    known = _OPTIONS.get(provider, ())
-    for name, value in settings.items() if known else ():
-        if name not in known:
-            raise ProviderError(f"{provider} has no option {name}; it has {', '.join(known)}")
-        if provider == WEBGPU:
-            options.add_session_config_entry(f"ep.{provider.lower()}.{name}", value)
-        elif value in ("0", "1"):
-            options.enable_cpu_mem_arena = value == "1"
-        else:
-            raise ProviderError(f"{provider}: {name} is 0 or 1, got {value}")
+    if provider == CPU and "use_arena" in settings:
+        options.enable_cpu_mem_arena = settings["use_arena"] == "1"
+    for name, value in settings.items() if provider == WEBGPU else ():
+        options.add_session_config_entry(f"ep.{provider.lower()}.{name}", value)
 
 
 def record_claims(options: ort.SessionOptions) -> None:

@@ -57,17 +57,11 @@ def test_a_provider_that_is_not_available() -> None:
         add_providers(options, {"Nobody": {}})
 
 
-def test_options_that_onnxruntime_would_ignore(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_onnxruntime_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ort.SessionOptions()
     add_providers(options, {CPU: {"use_arena": "0"}})
     assert not options.enable_cpu_mem_arena
-    with pytest.raises(ProviderError, match=r"^CPUExecutionProvider has no option use_arenas; it"):
-        add_providers(options, {CPU: {"use_arenas": "1"}})
-    with pytest.raises(ProviderError, match=r"^CPUExecutionProvider: use_arena is 0 or 1, got yes"):
-        add_providers(options, {CPU: {"use_arena": "yes"}})
     monkeypatch.setattr(ort, "get_available_providers", lambda: [WEBGPU, CPU])
-    with pytest.raises(ProviderError, match="WebGpuExecutionProvider has no option device_id; it"):
-        add_providers(options, {WEBGPU: {"device_id": "1"}})
     with pytest.raises(ProviderError, match="cannot load it"):  # this onnxruntime has no WebGPU
         add_providers(options, {WEBGPU: {"preferredLayout": "NCHW"}})
     entry = "ep.webgpuexecutionprovider.preferredLayout"
