@@ -27,7 +27,7 @@ FLAGS = (
     "--use-webgpu-adapter=swiftshader",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
-_PLACED = re.compile(r"Node\(s\) placed on \[(\w+)\]\. Number of nodes: (\d+)")
+_PLACED = re.compile(r"(?:Node\(s\)|All nodes) placed on \[(\w+)\]\. Number of nodes: (\d+)")
 Arrays = Mapping[str, np.ndarray]
 
 
