@@ -87,7 +87,7 @@ class Chromium:
                 target.update_inplace(outputs[name].numpy())
             return {name: targets.get(name, outputs[name]) for name in binding.names}
 
-        Binding.run = run  # type: ignore[method-assign]
+        Binding.run = run  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
