@@ -30,12 +30,12 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 from coreai_onnx.passes import Target  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
 from tools.operators.journal import Journal, Key, sweep_parser  # noqa: E402
-from tools.operators.measuring import PASS, SKIPPED  # noqa: E402
+from tools.operators.measuring import PASS  # noqa: E402
 from tools.providers.cases import CASES, CUDA_CASES, NATIVE, PLACES, Job  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.providers.worker")
-PATIENCE = 300
-"""Seconds without a line after which a worker counts as stuck: SwiftShader compiles slowly."""
+PATIENCE = 900
+"""Seconds without a line after which a worker counts as stuck: a loaded machine takes minutes."""
 BATCH = 12
 """Jobs after which a worker is replaced, because shaders stay in memory."""
 RECORD = ROOT / "tools" / "providers" / "results.json"
@@ -80,7 +80,7 @@ def _jobs(targets: Iterable[str], places: Iterable[str]) -> list[Job]:
 
 
 def _failures(found: Found) -> Found:
-    return [run for run in found if run["status"] not in (PASS, SKIPPED)]
+    return [run for run in found if run["status"] != PASS]
 
 
 def _recorded(found: dict[Key, Found]) -> list[dict[str, Any]]:

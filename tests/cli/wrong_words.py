@@ -110,6 +110,7 @@ _PROVIDERS: dict[str, list[list[str]]] = {
     "provider": [["--provider", value] for value in ("tpu", "", "QNNExecutionProvider")],
     "provider_option": [
         *(["--provider", "cpu", "--provider-option", value] for value in ("x", "=1", "")),
+        ["--provider", "cpu", "--provider-option", "use_arenas=0"],
         ["--provider-option", "use_arena=0"],
     ],
 }

@@ -40,8 +40,16 @@ ROWS = [
         "detail": "no | such type",
     },
     {**NATIVE, "kind": "folder", "name": "mpt", "status": "mismatch", "detail": "[1], [2]"},
+    {**NATIVE, "kind": "folder", "name": "rwkv", "calls": {"decode": call({})}},
+    {
+        **NATIVE,
+        "kind": "folder",
+        "name": "rwkv",
+        "place": "browser",
+        "note": "knows no model of this type",
+    },
 ]
-RESULTS = {"cases": 4, "rows": ROWS}
+RESULTS = {"cases": 5, "rows": ROWS}
 TIMES = {name: {"min": 2.0, "median": 3.0} for name in ("kernels", "body")}
 OPENVINO = {
     "machine": "A CPU.",
@@ -53,14 +61,16 @@ OPENVINO = {
 def test_nodes_are_counted_per_call_and_failures_are_listed(generator) -> None:
     text = generator.rendered(RESULTS, OPENVINO)
     assert (
-        "3 of 4 models were measured so far. 2 of 3 models pass natively, 0 of 1 in Chromium."
+        "4 of 5 models were measured so far. 3 of 4 models pass natively, 1 of 2 in Chromium."
         in text
     )
-    assert "In 1 of 3 calls, no other node is on the CPU." in text
+    assert "In 2 of 4 calls, no other node is on the CPU." in text
     assert "| bert | 9 | 2 | 4 | 3 | 2e-06 | – |" in text
     assert "| llama | prefill | 9 | 2 | 2 | 3 | equal | – |" in text
     assert "|  | decode | 9 | 2 | 0 | 3 |  |  |" in text
     assert "| mpt | – | – | – | – | – | mismatch | run failed |" in text
+    assert "| rwkv | decode | 9 | 2 | 0 | 3 | equal | pass (web) |" in text
+    assert "| rwkv | knows no model of this type |" in text
     assert r"| mpt | browser | run failed | no \| such type |" in text
 
 

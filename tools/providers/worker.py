@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from tools.operators.measuring import CONVERSION_FAILED, RUN_FAILED, line
+from tools.operators.measuring import CONVERSION_FAILED, RUN_FAILED, reason
 from tools.operators.reporting import reporter
 from tools.providers.cases import BROWSER, Job
 from tools.providers.device import use_swiftshader
@@ -55,14 +55,14 @@ def serve(job: Job, say: Any, page: Any) -> None:
     try:
         subject = Subject(job)
     except Exception as error:  # noqa: BLE001 - the failure is the result
-        say(call=0, status=CONVERSION_FAILED, detail=line(error))
+        say(call=0, status=CONVERSION_FAILED, detail=reason(error))
         return
     say(call=0, step=RUN_FAILED)
     try:
         browser = job.place == BROWSER
         found = run_in_browser(subject, page()) if browser else run_natively(subject)
     except Exception as error:  # noqa: BLE001 - the failure is the result
-        found = {"status": RUN_FAILED, "detail": line(error)}
+        found = {"status": RUN_FAILED, "detail": reason(error)}
     say(call=0, seconds=round(time.monotonic() - start, 1), **found)
 
 

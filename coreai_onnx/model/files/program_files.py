@@ -177,8 +177,9 @@ def bundled_files(folder: Path) -> dict[str, Path]:
     """
     path = folder / MANIFEST
     if not path.is_file():
+        example = "".join(f", such as {file}," for file in sorted(folder.glob("*.onnx"))[:1])
         raise LoadError(
-            f"{folder}: is a folder without a {MANIFEST}; give a .onnx file or a bundle"
+            f"{folder}: is a folder without a {MANIFEST}; give a .onnx file{example} or a bundle"
         )
     with failures_as(LoadError, f"{path}: is not a manifest"):
         content = json.loads(path.read_text())
