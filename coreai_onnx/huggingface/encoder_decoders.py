@@ -7,7 +7,8 @@ result. Later calls are given those of the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,13 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.transformers_names import with_attention
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
+ATTENTIONS = "cross_attentions"
+"""The outputs that tell which part of the encoder's result each token attends to."""
+_ATTENDING = "encoder_attn"
 _EXAMPLE_SOURCE = 6
 
 
@@ -113,14 +118,24 @@ class DecoderPart(torch.nn.Module):
         slots: The tensors of both.
     """
 
-    def __init__(self, model: torch.nn.Module, encoder: EncoderPart) -> None:
+    def __init__(
+        self, model: torch.nn.Module, encoder: EncoderPart, *, with_attentions: bool = False
+    ) -> None:
         """Find out what the decoder caches.
 
+        Args:
+            model: The model.
+            encoder: Its encoder.
+            with_attentions: Whether the attention to the encoder's result is an output of each
+                layer, ``cross_attentions.0`` and so on, ``[batch, heads, sequence, source]``.
+
         Raises:
-            ModelSourceError: If it does not take several tokens with a cache.
+            ModelSourceError: If it does not take several tokens with a cache, or its layers do not
+                return their attention.
         """
         super().__init__()
         self.model: Any = model
+        self._attending: list[torch.nn.Module] = []
         self.has_mask = encoder.takes_text
         # Pictures and the sound of Whisper have a fixed length.
         self.source_dims = {1: SOURCE} if encoder.takes_text or encoder.has_samples else {}
@@ -140,6 +155,14 @@ class DecoderPart(torch.nn.Module):
         past = [slot.past for slot in self.slots]
         self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
         self.output_names = ["logits", *(slot.present for slot in self.own)]
+        if with_attentions:
+            self._attending = [x for name, x in model.named_modules() if name.endswith(_ATTENDING)]
+            self.output_names += [f"{ATTENTIONS}.{i}" for i in range(len(self._attending))]
+            if not self._attending:
+                raise ModelSourceError(
+                    f"{type(model).__name__}: include {ATTENTIONS!r} needs a decoder whose layers "
+                    "return their attention to the sound, as Whisper's"
+                )
         what = (
             f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
         )
@@ -160,14 +183,15 @@ class DecoderPart(torch.nn.Module):
         # With this flag, transformers reads the keys and values of the encoder's result instead of
         # computing them.
         cache.is_updated = {slot.layer: True for slot in self.cross}
-        result = self.model(
-            attention_mask=mask,
-            decoder_input_ids=input_ids,
-            encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
-            past_key_values=cache,
-            use_cache=True,
-        )
-        return (result.logits, *tensors_of(cache.self_attention_cache, self.own))
+        with _recorded(self._attending) as attentions:
+            result = self.model(
+                attention_mask=mask,
+                decoder_input_ids=input_ids,
+                encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
+                past_key_values=cache,
+                use_cache=True,
+            )
+        return (result.logits, *tensors_of(cache.self_attention_cache, self.own), *attentions)
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
@@ -191,6 +215,20 @@ class DecoderPart(torch.nn.Module):
             [cache_dims(slot) for slot in self.own],
             [cache_dims(slot, source.get(1)) for slot in self.cross],
         )
+
+
+@contextmanager
+def _recorded(layers: Sequence[torch.nn.Module]) -> Iterator[list[torch.Tensor]]:
+    """While active, append the probabilities that attention layers compute to a list."""
+    attentions: list[torch.Tensor] = []
+    hooks = [x.register_forward_hook(lambda *call: attentions.append(call[-1][1])) for x in layers]
+    try:
+        # Fused attention returns no probabilities.
+        with with_attention(layers, "eager"):
+            yield attentions
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class CrossCache(torch.nn.Module):

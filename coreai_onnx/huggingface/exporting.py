@@ -21,7 +21,13 @@ from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
-from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
+from coreai_onnx.huggingface.encoder_decoders import (
+    ATTENTIONS,
+    FIRST,
+    CrossCache,
+    DecoderPart,
+    EncoderPart,
+)
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads.head import Head
@@ -312,7 +318,7 @@ def _programs(
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
-    part = DecoderPart(loaded.model, encoder)
+    part = DecoderPart(loaded.model, encoder, with_attentions=ATTENTIONS in convert.include)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)

@@ -31,7 +31,9 @@ def assert_same(result: Any, wanted: Any) -> None:
         assert len(result) == len(wanted)
         for one, other in zip(result, wanted, strict=True):
             assert_same(one, other)
-    elif isinstance(wanted, float | np.floating | torch.Tensor | np.ndarray):
+    elif isinstance(wanted, float):
+        assert_close(np.float32(result), np.float32(wanted))  # of tensors in float32
+    elif isinstance(wanted, torch.Tensor | np.ndarray):
         assert_close(np.asarray(result), np.asarray(wanted))
     elif hasattr(wanted, "tobytes"):
         # A level of gray may be rounded the other way.

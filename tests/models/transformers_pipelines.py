@@ -119,7 +119,7 @@ def _letters() -> Any:
 
 def _clap() -> Any:
     return transformers.ClapFeatureExtractor(
-        feature_size=16, sampling_rate=RATE, hop_length=640, max_length_s=10, fft_window_size=1024,
+        feature_size=16, sampling_rate=RATE, hop_length=627, max_length_s=10, fft_window_size=1024,
         frequency_max=8000, truncation="rand_trunc",
     )  # fmt: skip
 

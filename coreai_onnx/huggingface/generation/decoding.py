@@ -18,6 +18,7 @@ from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
 
 _ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
+ATTENTIONS = "cross_attentions."
 _KEYS_AND_VALUES = "past_key_values."
 _EMBEDDED = {"inputs_embeds", "token_type_ids", "deepstack_features"}
 _TOKENS = ("input_ids", "inputs_embeds")
@@ -40,6 +41,8 @@ class Decoding(Cache):
     Attributes:
         ids: The tokens so far, int64 ``[batch, length]``.
         fixed: Inputs that are the same in every step: the result of an encoder.
+        attentions: The attention to it of the tokens that were read last, by layer, if the file has
+            these outputs.
     """
 
     def __init__(self, session: Session) -> None:
@@ -52,6 +55,8 @@ class Decoding(Cache):
         check_decoder(session)
         self.ids = torch.zeros(0, 0, dtype=torch.int64)
         self.fixed: dict[str, Any] = {}
+        self.attentions: tuple[torch.Tensor, ...] = ()
+        self._attentions = [x.name for x in session.outputs if x.name.startswith(ATTENTIONS)]
         self._session, self._stream = session, session.stream()
         self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
         self._mask = self.ids
@@ -98,6 +103,7 @@ class Decoding(Cache):
         # The stream holds the states from now on; the empty ones start it only.
         self._first_states, self._read = {}, self.ids.shape[1]
         # Files of others may name it in another way; logits come first in all of them.
+        self.attentions = tuple(torch.from_numpy(outputs[name]) for name in self._attentions)
         logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
         return torch.from_numpy(np.asarray(logits, np.float32))
 

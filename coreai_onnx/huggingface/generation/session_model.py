@@ -266,6 +266,8 @@ def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tenso
     tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
     names = [info.name for info in session.inputs]
     for name, x in tensors.items():
+        if name == "is_longer":  # CLAP reads it with fusion only, which is not exported
+            continue
         default = _DEFAULTS.get(name, torch.ones_like if name.endswith("mask") else None)
         if name not in names and (default is None or not torch.equal(x, default(x))):
             raise ModelSourceError(
