@@ -23,11 +23,14 @@ from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size,
 from coreai_onnx.huggingface.transformers_names import with_attention
 
 SOURCE = "encoder_sequence_length"
+_FRAMES = "number_of_frames"
 FIRST = "use_cache_branch"
 ATTENTIONS = "cross_attentions"
 """The outputs that tell which part of the encoder's result each token attends to."""
 _ATTENDING = "encoder_attn"
-_EXAMPLE_SOURCE = 6
+_EXAMPLE_SOURCE, _EXAMPLE_FRAMES = 6, 40
+_FEWEST_SAMPLES = 1279
+"""Two frames of the convolutions of Moonshine, whose attention has another form for one."""
 
 
 @dataclass
@@ -47,8 +50,8 @@ class EncoderPart(torch.nn.Module):
     """The encoder of a model, for text, a spectrogram, samples of sound or a picture.
 
     Attributes:
-        input_names: ``input_ids`` and ``attention_mask``, ``input_features``, ``input_values`` or
-            ``pixel_values``.
+        input_names: ``input_ids`` and ``attention_mask``, ``input_features``, of Speech2Text with
+            ``attention_mask``, ``input_values`` or ``pixel_values``.
         output_names: ``last_hidden_state``.
         slots: The tensors of the cache: none.
     """
@@ -61,23 +64,26 @@ class EncoderPart(torch.nn.Module):
 
         Raises:
             ModelSourceError: If it takes something else than text, pictures, the spectrograms of
-                Whisper or the samples of Moonshine.
+                Whisper or Speech2Text, or the samples of Moonshine.
         """
         super().__init__()
         self.model = model
         name = model.main_input_name
-        # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples. Of
-        # pictures, a model of two others has a configuration of its encoder.
+        kind = model.config.model_type
+        self.has_samples, self.has_frames = kind == "moonshine", kind == "speech_to_text"
+        # Whisper takes spectrograms, whose bins its configuration names. Of pictures, a model of
+        # two others has a configuration of its encoder.
         known = {"input_ids": "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
-        is_known = not known or hasattr(model.config, known)
-        if not is_known and model.config.model_type != "moonshine":
+        is_known = self.has_samples or self.has_frames or not known or hasattr(model.config, known)
+        if not is_known:
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
-                "models with a decoder, Whisper and Moonshine are"
+                "models with a decoder, Whisper, Moonshine and Speech2Text are"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.takes_text, self.has_samples = name == "input_ids", name == "input_values"
-        self.input_names = ["input_ids", "attention_mask"] if self.takes_text else [name]
+        self.takes_text = name == "input_ids"
+        self.has_mask = self.takes_text or self.has_frames
+        self.input_names = [name, "attention_mask"] if self.has_mask else [name]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -92,18 +98,22 @@ class EncoderPart(torch.nn.Module):
         config = self.model.config
         if self.model.main_input_name == "pixel_values":
             return ([torch.zeros(2, *image_size(config.encoder), dtype=dtype)],)
+        if self.has_frames:
+            bins = config.input_feat_per_channel * config.input_channels
+            frames = torch.zeros(2, _EXAMPLE_FRAMES, bins, dtype=dtype)
+            return ([frames, torch.ones(2, _EXAMPLE_FRAMES, dtype=torch.int64)],)
         if not self.takes_text:
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
         return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims; the sizes of spectrograms and pictures are fixed."""
+        """Return the dynamic dims; the sizes of pictures and Whisper's spectrograms are fixed."""
         dims: dict[int, Any] = {0: BATCH}
         if self.has_samples:
-            dims[1] = samples_dim()
-        elif self.takes_text:
-            dims[1] = SOURCE
+            dims[1] = samples_dim(_FEWEST_SAMPLES)
+        elif self.has_mask:
+            dims[1] = SOURCE if self.takes_text else _FRAMES
         return ([dims for _ in self.input_names],)
 
 
@@ -136,9 +146,9 @@ class DecoderPart(torch.nn.Module):
         super().__init__()
         self.model: Any = model
         self._attending: list[torch.nn.Module] = []
-        self.has_mask = encoder.takes_text
+        self.has_mask = encoder.has_mask
         # Pictures and the sound of Whisper have a fixed length.
-        self.source_dims = {1: SOURCE} if encoder.takes_text or encoder.has_samples else {}
+        self.source_dims = {1: SOURCE} if encoder.has_mask or encoder.has_samples else {}
         with torch.no_grad():
             # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
@@ -148,6 +158,9 @@ class DecoderPart(torch.nn.Module):
             # ways.
             cache = _computed(self.model, state)
         self.width, self.source = state.shape[2], state.shape[1]
+        # The model reads the mask of its frames, of which several make one state.
+        self.mask_dims = {1: _FRAMES} if encoder.has_frames else self.source_dims
+        self.mask_length = inputs[-1].shape[1]
         self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
         self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
         self.slots = (*self.own, *self.cross)
@@ -196,7 +209,7 @@ class DecoderPart(torch.nn.Module):
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
         batch, source = 2, self.source
-        mask = torch.ones(batch, source, dtype=torch.int64) if self.has_mask else None
+        mask = torch.ones(batch, self.mask_length, dtype=torch.int64) if self.has_mask else None
         return (
             mask,
             torch.ones(batch, 3, dtype=torch.int64),
@@ -209,7 +222,7 @@ class DecoderPart(torch.nn.Module):
         """Return the dynamic dims of `example`."""
         source = self.source_dims
         return (
-            {0: BATCH, **source} if self.has_mask else None,
+            {0: BATCH, **self.mask_dims} if self.has_mask else None,
             {0: BATCH, 1: SEQUENCE},
             {0: BATCH, **source},
             [cache_dims(slot) for slot in self.own],

@@ -326,7 +326,16 @@ def _programs(
 
 
 def head_of(loaded: LoadedModel) -> Head:
-    """Return a model that runs once, with its head."""
+    """Return a model that runs once, with its head.
+
+    Raises:
+        ModelSourceError: If it makes sound in several steps.
+    """
+    if loaded.task.name == "text-to-audio" and loaded.model.can_generate():
+        raise ModelSourceError(
+            f"{type(loaded.model).__name__} is not exported: several models generate the sound in "
+            "steps; of models that make sound of text, those that run once are, as VITS"
+        )
     if loaded.task.name in EMBEDDINGS:
         modules = modules_of(loaded.folder, loaded.task)
         return SentenceHead(loaded.model, loaded.task, modules)

@@ -147,8 +147,6 @@ class SessionEncoder(torch.nn.Module):
     ) -> BaseModelOutput:
         """Return the last hidden state."""
         del kwargs
-        if input_ids is not None and attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         arguments = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -158,13 +156,21 @@ class SessionEncoder(torch.nn.Module):
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
+        if attention_mask is None and "attention_mask" in infos:
+            states = input_features if input_ids is None else input_ids
+            assert states is not None
+            arguments["attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64)
         feeds = {
             name: x.numpy().astype(infos[name].numpy_dtype)
             for name, x in arguments.items()
             if x is not None and name in infos
         }
         (state, *_) = self._session.run(**feeds)
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        result = BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        if "attention_mask" in infos:
+            # The decoder reads it too, and the states need not have its length: Speech2Text.
+            result["attention_mask"] = arguments["attention_mask"]
+        return result
 
 
 def steps(
@@ -248,6 +254,7 @@ def seeded(seed: int | None) -> Iterator[None]:
 def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return what a decoder reads of an encoder in every step."""
     state = outputs.last_hidden_state
+    mask = outputs.get("attention_mask") if mask is None else mask
     mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
     return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
 

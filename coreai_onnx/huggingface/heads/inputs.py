@@ -65,9 +65,9 @@ class ModelInput:
         return torch.full(self.shape, self.value)
 
 
-def samples_dim() -> Any:
+def samples_dim(fewest: int = _FEWEST_SAMPLES) -> Any:
     """Return the dynamic dim of samples of sound."""
-    return Dim(SAMPLES, min=_FEWEST_SAMPLES)
+    return Dim(SAMPLES, min=fewest)
 
 
 def inputs_of(model: Any, task: Task) -> list[ModelInput]:
