@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -23,7 +24,6 @@ from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size,
 from coreai_onnx.huggingface.transformers_names import with_attention
 
 SOURCE = "encoder_sequence_length"
-_FRAMES = "number_of_frames"
 FIRST = "use_cache_branch"
 ATTENTIONS = "cross_attentions"
 """The outputs that tell which part of the encoder's result each token attends to."""
@@ -113,8 +113,14 @@ class EncoderPart(torch.nn.Module):
         if self.has_samples:
             dims[1] = samples_dim(_FEWEST_SAMPLES)
         elif self.has_mask:
-            dims[1] = SOURCE if self.takes_text else _FRAMES
+            dims[1] = SOURCE if self.takes_text else frames_dim(self.model.config)
         return ([dims for _ in self.input_names],)
+
+
+def frames_dim(config: Any) -> Any:
+    """Return the dynamic dim of the frames of Speech2Text, limited by its table of positions."""
+    stride = 2**config.num_conv_layers
+    return Dim("number_of_frames", max=stride * config.max_source_positions)
 
 
 class DecoderPart(torch.nn.Module):
@@ -159,7 +165,11 @@ class DecoderPart(torch.nn.Module):
             cache = _computed(self.model, state)
         self.width, self.source = state.shape[2], state.shape[1]
         # The model reads the mask of its frames, of which several make one state.
-        self.mask_dims = {1: _FRAMES} if encoder.has_frames else self.source_dims
+        config = self.model.config
+        self.mask_dims = {1: frames_dim(config)} if encoder.has_frames else self.source_dims
+        # The table of positions of Speech2Text has this length.
+        longest = config.max_target_positions if encoder.has_frames else None
+        self.token_dims = {1: Dim(SEQUENCE, max=longest) if longest else SEQUENCE}
         self.mask_length = inputs[-1].shape[1]
         self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
         self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
@@ -223,7 +233,7 @@ class DecoderPart(torch.nn.Module):
         source = self.source_dims
         return (
             {0: BATCH, **self.mask_dims} if self.has_mask else None,
-            {0: BATCH, 1: SEQUENCE},
+            {0: BATCH, **self.token_dims},
             {0: BATCH, **source},
             [cache_dims(slot) for slot in self.own],
             [cache_dims(slot, source.get(1)) for slot in self.cross],
