@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
-from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
+from coreai_onnx.huggingface.decoders import BATCH, PAST, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
 from coreai_onnx.huggingface.transformers_names import with_attention
 
@@ -85,7 +85,11 @@ class EncoderPart(torch.nn.Module):
         self.has_mask = self.takes_text or self.has_frames
         self.input_names = [name, "attention_mask"] if self.has_mask else [name]
 
-    def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def forward(self, inputs: Sequence[torch.Tensor]) -> Any:
+        """Return the outputs."""
+        return self.state(inputs)
+
+    def state(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
         arguments = dict(zip(self.input_names, inputs, strict=True))
         state: torch.Tensor = self.encoder(**arguments, return_dict=True).last_hidden_state
@@ -132,7 +136,12 @@ class DecoderPart(torch.nn.Module):
         own: The cache of the decoder's tokens.
         cross: The cache of the encoder's result.
         slots: The tensors of both.
+        masks_state: Whether the hidden state is multiplied by the mask before it is read.
     """
+
+    masks_state = False
+    token_names: Sequence[str] = ("input_ids",)
+    result_names: Sequence[str] = ("logits",)
 
     def __init__(
         self, model: torch.nn.Module, encoder: EncoderPart, *, with_attentions: bool = False
@@ -159,25 +168,25 @@ class DecoderPart(torch.nn.Module):
             # Quantized models also have parameters that are integers.
             floating = next(p.dtype for p in model.parameters() if p.is_floating_point())
             (inputs,) = encoder.example(floating)
-            state = encoder(inputs)
+            state = encoder.state(inputs)
             # The shapes of the caches follow from a call: configurations name them in different
             # ways.
-            cache = _computed(self.model, state)
+            cache = self.caches(state)
         self.width, self.source = state.shape[2], state.shape[1]
         # The model reads the mask of its frames, of which several make one state.
         config = self.model.config
         self.mask_dims = {1: frames_dim(config)} if encoder.has_frames else self.source_dims
-        # The table of positions of Speech2Text has this length.
-        longest = config.max_target_positions if encoder.has_frames else None
+        longest = self.longest(config)
         self.token_dims = {1: Dim(SEQUENCE, max=longest) if longest else SEQUENCE}
+        self.past_dim = Dim(PAST, max=longest) if longest else PAST
         self.mask_length = inputs[-1].shape[1]
         self.own: list[Slot] = slots_of_cache(cache.self_attention_cache, "decoder.")
         self.cross: list[Slot] = slots_of_cache(cache.cross_attention_cache, "encoder.")
         self.slots = (*self.own, *self.cross)
         mask = ["encoder_attention_mask"] if self.has_mask else []
         past = [slot.past for slot in self.slots]
-        self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
-        self.output_names = ["logits", *(slot.present for slot in self.own)]
+        self.input_names = [*mask, *self.token_names, "encoder_hidden_states", *past]
+        self.output_names = [*self.result_names, *(slot.present for slot in self.own)]
         if with_attentions:
             self._attending = [x for name, x in model.named_modules() if name.endswith(_ATTENDING)]
             self.output_names += [f"{ATTENTIONS}.{i}" for i in range(len(self._attending))]
@@ -196,25 +205,53 @@ class DecoderPart(torch.nn.Module):
     def forward(
         self,
         mask: torch.Tensor | None,
-        input_ids: torch.Tensor,
+        tokens: Any,
         encoder_hidden_states: torch.Tensor,
         past: Sequence[torch.Tensor],
         cross: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        """Return the logits and the cache of the decoder's tokens after the call."""
+        """Return the results and the cache of the decoder's tokens after the call."""
         cache = EncoderDecoderCache(cache_of(self.own, past), cache_of(self.cross, cross))
         # With this flag, transformers reads the keys and values of the encoder's result instead of
         # computing them.
         cache.is_updated = {slot.layer: True for slot in self.cross}
         with _recorded(self._attending) as attentions:
-            result = self.model(
-                attention_mask=mask,
-                decoder_input_ids=input_ids,
-                encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
-                past_key_values=cache,
-                use_cache=True,
-            )
-        return (result.logits, *tensors_of(cache.self_attention_cache, self.own), *attentions)
+            results = self.results(mask, tokens, encoder_hidden_states, cache)
+        return (*results, *tensors_of(cache.self_attention_cache, self.own), *attentions)
+
+    def results(
+        self, mask: torch.Tensor | None, tokens: Any, state: torch.Tensor, cache: Any
+    ) -> Sequence[torch.Tensor]:
+        """Return the results for tokens, and extend a cache by them."""
+        result = self.model(
+            attention_mask=mask,
+            decoder_input_ids=tokens,
+            encoder_outputs=_Encoded(last_hidden_state=state),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return (result.logits,)
+
+    def caches(self, state: torch.Tensor, mask: torch.Tensor | None = None) -> EncoderDecoderCache:
+        """Return the caches after one token."""
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        # Any token serves: keys and values of the encoder's result do not depend on it.
+        self.results(mask, self.tokens(state.shape[0], 1, state.dtype), state, cache)
+        return cache
+
+    def longest(self, config: Any) -> int | None:
+        """Return the length of a table of positions, which limits an export; None for others."""
+        is_limited = config.model_type == "speech_to_text"
+        return config.max_target_positions if is_limited else None
+
+    def tokens(self, batch: int, length: int, dtype: torch.dtype) -> Any:
+        """Return example tokens."""
+        del dtype
+        return torch.ones(batch, length, dtype=torch.int64)
+
+    def dims_of_tokens(self) -> Any:
+        """Return the dynamic dims of `tokens`."""
+        return {0: BATCH, **self.token_dims}
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
@@ -222,7 +259,7 @@ class DecoderPart(torch.nn.Module):
         mask = torch.ones(batch, self.mask_length, dtype=torch.int64) if self.has_mask else None
         return (
             mask,
-            torch.ones(batch, 3, dtype=torch.int64),
+            self.tokens(batch, 3, dtype),
             torch.zeros(batch, source, self.width, dtype=dtype),
             [slot.example(batch) for slot in self.own],
             [slot.example(batch, source) for slot in self.cross],
@@ -233,9 +270,9 @@ class DecoderPart(torch.nn.Module):
         source = self.source_dims
         return (
             {0: BATCH, **self.mask_dims} if self.has_mask else None,
-            {0: BATCH, **self.token_dims},
+            self.dims_of_tokens(),
             {0: BATCH, **source},
-            [cache_dims(slot) for slot in self.own],
+            [cache_dims(slot, self.past_dim) for slot in self.own],
             [cache_dims(slot, source.get(1)) for slot in self.cross],
         )
 
@@ -258,43 +295,34 @@ class CrossCache(torch.nn.Module):
     """The keys and values of the encoder's result in every layer of a decoder.
 
     Attributes:
-        input_names: ``encoder_hidden_states``.
+        input_names: ``encoder_hidden_states``, and ``encoder_attention_mask`` if that masks it.
         output_names: The names of the cache, as inputs of the decoder.
         slots: The tensors of a cache that it takes: none.
     """
 
-    input_names = ("encoder_hidden_states",)
     slots = ()
 
     def __init__(self, decoder: DecoderPart) -> None:
         """Take the layers of a decoder."""
         super().__init__()
         self.decoder = decoder
+        mask = ["encoder_attention_mask"] if decoder.masks_state else []
+        self.input_names = ["encoder_hidden_states", *mask]
         self.output_names = [slot.past for slot in decoder.cross]
 
-    def forward(self, encoder_hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, encoder_hidden_states: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Return the keys and values."""
-        cache = _computed(self.decoder.model, encoder_hidden_states)
+        cache = self.decoder.caches(encoder_hidden_states, mask)
         return tuple(tensors_of(cache.cross_attention_cache, self.decoder.cross))
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return an example argument."""
-        return (torch.zeros(2, self.decoder.source, self.decoder.width, dtype=dtype),)
+        """Return example arguments."""
+        mask, _, state, *_ = self.decoder.example(dtype)
+        return (state, mask) if self.decoder.masks_state else (state,)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        return (self.decoder.dynamic_shapes()[2],)
-
-
-def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoderCache:
-    """Return the caches after one token."""
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    # Any token serves: keys and values of the encoder's result do not depend on it.
-    ids = torch.zeros((encoder_hidden_states.shape[0], 1), dtype=torch.int64)
-    model(
-        decoder_input_ids=ids,
-        encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
-        past_key_values=cache,
-        use_cache=True,
-    )
-    return cache
+        mask, _, state, *_ = self.decoder.dynamic_shapes()
+        return (state, mask) if self.decoder.masks_state else (state,)

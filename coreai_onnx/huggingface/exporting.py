@@ -35,8 +35,9 @@ from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
-from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
+from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
+from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
@@ -310,14 +311,24 @@ def _programs(
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
         return {file: convert(part) for file, part in by_file.items()}, {}
+    if sound := sound_parts(loaded):
+        beside = {file: convert(part) for file, part in sound.beside.items()}
+        merged = _merged(sound.decoder, convert)
+        programs = {sound.encoder_file: convert(sound.encoder), **beside, MERGED_FILE: merged}
+        return programs, dict(sound.files)
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
     part = DecoderPart(loaded.model, encoder, with_attentions=ATTENTIONS in convert.include)
+    return {ENCODER_FILE: convert(encoder), MERGED_FILE: _merged(part, convert)}, {}
+
+
+def _merged(part: DecoderPart, convert: _Conversion) -> OnnxProgram:
+    """Convert a decoder, which computes the cache of the encoder's result in its first call."""
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
+    return merged
 
 
 def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
@@ -338,7 +349,7 @@ def head_of(loaded: LoadedModel) -> Head:
     if loaded.task.name == "text-to-audio" and loaded.model.can_generate():
         raise ModelSourceError(
             f"{type(loaded.model).__name__} is not exported: several models generate the sound in "
-            "steps; of models that make sound of text, those that run once are, as VITS"
+            "steps; of such models, SpeechT5 and MusicGen are, and those that run once, as VITS"
         )
     if loaded.task.name in EMBEDDINGS:
         modules = modules_of(loaded.folder, loaded.task)

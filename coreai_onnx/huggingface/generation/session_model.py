@@ -115,7 +115,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         assert decoding is not None
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
-            decoding.fixed = _encoded(encoder_outputs, attention_mask)
+            decoding.fixed = encoded(encoder_outputs, attention_mask)
         else:
             mask = attention_mask
         assert input_ids is not None
@@ -200,7 +200,7 @@ def steps(
     # The last token is returned, but not read.
     decoding.reserve(generation_config.max_length - 1)
     if model.config.is_encoder_decoder:
-        decoding.fixed = _encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
+        decoding.fixed = encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
         decoding.extend(input_ids)
     else:
         decoding.extend(input_ids, inputs.get("attention_mask"))
@@ -251,7 +251,7 @@ def seeded(seed: int | None) -> Iterator[None]:
         random.set_state(before)
 
 
-def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return what a decoder reads of an encoder in every step."""
     state = outputs.last_hidden_state
     mask = outputs.get("attention_mask") if mask is None else mask
