@@ -35,11 +35,11 @@ from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
-from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
+from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.contract import PADDINGS

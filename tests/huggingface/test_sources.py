@@ -55,7 +55,9 @@ def test_numbers_of_classes_as_strings(tmp_path: Path) -> None:
     assert read_config(file).label2id == {"contradiction": 0, "entailment": 1}
     content["label2id"]["entailment"] = "one"
     file.write_text(json.dumps(content))
-    with pytest.raises(ModelSourceError, match=r"config.json: the configuration is not valid\n.*one"):
+    with pytest.raises(
+        ModelSourceError, match=r"config.json: the configuration is not valid\n.*one"
+    ):
         read_config(file)
 
 

@@ -208,6 +208,13 @@ _MOONSHINE = {
     "decoder_num_hidden_layers": 2, "encoder_num_attention_heads": 4,
     "decoder_num_attention_heads": 4,
 }  # fmt: skip
+_SPEECH2TEXT = {
+    "vocab_size": 259, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32, "input_feat_per_channel": 16, "conv_channels": 32,
+    "max_source_positions": 200, "max_target_positions": 64, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
 _VITS = {
     "vocab_size": 38, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "window_size": 4, "ffn_dim": 16, "flow_size": 16, "spectrogram_bins": 9,
@@ -305,6 +312,11 @@ _ALL = (
     Pipeline(
         "automatic-speech-recognition", "MoonshineForConditionalGeneration", _MOONSHINE, sound,
         (tokenizer, _samples),
+    ),
+    Pipeline(
+        "automatic-speech-recognition", "Speech2TextForConditionalGeneration", _SPEECH2TEXT, sound,
+        (tokenizer, lambda: transformers.Speech2TextFeatureExtractor(16, num_mel_bins=16)),
+        {"generate_kwargs": {"max_new_tokens": 16}},
     ),
     Pipeline("text-to-audio", "VitsModel", _VITS, lambda: "what a day", (_letters,)),
     Pipeline(

@@ -38,7 +38,9 @@ class CodesDecoder(DecoderPart):
 
     def tokens(self, batch: int, length: int, dtype: torch.dtype) -> torch.Tensor:
         """Return example tokens."""
-        return super().tokens(batch * self.model.decoder.num_codebooks, length, dtype)
+        rows = batch * self.model.decoder.num_codebooks
+        ids: torch.Tensor = super().tokens(rows, length, dtype)
+        return ids
 
     def dims_of_tokens(self) -> Any:
         """Return the dynamic dims of `tokens`."""
@@ -103,7 +105,7 @@ def delayed(
     """
     length = input_ids.shape[1]
     most = max_length.item()
-    torch._check(most >= length)  # noqa: SLF001 - how torch is told about sizes
+    torch._check(most >= length)
     delay = torch.arange(count)[:, None] // channels
     steps = torch.arange(most) - delay
     codes = input_ids.reshape(-1, count, length)

@@ -59,7 +59,8 @@ class TextEncoder(EncoderPart):
         return state
 
     def _mask(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        return (inputs[0] != self.model.config.pad_token_id).long()
+        mask: torch.Tensor = (inputs[0] != self.model.config.pad_token_id).long()
+        return mask
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the table of positions has a length."""
@@ -128,7 +129,7 @@ def vocoder_part(loaded: LoadedModel) -> ModelPart:
             model.vocoder = vocoder.eval()
     if not hasattr(model, _VOCODER):
         raise ModelSourceError(
-            f"{type(model).__name__} makes spectrograms, and needs a vocoder for the sound: put the "
+            f"{type(model).__name__} needs a vocoder for the sound of its spectrograms: put the "
             "folder of a SpeechT5HifiGan into the model's folder as vocoder, or set model.vocoder"
         )
     frames = ModelInput(
