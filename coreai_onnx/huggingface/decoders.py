@@ -144,12 +144,12 @@ class Decoder(torch.nn.Module):
         return ids, mask if self.takes_mask else None, positions, kept, past
 
 
-def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:
+def cache_dims(slot: Slot, length: Any = PAST) -> dict[int, Any]:
     """Return the dynamic dims of a tensor of a cache.
 
     Args:
         slot: The tensor.
-        length: The name of the length of keys and values; None if it is fixed.
+        length: The name of the length of keys and values, or its ``Dim``; None if it is fixed.
     """
     if not slot.grows or length is None:
         return {0: BATCH}

@@ -21,7 +21,13 @@ from coreai_onnx.huggingface.caches import Slot
 from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
-from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
+from coreai_onnx.huggingface.encoder_decoders import (
+    ATTENTIONS,
+    FIRST,
+    CrossCache,
+    DecoderPart,
+    EncoderPart,
+)
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads.head import Head
@@ -29,10 +35,11 @@ from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
-from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
+from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
+from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.contract import PADDINGS
@@ -304,14 +311,24 @@ def _programs(
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
         return {file: convert(part) for file, part in by_file.items()}, {}
+    if sound := sound_parts(loaded):
+        beside = {file: convert(part) for file, part in sound.beside.items()}
+        merged = _merged(sound.decoder, convert)
+        programs = {sound.encoder_file: convert(sound.encoder), **beside, MERGED_FILE: merged}
+        return programs, dict(sound.files)
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
-    part = DecoderPart(loaded.model, encoder)
+    part = DecoderPart(loaded.model, encoder, with_attentions=ATTENTIONS in convert.include)
+    return {ENCODER_FILE: convert(encoder), MERGED_FILE: _merged(part, convert)}, {}
+
+
+def _merged(part: DecoderPart, convert: _Conversion) -> OnnxProgram:
+    """Convert a decoder, which computes the cache of the encoder's result in its first call."""
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
+    return merged
 
 
 def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
@@ -324,7 +341,16 @@ def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
 
 
 def head_of(loaded: LoadedModel) -> Head:
-    """Return a model that runs once, with its head."""
+    """Return a model that runs once, with its head.
+
+    Raises:
+        ModelSourceError: If it makes sound in several steps.
+    """
+    if loaded.task.name == "text-to-audio" and loaded.model.can_generate():
+        raise ModelSourceError(
+            f"{type(loaded.model).__name__} is not exported: several models generate the sound in "
+            "steps; of such models, SpeechT5 and MusicGen are, and those that run once, as VITS"
+        )
     if loaded.task.name in EMBEDDINGS:
         modules = modules_of(loaded.folder, loaded.task)
         return SentenceHead(loaded.model, loaded.task, modules)

@@ -38,6 +38,7 @@ WRITTEN = (
     "*.onnx",
     "*.onnx.data",
     "genai_config.json",
+    "vocoder_config.json",
     "*coreai_onnx_ops*",
     *_OF_PIPELINES,
 )

@@ -27,6 +27,7 @@ from coreai_onnx.huggingface.generation.session_model import (
 )
 from coreai_onnx.huggingface.heads.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.heads.tasks import task_of
+from coreai_onnx.huggingface.sound.parts import SOUND_MODELS
 from coreai_onnx.huggingface.sources import CONFIG, read_config
 from coreai_onnx.huggingface.transformers_names import ModelOutput, pipeline_class
 from coreai_onnx.model.files.new_files import file_fault
@@ -78,6 +79,11 @@ def open_folder(
     def open_file(name: str) -> Session:
         return Session(path / name, providers=provider, **how)
 
+    for alone, (methods, files) in SOUND_MODELS.items():
+        if not file_fault(path / alone):
+            model = _without_weights(_class_named(path, config), config, {}, methods)
+            model.open(path, [open_file(file) for file in files])
+            return model
     if not file_fault(path / MERGED_FILE):
         return _generator(path, config, {**how, "provider": provider})
     if not file_fault(path / MASKS_FILE):

@@ -234,7 +234,12 @@ def read_config(path: Path) -> Any:
     if fault := setting_fault(content):
         raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        # Old files have the numbers of classes as strings, and pipelines take them as indices.
+        labels = getattr(config, "label2id", None) or {}
+        if any(isinstance(number, str) for number in labels.values()):
+            config.label2id = {label: int(number) for label, number in labels.items()}
+        return config
 
 
 def _check_weights(folder: Path) -> None:

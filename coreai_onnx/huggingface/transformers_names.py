@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -98,6 +99,20 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation  # noqa: SLF001
+
+
+@contextmanager
+def with_attention(layers: Iterable[Any], name: str) -> Iterator[None]:
+    """While active, some layers of a model use an attention by its name, and the others do not."""
+    before = [(layer, layer.config) for layer in layers]
+    try:
+        for layer, config in before:
+            layer.config = copy.copy(config)
+            layer.config._attn_implementation = name  # noqa: SLF001 - as above
+        yield
+    finally:
+        for layer, config in before:
+            layer.config = config
 
 
 def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:

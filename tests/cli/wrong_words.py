@@ -186,7 +186,9 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
-        "include": [["--include", value] for value in ("tokens", "", "tokenizer", "nms")],
+        "include": [
+            ["--include", value] for value in ("tokens", "", "tokenizer", "nms", "cross_attentions")
+        ],
         "padding": [["--padding", value] for value in ("right", "")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],

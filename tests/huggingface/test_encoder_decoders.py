@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -82,17 +83,42 @@ def test_a_speech_model_of_samples() -> None:
     assert_close(logits, wanted)
 
 
-def test_other_speech_models_are_refused() -> None:
+def test_a_speech_model_of_frames_with_a_mask() -> None:
+    """Speech2Text: the decoder takes the mask of the frames, of which four make one state."""
     config = transformers.Speech2TextConfig(
         vocab_size=32,
         d_model=16,
         encoder_layers=1,
-        decoder_layers=1,
+        decoder_layers=2,
         encoder_attention_heads=2,
         decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        conv_channels=16,
+        input_feat_per_channel=8,
     )
-    model = transformers.Speech2TextForConditionalGeneration(config)
-    with pytest.raises(ModelSourceError, match="an encoder of input_features is not exported yet"):
+    torch.manual_seed(0)
+    model = transformers.Speech2TextForConditionalGeneration(config).eval()
+    encoder = EncoderPart(model)
+    decoder = DecoderPart(model, encoder)
+    assert encoder.input_names == ["input_features", "attention_mask"]
+    assert decoder.input_names[0] == "encoder_attention_mask"
+    frames, mask = torch.randn(2, 57, 8), torch.ones(2, 57, dtype=torch.int64)
+    mask[1, 24:] = 0
+    ids = torch.tensor([[5, 9, 7], [4, 8, 6]])
+    with torch.no_grad():
+        wanted = model(frames, attention_mask=mask, decoder_input_ids=ids).logits
+        state = encoder([frames, mask])
+        own = [slot.example(2, 0) for slot in decoder.own]
+        logits, *_ = decoder(mask, ids, state, own, CrossCache(decoder)(state))
+    assert_close(logits, wanted)
+
+
+def test_other_speech_models_are_refused() -> None:
+    model = Namespace(
+        main_input_name="input_values", config=Namespace(model_type="speecht5"), training=False
+    )
+    with pytest.raises(ModelSourceError, match="an encoder of input_values is not exported yet"):
         EncoderPart(model)
 
 

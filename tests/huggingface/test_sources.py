@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.sources import load_source
+from coreai_onnx.huggingface.sources import load_source, read_config
 from tests.support.huggingface_folders import BERT, llama, llama_folder
 from tests.support.tolerances import assert_close
 
@@ -44,6 +44,21 @@ def test_a_configuration_names_the_class(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     for source in (tmp_path, tmp_path / "config.json"):
         assert type(load_source(source).model) is transformers.T5EncoderModel
+
+
+def test_numbers_of_classes_as_strings(tmp_path: Path) -> None:
+    """The pipeline of zero-shot classification takes them as indices."""
+    file = tmp_path / "config.json"
+    content = {"model_type": "bert", "id2label": {"0": "contradiction", "1": "entailment"}}
+    content["label2id"] = {"contradiction": "0", "entailment": "1"}
+    file.write_text(json.dumps(content))
+    assert read_config(file).label2id == {"contradiction": 0, "entailment": 1}
+    content["label2id"]["entailment"] = "one"
+    file.write_text(json.dumps(content))
+    with pytest.raises(
+        ModelSourceError, match=r"config.json: the configuration is not valid\n.*one"
+    ):
+        read_config(file)
 
 
 def test_a_model() -> None:

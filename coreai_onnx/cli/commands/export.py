@@ -68,7 +68,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="PART",
-        help="what else the file computes: tokenizer, image_processor, image_decoder, nms, pooling",
+        help="what else the file computes: tokenizer, image_processor, image_decoder, nms, "
+        "pooling, cross_attentions",
     )
     parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"

@@ -115,7 +115,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         assert decoding is not None
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
-            decoding.fixed = _encoded(encoder_outputs, attention_mask)
+            decoding.fixed = encoded(encoder_outputs, attention_mask)
         else:
             mask = attention_mask
         assert input_ids is not None
@@ -147,8 +147,6 @@ class SessionEncoder(torch.nn.Module):
     ) -> BaseModelOutput:
         """Return the last hidden state."""
         del kwargs
-        if input_ids is not None and attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         arguments = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -158,13 +156,21 @@ class SessionEncoder(torch.nn.Module):
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
+        if attention_mask is None and "attention_mask" in infos:
+            states = input_features if input_ids is None else input_ids
+            assert states is not None
+            arguments["attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64)
         feeds = {
             name: x.numpy().astype(infos[name].numpy_dtype)
             for name, x in arguments.items()
             if x is not None and name in infos
         }
         (state, *_) = self._session.run(**feeds)
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        result = BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        if "attention_mask" in infos:
+            # The decoder reads it too, and the states need not have its length: Speech2Text.
+            result["attention_mask"] = arguments["attention_mask"]
+        return result
 
 
 def steps(
@@ -194,7 +200,7 @@ def steps(
     # The last token is returned, but not read.
     decoding.reserve(generation_config.max_length - 1)
     if model.config.is_encoder_decoder:
-        decoding.fixed = _encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
+        decoding.fixed = encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
         decoding.extend(input_ids)
     else:
         decoding.extend(input_ids, inputs.get("attention_mask"))
@@ -245,9 +251,10 @@ def seeded(seed: int | None) -> Iterator[None]:
         random.set_state(before)
 
 
-def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return what a decoder reads of an encoder in every step."""
     state = outputs.last_hidden_state
+    mask = outputs.get("attention_mask") if mask is None else mask
     mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
     return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
 
@@ -266,6 +273,8 @@ def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tenso
     tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
     names = [info.name for info in session.inputs]
     for name, x in tensors.items():
+        if name == "is_longer":  # CLAP reads it with fusion only, which is not exported
+            continue
         default = _DEFAULTS.get(name, torch.ones_like if name.endswith("mask") else None)
         if name not in names and (default is None or not torch.equal(x, default(x))):
             raise ModelSourceError(

@@ -65,9 +65,9 @@ class ModelInput:
         return torch.full(self.shape, self.value)
 
 
-def samples_dim() -> Any:
+def samples_dim(fewest: int = _FEWEST_SAMPLES) -> Any:
     """Return the dynamic dim of samples of sound."""
-    return Dim(SAMPLES, min=_FEWEST_SAMPLES)
+    return Dim(SAMPLES, min=fewest)
 
 
 def inputs_of(model: Any, task: Task) -> list[ModelInput]:
@@ -93,7 +93,11 @@ def _texts(config: Any, task: Task, names: Sequence[str]) -> list[ModelInput]:
     searched = task.name == "zero-shot-object-detection"
     rows = _ROWS["image"] * _QUERIES if searched else _ROWS["text"]
     shape = (rows, *choices, _TOKENS)
-    dims = dict(enumerate((batch, *(["number_of_choices"] if choices else []), SEQUENCE)))
+    text = getattr(config, "text_config", None)
+    positions = getattr(text, "max_position_embeddings", None) if task.separate else None
+    # The masks of CLIP have the size of its table of positions.
+    sequence = Dim(SEQUENCE, max=positions) if positions else SEQUENCE
+    dims = dict(enumerate((batch, *(["number_of_choices"] if choices else []), sequence)))
     # With a single type, models such as RoBERTa ignore the input.
     has_segments = (getattr(config, "type_vocab_size", None) or 0) > 1
     inputs = []

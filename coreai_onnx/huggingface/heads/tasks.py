@@ -119,7 +119,10 @@ _ALL = (
     Task("audio-frame-classification", "AutoModelForAudioFrameClassification", _AUDIO),
     Task("audio-xvector", "AutoModelForAudioXVector", _AUDIO, ("logits", "embeddings")),
     Task("automatic-speech-recognition", "AutoModelForCTC", _AUDIO),
-    Task("text-to-audio", "AutoModelForTextToWaveform", outputs=("waveform", "spectrogram")),
+    *(
+        Task("text-to-audio", f"AutoModelForTextTo{kind}", outputs=("waveform", "spectrogram"))
+        for kind in ("Waveform", "Spectrogram")
+    ),
     Task(
         "time-series-prediction",
         "AutoModelForTimeSeriesPrediction",

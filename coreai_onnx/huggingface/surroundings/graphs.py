@@ -11,7 +11,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 
-from coreai_onnx.huggingface.merging import take_functions, take_weights
+from coreai_onnx.huggingface.surroundings.merging import take_functions, take_weights
 from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.metadata import ARGUMENTS, RANGES, RELATIONS
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.encoder_decoders import ATTENTIONS
 from coreai_onnx.huggingface.heads.inputs import inputs_of
 from coreai_onnx.huggingface.sources import LoadedModel
 from coreai_onnx.huggingface.surroundings.detection import boxes_behind
@@ -16,7 +17,7 @@ from coreai_onnx.huggingface.surroundings.images import image_front, image_proce
 from coreai_onnx.huggingface.surroundings.tokenizers import tokenizer_front, tokenizer_of
 from coreai_onnx.program import OnnxProgram
 
-PARTS = ("tokenizer", "image_processor", "image_decoder", "nms", "pooling")
+PARTS = ("tokenizer", "image_processor", "image_decoder", "nms", "pooling", ATTENTIONS)
 _POOLED = "sentence-similarity"
 _MADE_INPUTS = {"tokenizer": "input_ids", "image_processor": "pixel_values"}
 
@@ -72,9 +73,14 @@ def surroundings(
         ModelSourceError: If the folder has no tokenizer or image processor, or one that the graph
             has no form for, or the model does not take what the part computes.
     """
+    name = type(loaded.model).__name__
+    if ATTENTIONS in include and "SpeechSeq2Seq" not in loaded.task.auto_class:
+        raise ModelSourceError(
+            f"include {ATTENTIONS!r} is for speech models with a decoder, not for {name}"
+        )
+    include = [part for part in include if part != ATTENTIONS]  # an output of the model itself
     if not include:
         return Surroundings()
-    name = type(loaded.model).__name__
     makers: dict[str, Callable[[], ir.Model]] = {
         "tokenizer": lambda: tokenizer_front(tokenizer_of(loaded.folder), opset, check=check),
         "image_processor": lambda: image_front(

@@ -95,6 +95,7 @@ def test_a_detector(tmp_path: Path) -> None:
         (["image_decoder"], None, '"image_decoder" needs "image_processor"'),
         (["pooling"], "fill-mask", "is for sentence embeddings, not for fill-mask"),
         (["image_processor"], None, "takes no pixel_values, which include 'image_processor'"),
+        (["cross_attentions"], None, "'cross_attentions' is for speech models with a decoder"),
         (["nms"], None, '"nms" is for object-detection, not feature-extraction'),
     ],
 )
