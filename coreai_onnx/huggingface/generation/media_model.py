@@ -32,7 +32,6 @@ from coreai_onnx.huggingface.media.encoders import (
     NEWLINE,
     arranges_later,
     method_name,
-    of_grid,
     projector_of,
 )
 from coreai_onnx.huggingface.transformers_names import ModelOutput
@@ -294,8 +293,8 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
     @functools.wraps(method)
     def features(*args: Any, **kwargs: Any) -> _Features:
         given = dict(zip(parameters, args, strict=False)) | kwargs
-        if projector_of(base) is None:
-            given |= of_grid(encoder, given["image_grid_thw"])
+        # Qwen2-VL's file has the name that transformers.js feeds.
+        given["grid_thw"] = given.get("image_grid_thw")
         output, *inner = _run(session, **given)
         # Features of two axes are those of a list in transformers.
         return _Features(
