@@ -18,7 +18,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ExportRetryWarning, ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
@@ -28,6 +28,7 @@ from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
+from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
@@ -264,8 +265,8 @@ class _Conversion:
         if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
             contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
-        if isinstance(part, Decoder) and part.selects_logits:
-            count_logits(program.model)
+        if isinstance(part, Decoder):
+            part.finish(program.model)
         stored = self.loaded.weights_dtype
         # A computation in 16 bits has its weights in 16 bits already.
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
@@ -306,17 +307,20 @@ def _programs(
             warnings.simplefilter("ignore", ExportRetryWarning)
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
-    has_encoder = loaded.model.config.is_encoder_decoder
-    if loaded.task.auto_class in MEDIA_CLASSES and not has_encoder:
+    model, files = loaded.model, {}
+    if model.config.model_type == CAPTIONS:
+        model = CaptionModel(model)
+        files = {GENERATION_CONFIG: model.settings()}
+    elif loaded.task.auto_class in MEDIA_CLASSES and not model.config.is_encoder_decoder:
         return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
-    encoder = EncoderPart(loaded.model)
-    part = DecoderPart(loaded.model, encoder)
+    encoder = EncoderPart(model)
+    part = DecoderPart(model, encoder)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
+    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, files
 
 
 def head_of(loaded: LoadedModel) -> Head:

@@ -76,7 +76,7 @@ def _pixels(*parts: int, types: str = "") -> Callable[[Any], dict[str, torch.Ten
 
 def _grids(_: Any) -> dict[str, torch.Tensor]:
     """Two pictures of different sizes."""
-    ids = prompt(1, -8, 5, 6, -4, 9)
+    ids = prompt(102, -8, 5, 102, -4, 9)  # each after its token of a beginning
     return {
         "input_ids": ids,
         "mm_token_type_ids": (ids == PLACEHOLDER).long(),
@@ -163,7 +163,7 @@ MEDIA_MODELS = (
         _model(
             "Gemma3", _GEMMA3, _SIGLIP, mm_tokens_per_image=4, boi_token_id=101, eoi_token_id=102
         ),
-        _pixels(*_TWO, types="pictures"),
+        _pixels(101, *_TWO[1:4], 101, *_TWO[4:], types="pictures"),
     ),
     MediaModel(
         "PaliGemma",
@@ -239,11 +239,22 @@ def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
     return lambda: randomized(hf.VisionEncoderDecoderModel, config)
 
 
+def _blip() -> Any:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    text = {**sizes, "hidden_size": 24, "encoder_hidden_size": 24, "vocab_size": 99}
+    tokens = {"bos_token_id": 2, "sep_token_id": 98, "eos_token_id": 98, "pad_token_id": 0}
+    config = hf.BlipConfig(
+        text_config={**text, **tokens, "max_position_embeddings": 64}, vision_config=VISION,
+    )  # fmt: skip
+    return randomized(hf.BlipForConditionalGeneration, config)
+
+
 _DECODER: dict[str, Any] = {
     "vocab_size": 99, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32,
     "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
 }  # fmt: skip
 PICTURE_READERS = (
+    MediaModel("BLIP", _blip, _from_pixels(2, 3, 16, 16)),
     MediaModel(
         "TrOCR",
         _encoder_decoder(

@@ -310,7 +310,8 @@ def generate(
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
             ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
             ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
-            of what the processor takes, or the inputs that it returned, for a prompt of token ids.
+            of what the processor takes, or the inputs that it returned, for a prompt of token ids;
+            a sound is an array, or ``{"array": ..., "sampling_rate": ...}`` of checked rate.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the

@@ -30,6 +30,7 @@ from coreai_onnx.huggingface.media.encoders import (
     DEEPSTACK,
     MASK,
     NEWLINE,
+    RENAMED,
     arranges_later,
     method_name,
     projector_of,
@@ -262,7 +263,9 @@ class _Pending:
 def _replace_encoder(model: Any, modality: str, session: Session) -> None:
     """Let a session compute the features of a modality."""
     base, encoder = model.base_model, model.get_encoder(modality=modality)
-    names = [info.name for info in session.inputs]
+    renamed = RENAMED.get(model.config.model_type, {})
+    originals = {new: old for old, new in renamed.items()}
+    names = [originals.get(info.name, info.name) for info in session.inputs]
     if arranges_later(base, modality):
         results: list[torch.Tensor] = []
 
@@ -273,7 +276,7 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
                 # transformers makes no mask where all frames attend to all.
                 length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
                 given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
-            results[:] = _run(session, **given)
+            results[:] = _run(session, renamed, **given)
             if len(results) > 1:
                 setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
             return _Pending()
@@ -293,9 +296,7 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
     @functools.wraps(method)
     def features(*args: Any, **kwargs: Any) -> _Features:
         given = dict(zip(parameters, args, strict=False)) | kwargs
-        # Qwen2-VL's file has the name that transformers.js feeds.
-        given["grid_thw"] = given.get("image_grid_thw")
-        output, *inner = _run(session, **given)
+        output, *inner = _run(session, renamed, **given)
         # Features of two axes are those of a list in transformers.
         return _Features(
             pooler_output=[output] if output.ndim == 2 else output,
@@ -312,8 +313,11 @@ def _replace(model: torch.nn.Module, old: torch.nn.Module, new: torch.nn.Module)
                 setattr(parent, name, new)
 
 
-def _run(session: Session, **arguments: Any) -> list[torch.Tensor]:
+def _run(
+    session: Session, renamed: Mapping[str, str] | None = None, /, **arguments: Any
+) -> list[torch.Tensor]:
     """Run a session on tensors, of which it takes those that it knows."""
+    arguments = {(renamed or {}).get(name, name): x for name, x in arguments.items()}
     feeds = {
         info.name: arguments[info.name].numpy().astype(info.numpy_dtype)
         for info in session.inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
 MEDIA_OPTIONS = ("images", "audio")
 """The options of models of pictures and sound."""
 _FILES = ("processor_config.json", "preprocessor_config.json")
+_RATE = "sampling_rate"
 _MODALITIES = {"images": "image", "audio": "audio"}
 
 
@@ -71,7 +73,9 @@ class Media:
                 )
         if self.model.config.is_encoder_decoder:
             return self._pictures(prompt, media["images"])
-        ready = {k: x for one in media.values() if isinstance(one, Mapping) for k, x in one.items()}
+        if "audio" in media and not _is_ready(media["audio"]):
+            media = {**media, "audio": self._samples(media["audio"])}
+        ready = {k: x for one in media.values() if _is_ready(one) for k, x in one.items()}
         if ready:
             return _of_inputs(prompt, ready)
         texts = [prompt] if isinstance(prompt, str) else prompt
@@ -81,10 +85,11 @@ class Media:
                 "processor returned: images=processor(...)"
             )
         counts = {name: self._placeholders(name, texts, x) for name, x in media.items()}
+        how: dict[str, Any] = {"return_tensors": "pt", "padding": True}
+        if "audio" in media:
+            how["sampling_rate"] = self._rate
         with failures_as(GenerationError, "the processor refuses the prompt"):
-            inputs = dict(
-                self.processor(text=list(texts), **media, return_tensors="pt", padding=True)
-            )
+            inputs = dict(self.processor(text=list(texts), **media, **how))
         ids = inputs.pop("input_ids")
         for name, (token, count) in counts.items():
             number = getattr(self.processor, f"{_MODALITIES[name]}_token_id", None)
@@ -106,6 +111,36 @@ class Media:
         started = read_prompt(prompt, self.start_tokens if isinstance(prompt, str) else None)
         return asked, {"decoder_input_ids": started.ids.expand(len(pixels), -1)}
 
+    @property
+    def _rate(self) -> int:
+        """The sampling rate of sound that the processor takes, in Hz."""
+        return int(self.processor.feature_extractor.sampling_rate)
+
+    def _samples(self, audio: Any) -> list[Any]:
+        """Return the samples of sounds.
+
+        Raises:
+            GenerationError: If the processor takes no sound beside a text, or another rate.
+        """
+        kind = type(self.processor)
+        if "audio" not in inspect.signature(kind.__call__).parameters:
+            raise GenerationError(
+                f"{kind.__name__} reads sound by apply_chat_template only: give the inputs that it "
+                "returns, audio=processor.apply_chat_template(...)"
+            )
+        samples = []
+        for one in [audio] if _is_sound(audio) else audio:
+            if _is_sound(one):
+                if (rate := one[_RATE]) != self._rate:
+                    raise GenerationError(
+                        f"audio has a sampling rate of {rate} Hz, but the processor takes "
+                        f"{self._rate} Hz: resample it first"
+                    )
+                samples.append(one["array"] if "array" in one else one["raw"])
+            else:
+                samples.append(one)
+        return samples
+
     def start_tokens(self, text: str) -> Any:
         """Return the tokens that a decoder starts from, without those around a text."""
         return self.processor.tokenizer(text, add_special_tokens=False)
@@ -118,6 +153,16 @@ class Media:
         if places not in (0, count):
             raise GenerationError(_mismatch(name, token, places, count))
         return token, count
+
+
+def _is_sound(media: Any) -> bool:
+    """Return whether it is a sound with its rate, as datasets and pipelines have them."""
+    return isinstance(media, Mapping) and _RATE in media
+
+
+def _is_ready(media: Any) -> bool:
+    """Return whether it is what a processor has returned."""
+    return isinstance(media, Mapping) and not _is_sound(media)
 
 
 def _mismatch(name: str, token: str, places: int, count: int) -> str:

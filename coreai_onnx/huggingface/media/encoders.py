@@ -22,7 +22,6 @@ from coreai_onnx.huggingface.media.examples import COUNT, MediaExample, example_
 from coreai_onnx.huggingface.media.grids import (
     LENGTHS,
     arguments_of,
-    grid_name,
     names_of_grid,
     packed_attention,
     places_of,
@@ -36,6 +35,12 @@ DEEPSTACK = "deepstack_features"
 """The output with features for inner layers, ``[layers, features, size]``."""
 NEWLINE = "image_newline"
 """The feature that ends a row of a picture where the caller arranges them, a parameter."""
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "qwen2_vl": {"image_grid_thw": "grid_thw"},
+    "voxtral": {"input_features": "audio_values"},
+}
+"""Inputs whose name in transformers.js is not that of transformers, by model type."""
+_GRID = "image_grid_thw"
 _PROJECTORS = ("multi_modal_projector", "connector")
 
 
@@ -67,7 +72,9 @@ class MediaEncoder(torch.nn.Module):
         self._constants: dict[str, Any] = {}
         self._of_grid: list[str] = []
         self._example = self._arguments(2)
-        self.input_names = list(self._example.tensors)
+        self._names = list(self._example.tensors)
+        renamed = RENAMED.get(model.config.model_type, {})
+        self.input_names = [renamed.get(name, name) for name in self._names]
         with torch.no_grad():
             tensors = self._example.tensors
             self._is_list = False
@@ -110,11 +117,11 @@ class MediaEncoder(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        return ([self._example.dims.get(name, {}) for name in self.input_names],)
+        return ([self._example.dims.get(name, {}) for name in self._names],)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the features, and those of inner layers where the model has them."""
-        arguments = dict(zip(self.input_names, inputs, strict=True))
+        arguments = dict(zip(self._names, inputs, strict=True))
         if self.projector is None:
             encoder, (pixels, grid) = self.encoder, inputs
             compute = arguments_of(
@@ -148,12 +155,9 @@ class MediaEncoder(torch.nn.Module):
                 # A picture of the size of the encoder is one tile, beside one of the whole.
                 self._constants = {"image_sizes": [example.tensors["pixel_values"].shape[2:]]}
             return example
-        tensors = dict(example.tensors)
-        grid = tensors.pop("image_grid_thw")
-        self._of_grid = names_of_grid(self.encoder, grid)
+        self._of_grid = names_of_grid(self.encoder, example.tensors[_GRID])
         self._constants = dict.fromkeys(LENGTHS, 1)
-        name = grid_name(self.model)
-        return MediaExample(tensors | {name: grid}, {**example.dims, name: {0: COUNT["image"]}})
+        return MediaExample(example.tensors, {**example.dims, _GRID: {0: COUNT["image"]}})
 
     def _projected(self, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the result of the projector, without what the model makes of it."""

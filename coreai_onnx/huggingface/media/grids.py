@@ -22,11 +22,6 @@ _PACKED = "flash_attention_of_coreai_onnx"
 """transformers passes ends of packed pictures to an attention with "flash" in its name."""
 
 
-def grid_name(model: Any) -> str:
-    """Return the name that transformers.js has for the grids of pictures of a model."""
-    return "grid_thw" if model.config.model_type == "qwen2_vl" else "image_grid_thw"
-
-
 def names_of_grid(encoder: Any, grid: torch.Tensor) -> list[str]:
     """Return the arguments of an encoder that transformers computes from grids.
 
