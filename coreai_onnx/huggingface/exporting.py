@@ -29,6 +29,7 @@ from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
+from coreai_onnx.huggingface.media.encoders import method_name
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
@@ -308,11 +309,12 @@ def _programs(
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     model, files = loaded.model, {}
-    if model.config.model_type == CAPTIONS:
-        model = CaptionModel(model)
-        files = {GENERATION_CONFIG: model.settings()}
-    elif loaded.task.auto_class in MEDIA_CLASSES and not model.config.is_encoder_decoder:
-        return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
+    if loaded.task.auto_class in MEDIA_CLASSES:
+        if model.config.model_type == CAPTIONS:
+            model = CaptionModel(model)
+            files = {GENERATION_CONFIG: model.settings()}
+        elif not model.config.is_encoder_decoder or hasattr(model, method_name("image")):
+            return {file: convert(part) for file, part in media_parts(model).items()}, {}
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(model)

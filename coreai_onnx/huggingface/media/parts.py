@@ -19,6 +19,11 @@ def media_parts(model: Any) -> dict[str, Any]:
     Raises:
         ModelSourceError: If the model has no encoder beside its decoder, or one of another form.
     """
+    if model.config.is_encoder_decoder:
+        raise ModelSourceError(
+            f"{type(model).__name__} is not exported with its pictures: its decoder has an encoder "
+            "of text before it"
+        )
     # transformers returns the model itself where it knows no such encoder.
     found = {
         modality: encoder

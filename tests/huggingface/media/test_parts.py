@@ -124,12 +124,35 @@ def test_a_folder_without_a_processor(llava: tuple[Any, Path], tmp_path: Path) -
         coreai_onnx.generate(tmp_path, "a <image>", images=[np.zeros((16, 16, 3), np.uint8)])
 
 
-def test_a_model_whose_encoder_is_not_told_from_its_decoder(tmp_path: Path) -> None:
+def git() -> Any:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     vision = {**sizes, "image_size": 16, "patch_size": 8}
-    model = transformers.GitForCausalLM(transformers.GitConfig(vision_config=vision, **sizes))
-    with pytest.raises(ModelSourceError, match="does not tell its encoder from its decoder"):
-        export_model(model, tmp_path / "folder", task="image-text-to-text")
+    return transformers.GitForCausalLM(transformers.GitConfig(vision_config=vision, **sizes))
+
+
+def florence() -> Any:
+    one = {"depths": [1], "patch_size": [7], "patch_stride": [4], "patch_padding": [3]}
+    one |= {"patch_prenorm": [False], "embed_dim": [8], "num_heads": [2], "num_groups": [2]}
+    text = {"d_model": 8, "vocab_size": 20, "encoder_layers": 1, "decoder_layers": 1}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return transformers.Florence2ForConditionalGeneration(
+        transformers.Florence2Config(
+            vision_config={**one, "projection_dim": 8},
+            text_config={"model_type": "bart", **text, **heads},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (git, "does not tell its encoder from its decoder"),
+        (florence, "its decoder has an encoder of text before it"),
+    ],
+)
+def test_a_model_of_pictures_that_is_not_exported(make: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelSourceError, match=reason):
+        export_model(make(), tmp_path / "folder", task="image-text-to-text")
     assert not (tmp_path / "folder").exists()
 
 
