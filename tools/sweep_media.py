@@ -55,6 +55,11 @@ def equal_in_javascript(
     """Return how many tokens are equal in transformers.js, or why it does not run."""
     if NODE not in os.environ:
         return ""
+    if model.config.model_type == "florence2":
+        # It puts the features before the prompt, which has no placeholders.
+        ids = inputs["input_ids"]
+        ids = ids[ids != model.config.image_token_id][None]
+        inputs = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     # Its models rename the grids of pictures themselves.
     renamed = {} if "image_grid_thw" in inputs else RENAMED.get(model.config.model_type, {})
     rows = [

@@ -21,7 +21,7 @@ from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
 
 SOURCE = "encoder_sequence_length"
-FIRST = "use_cache_branch"
+FIRST, EMBEDS = "use_cache_branch", "inputs_embeds"
 _EXAMPLE_SOURCE = 6
 
 
@@ -63,7 +63,7 @@ class EncoderPart(torch.nn.Module):
         name = model.main_input_name
         # Whisper takes spectrograms, whose bins its configuration names, Moonshine samples. Of
         # pictures, a model of two others has a configuration of its encoder.
-        known = {"input_ids": "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
+        known = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
         is_known = not known or hasattr(model.config, known)
         if not is_known and model.config.model_type != "moonshine":
             raise ModelSourceError(
@@ -71,8 +71,9 @@ class EncoderPart(torch.nn.Module):
                 "models with a decoder, Whisper and Moonshine are"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.takes_text, self.has_samples = name == "input_ids", name == "input_values"
-        self.input_names = ["input_ids", "attention_mask"] if self.takes_text else [name]
+        self.takes_embeds, self.has_samples = name == EMBEDS, name == "input_values"
+        self.takes_text = self.takes_embeds or name == "input_ids"
+        self.input_names = [name, "attention_mask"] if self.takes_text else [name]
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the last hidden state."""
@@ -90,7 +91,10 @@ class EncoderPart(torch.nn.Module):
         if not self.takes_text:
             length = 2 * config.max_source_positions  # of a convolution with a stride of 2
             return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
-        return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
+        mask = torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64)
+        if self.takes_embeds:
+            return ([torch.zeros(*mask.shape, config.hidden_size, dtype=dtype), mask],)
+        return ([mask, mask.clone()],)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the sizes of spectrograms and pictures are fixed."""
@@ -121,7 +125,7 @@ class DecoderPart(torch.nn.Module):
         """
         super().__init__()
         self.model: Any = model
-        self.has_mask = encoder.takes_text
+        self.has_mask, self.takes_embeds = encoder.takes_text, encoder.takes_embeds
         # Pictures and the sound of Whisper have a fixed length.
         self.source_dims = {1: SOURCE} if encoder.takes_text or encoder.has_samples else {}
         with torch.no_grad():
@@ -138,7 +142,8 @@ class DecoderPart(torch.nn.Module):
         self.slots = (*self.own, *self.cross)
         mask = ["encoder_attention_mask"] if self.has_mask else []
         past = [slot.past for slot in self.slots]
-        self.input_names = [*mask, "input_ids", "encoder_hidden_states", *past]
+        tokens = EMBEDS if self.takes_embeds else "input_ids"
+        self.input_names = [*mask, tokens, "encoder_hidden_states", *past]
         self.output_names = ["logits", *(slot.present for slot in self.own)]
         what = (
             f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
@@ -160,9 +165,10 @@ class DecoderPart(torch.nn.Module):
         # With this flag, transformers reads the keys and values of the encoder's result instead of
         # computing them.
         cache.is_updated = {slot.layer: True for slot in self.cross}
+        tokens = "decoder_inputs_embeds" if self.takes_embeds else "decoder_input_ids"
         result = self.model(
+            **{tokens: input_ids},
             attention_mask=mask,
-            decoder_input_ids=input_ids,
             encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
             past_key_values=cache,
             use_cache=True,
@@ -173,9 +179,10 @@ class DecoderPart(torch.nn.Module):
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones."""
         batch, source = 2, self.source
         mask = torch.ones(batch, source, dtype=torch.int64) if self.has_mask else None
+        ids = torch.ones(batch, 3, dtype=torch.int64)
         return (
             mask,
-            torch.ones(batch, 3, dtype=torch.int64),
+            ids.new_zeros(*ids.shape, self.width, dtype=dtype) if self.takes_embeds else ids,
             torch.zeros(batch, source, self.width, dtype=dtype),
             [slot.example(batch) for slot in self.own],
             [slot.example(batch, source) for slot in self.cross],

@@ -29,6 +29,7 @@ from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
 from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
+from coreai_onnx.huggingface.media.encoded_texts import EncodedTextModel
 from coreai_onnx.huggingface.media.encoders import method_name
 from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
@@ -308,13 +309,16 @@ def _programs(
             warnings.simplefilter("ignore", ExportRetryWarning)
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
-    model, files = loaded.model, {}
+    model, files, media = loaded.model, {}, {}
     if loaded.task.auto_class in MEDIA_CLASSES:
         if model.config.model_type == CAPTIONS:
             model = CaptionModel(model)
             files = {GENERATION_CONFIG: model.settings()}
         elif not model.config.is_encoder_decoder or hasattr(model, method_name("image")):
-            return {file: convert(part) for file, part in media_parts(model).items()}, {}
+            media = {file: convert(part) for file, part in media_parts(model).items()}
+            if not model.config.is_encoder_decoder:
+                return media, {}
+            model = EncodedTextModel(model)
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(model)
@@ -322,7 +326,7 @@ def _programs(
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, files
+    return {**media, ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, files
 
 
 def head_of(loaded: LoadedModel) -> Head:

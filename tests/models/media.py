@@ -239,6 +239,27 @@ def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
     return lambda: randomized(hf.VisionEncoderDecoderModel, config)
 
 
+def _florence() -> Any:
+    stages = {"patch_size": [7, 3], "patch_stride": [8, 8], "patch_padding": [3, 1]}
+    stages |= {"depths": [1, 1], "embed_dim": [8, 16], "num_heads": [2, 2], "num_groups": [2, 2]}
+    text: dict[str, Any] = {
+        "vocab_size": 120, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2, "decoder_start_token_id": 2, "eos_token_id": 98,
+        "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 256,
+    }  # fmt: skip
+    config = hf.Florence2Config(
+        vision_config={**stages, "patch_prenorm": [False, True], "projection_dim": 16},
+        text_config={"model_type": "bart", **text},
+        image_token_id=PLACEHOLDER,
+    )
+    return randomized(hf.Florence2ForConditionalGeneration, config)
+
+
+def _document(_: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": prompt(-145, 5, 6, 9), "pixel_values": noise(1, 3, 768, 768)}
+
+
 def _blip() -> Any:
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
     text = {**sizes, "hidden_size": 24, "encoder_hidden_size": 24, "vocab_size": 99}
@@ -254,6 +275,7 @@ _DECODER: dict[str, Any] = {
     "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
 }  # fmt: skip
 PICTURE_READERS = (
+    MediaModel("Florence-2", _florence, _document),
     MediaModel("BLIP", _blip, _from_pixels(2, 3, 16, 16)),
     MediaModel(
         "TrOCR",

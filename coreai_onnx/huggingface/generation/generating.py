@@ -148,12 +148,13 @@ class LanguageModel:
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
-        encoder = speech = None
-        media = open_media(path, session, settings, how) if embeds else None
+        encoder = speech = media = None
         if encodes:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
             media = pictures_media(path, session, encoder, settings)
+        if embeds:
+            media = open_media(path, session, settings, how, encoder)
         return cls(
             session,
             read_tokenizer(path),

@@ -23,6 +23,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.encoded_texts import EncodedTextSessions
 from coreai_onnx.huggingface.generation.media_prompts import Media
 from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
@@ -45,7 +46,11 @@ _NO_TYPE = -1
 
 
 def open_media(
-    folder: Path, decoder: Session, settings: Configuration, how: Mapping[str, Any]
+    folder: Path,
+    decoder: Session,
+    settings: Configuration,
+    how: Mapping[str, Any],
+    encoder: Session | None = None,
 ) -> Media:
     """Open the other files of a folder whose decoder is open.
 
@@ -54,13 +59,26 @@ def open_media(
         decoder: The session of the decoder.
         settings: The settings of the folder.
         how: The arguments of the sessions.
+        encoder: The session of an encoder that reads the text and its pictures.
     """
     files = {"embeddings": EMBEDDING_FILE, **MEDIA_FILES}
     sessions = {"decoder": decoder}
     for name, file in files.items():
         if not file_fault(folder / file):
             sessions[name] = Session(folder / file, **how)
-    model = media_model(folder, sessions, _generation(settings))
+    model: Any
+    if encoder is None:
+        model = media_model(folder, sessions, _generation(settings))
+    else:
+        config = _config(folder)
+        text = config.get_text_config()
+        rules = {"decoder_start_token_id": text.decoder_start_token_id}
+        rules |= {"eos_token_id": text.eos_token_id, "pad_token_id": text.pad_token_id}
+        given = {name: x for name, x in _generation(settings).items() if x is not None}
+        model = EncodedTextSessions(
+            decoder, encoder, sessions["embeddings"], sessions.get("image"),
+            config.image_token_id, rules | given,
+        )  # fmt: skip
     return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
 
 
@@ -99,7 +117,7 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
         GenerationError: If the configuration cannot be read, or names another class.
     """
     with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = _config(folder)
         architecture = (config.architectures or ["a missing architecture"])[0]
         cls = getattr(transformers, architecture)
         with torch.device("meta"):
@@ -124,6 +142,11 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
     model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
     model.register_forward_hook(decoder.end)
     return model
+
+
+def _config(folder: Path) -> Any:
+    with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 @dataclass

@@ -71,7 +71,8 @@ class Media:
                     f"the model takes no {name}: it has an encoder of "
                     f"{' and '.join(sorted(self.modalities))} only"
                 )
-        if self.model.config.is_encoder_decoder:
+        model = self.model
+        if model.config.is_encoder_decoder and model.main_input_name == "pixel_values":
             return self._pictures(prompt, media["images"])
         if "audio" in media and not _is_ready(media["audio"]):
             media = {**media, "audio": self._samples(media["audio"])}

@@ -86,6 +86,11 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         options.setdefault("past_key_values", Decoding(self._session))
         return super().generate(*args, **options)
 
+    def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the decoder reads beside new tokens and the encoder's result."""
+        del input_ids
+        return {}
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -115,7 +120,8 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         assert decoding is not None
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
-            decoding.fixed = _encoded(encoder_outputs, attention_mask)
+            assert input_ids is not None
+            decoding.fixed = _encoded(encoder_outputs, attention_mask) | self.further(input_ids)
         else:
             mask = attention_mask
         assert input_ids is not None

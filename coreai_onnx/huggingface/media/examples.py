@@ -15,6 +15,8 @@ from coreai_onnx.huggingface.decoders import BATCH
 
 COUNT = {"image": "number_of_images", "audio": "number_of_sounds"}
 """The dim of pictures and of sounds."""
+_SIZES = {"florence_vision": 768}
+"""The size of pictures that a configuration does not name: that of the published processors."""
 _GRIDS = ((1, 4, 6), (1, 2, 4), (1, 6, 2))
 """Pictures of several sizes, in units of the patches that are merged to one."""
 
@@ -53,7 +55,8 @@ def example_of(model: Any, modality: str, takes: Callable[..., Any], count: int)
     channels = _setting(config, "num_channels", "in_channels", "in_chans")
     if "image_grid_thw" in names:
         return _grids(config, channels, count, random)
-    height, width = _pair(_setting(config, "image_size"))
+    size = _SIZES.get(config.model_type) or _setting(config, "image_size")
+    height, width = _pair(size)
     shape: tuple[int, ...] = (count, channels, height, width)
     dims: dict[int, Any] = {0: COUNT["image"]}
     if "pixel_attention_mask" not in names:

@@ -16,21 +16,20 @@ MEDIA_CLASSES = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 def media_parts(model: Any) -> dict[str, Any]:
     """Return the parts of a model by the names of their files, the decoder last.
 
+    The encoder of text and the decoder of a model that has both are not among them.
+
     Raises:
         ModelSourceError: If the model has no encoder beside its decoder, or one of another form.
     """
-    if model.config.is_encoder_decoder:
-        raise ModelSourceError(
-            f"{type(model).__name__} is not exported with its pictures: its decoder has an encoder "
-            "of text before it"
-        )
     # transformers returns the model itself where it knows no such encoder.
     found = {
         modality: encoder
         for modality in MEDIA_FILES
         if (encoder := model.get_encoder(modality=modality)) not in (None, model)
     }
-    if not found or model.get_decoder() in (None, model, model.base_model):
+    encodes_text = model.config.is_encoder_decoder
+    has_decoder = encodes_text or model.get_decoder() not in (None, model, model.base_model)
+    if not found or not has_decoder:
         raise ModelSourceError(
             f"{type(model).__name__} is not exported with its pictures or sound: transformers "
             "does not tell its encoder from its decoder"
@@ -41,7 +40,5 @@ def media_parts(model: Any) -> dict[str, Any]:
         if DEEPSTACK in encoder.output_names:
             layers = len(encoder(*encoder.example(model.dtype))[1])
     parts: dict[str, Any] = {MEDIA_FILES[name]: part for name, part in encoders.items()}
-    return parts | {
-        EMBEDDING_FILE: EmbeddingPart(model),
-        MERGED_FILE: EmbeddedDecoder(model, layers),
-    }
+    parts |= {EMBEDDING_FILE: EmbeddingPart(model)}
+    return parts if encodes_text else parts | {MERGED_FILE: EmbeddedDecoder(model, layers)}
