@@ -16,6 +16,7 @@ same file. Nodes are counted in the profile of the native run.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -45,9 +46,8 @@ def main() -> int:
     if options.fresh:
         options.out.unlink(missing_ok=True)
     journal = Journal(options.out)
-    targets = options.target.split(",")
-    places = options.places.split(",")
-    every = [Job(*case, t, place) for t in targets for place in places for case in CASES]
+    kinds = itertools.product(options.target, options.places)
+    every = [Job(*case, *kind) for kind in kinds for case in CASES]
     chosen = [job for job in every if re.search(options.only, " ".join(job.key))]
     if options.failed:
         chosen = [job for job in chosen if _failures(journal.found.get(job.key, []))]
@@ -90,9 +90,9 @@ def _without_time(run: dict[str, Any]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = sweep_parser(__doc__ or "", "providers", "cases that match: 'model bert'")
-    parser.add_argument("--target", default="onnxruntime", help="targets, separated by commas")
+    parser.add_argument("--target", nargs="+", choices=get_args(Target), default=["onnxruntime"])
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
-    parser.add_argument("--places", default=",".join(PLACES), help="separated by commas")
+    parser.add_argument("--places", nargs="+", choices=PLACES, default=PLACES)
     return parser
 
 

@@ -28,10 +28,12 @@ from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
-from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
-from coreai_onnx.huggingface.media.encoded_texts import EncodedTextModel
-from coreai_onnx.huggingface.media.encoders import method_name
-from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
+from coreai_onnx.huggingface.media.parts import (
+    MEDIA_CLASSES,
+    encoder_decoder_of,
+    encodes_prompts,
+    media_parts,
+)
 from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -50,8 +52,6 @@ from coreai_onnx.targets.contrib import default_padding
 from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
-PARTS = {"mask-generation": mask_parts}
-"""What makes the parts of a model, by file, of tasks with files of their own."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
@@ -301,32 +301,33 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
-    if parts_of := PARTS.get(loaded.task.name):
-        return {file: convert(part) for file, part in parts_of(loaded.model).items()}, {}
     if isinstance(loaded.model, PipelineModel):
         with warnings.catch_warnings():
             # Tables of positions limit height and width of some transformers.
             warnings.simplefilter("ignore", ExportRetryWarning)
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
-    model, files, media = loaded.model, {}, {}
-    if loaded.task.auto_class in MEDIA_CLASSES:
-        if model.config.model_type == CAPTIONS:
-            model = CaptionModel(model)
-            files = {GENERATION_CONFIG: model.settings()}
-        elif not model.config.is_encoder_decoder or hasattr(model, method_name("image")):
-            media = {file: convert(part) for file, part in media_parts(model).items()}
-            if not model.config.is_encoder_decoder:
-                return media, {}
-            model = EncodedTextModel(model)
+    if by_file := _parts_by_file(loaded):
+        return {file: convert(part) for file, part in by_file.items()}, {}
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
+    model, media, files = encoder_decoder_of(loaded.model)
     encoder = EncoderPart(model)
     part = DecoderPart(model, encoder)
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {**media, ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, files
+    beside = {file: convert(one) for file, one in media.items()}
+    return {**beside, ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, files
+
+
+def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
+    """Return the parts of a model that is split by file; nothing for other models."""
+    if loaded.task.name == "mask-generation":
+        return mask_parts(loaded.model)
+    if loaded.task.auto_class in MEDIA_CLASSES and not encodes_prompts(loaded.model):
+        return media_parts(loaded.model)
+    return {}
 
 
 def head_of(loaded: LoadedModel) -> Head:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
 from coreai_onnx.huggingface.media.decoder import EmbeddedDecoder, EmbeddingPart
-from coreai_onnx.huggingface.media.encoders import DEEPSTACK, MediaEncoder
+from coreai_onnx.huggingface.media.encoded_texts import EncodedTextModel
+from coreai_onnx.huggingface.media.encoders import DEEPSTACK, MediaEncoder, method_name
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES, MERGED_FILE
 
 MEDIA_CLASSES = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM")
@@ -42,3 +44,18 @@ def media_parts(model: Any) -> dict[str, Any]:
     parts: dict[str, Any] = {MEDIA_FILES[name]: part for name, part in encoders.items()}
     parts |= {EMBEDDING_FILE: EmbeddingPart(model)}
     return parts if encodes_text else parts | {MERGED_FILE: EmbeddedDecoder(model, layers)}
+
+
+def encodes_prompts(model: Any) -> bool:
+    """Return whether an encoder reads the text or the picture, and a decoder writes another."""
+    return model.config.is_encoder_decoder or model.config.model_type == CAPTIONS
+
+
+def encoder_decoder_of(model: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return an encoder with its decoder, the parts beside them, and contents of JSON files."""
+    if model.config.model_type == CAPTIONS:
+        captions = CaptionModel(model)
+        return captions, {}, {GENERATION_CONFIG: captions.settings()}
+    if hasattr(model, method_name("image")):
+        return EncodedTextModel(model), media_parts(model), {}
+    return model, {}, {}
