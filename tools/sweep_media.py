@@ -92,7 +92,7 @@ def equal_tokens(one: MediaModel, folder: Path) -> list[str]:
         max_new_tokens=LENGTH, do_sample=False, repetition_penalty=1.3, pad_token_id=0,
         min_new_tokens=LENGTH, decoder_start_token_id=2,
     )  # fmt: skip
-    export_model(model, folder)
+    export_model(model, folder, task=one.task)
     wanted = model.generate(**inputs, generation_config=settings)[:, -LENGTH:]
     counts = []
     for kernels in (False, True):

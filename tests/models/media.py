@@ -35,11 +35,13 @@ class MediaModel:
         name: For test ids and tables.
         make: Builds the module, with random weights.
         inputs: Returns the arguments of ``generate``.
+        task: The task of the export, of models that also generate from text alone.
     """
 
     name: str
     make: Callable[[], Any]
     inputs: Callable[[Any], dict[str, torch.Tensor]]
+    task: str | None = None
 
 
 def randomized(cls: Any, config: Any) -> Any:
@@ -232,6 +234,16 @@ def _from_pixels(*shape: int) -> Callable[[Any], dict[str, torch.Tensor]]:
     return lambda _: {"pixel_values": noise(*shape)}
 
 
+def _git() -> Any:
+    text = {name: x for name, x in TEXT.items() if "head_dim" not in name and "key" not in name}
+    vision = {**VISION, "hidden_size": 24}
+    return randomized(hf.GitForCausalLM, hf.GitConfig(vision_config=vision, **text))
+
+
+def _captioned(_: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": prompt(1, 5, 9), "pixel_values": noise(1, 3, 16, 16)}
+
+
 def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
     config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
         encoder, decoder, decoder_start_token_id=2, pad_token_id=1, eos_token_id=98
@@ -275,6 +287,7 @@ _DECODER: dict[str, Any] = {
     "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
 }  # fmt: skip
 PICTURE_READERS = (
+    MediaModel("GIT", _git, _captioned, "image-text-to-text"),
     MediaModel("Florence-2", _florence, _document),
     MediaModel("BLIP", _blip, _from_pixels(2, 3, 16, 16)),
     MediaModel(

@@ -36,6 +36,7 @@ from coreai_onnx.huggingface.media.encoders import (
     method_name,
     projector_of,
 )
+from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
 from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
@@ -127,18 +128,22 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
     base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
     model.generation_config = GenerationConfig(**settings)
     model.eval()
-    decoder = _DecoderInSession(model, sessions["decoder"])
-    _replace(model, model.get_decoder(), decoder)
-    model.lm_head = torch.nn.Identity()
+    adapted = PrefixedModel(model) if has_prefix(model) else model
+    decoder = _DecoderInSession(model, adapted.get_decoder(), sessions["decoder"])
+    _replace(model, adapted.get_decoder(), decoder)
+    _replace(model, model.get_output_embeddings(), torch.nn.Identity())
     embed = sessions["embeddings"]
     layer = _InSession(lambda ids: _run(embed, input_ids=ids)[0])
+    if adapted is not model:
+        # Positions have embeddings; the features of pictures before a text have none.
+        base.embeddings = _InSession(lambda **given: _run(embed, **given)[0])
     for owner in (model, base):
         # Attributes of the objects, because the layer that held them is replaced.
         vars(owner)["get_input_embeddings"] = lambda: layer
     # Some models look them up in the decoder.
     vars(decoder)["get_input_embeddings"] = lambda: layer
     for modality in sessions.keys() - {"embeddings", "decoder"}:
-        _replace_encoder(model, modality, sessions[modality])
+        _replace_encoder(model, adapted.get_encoder(modality), modality, sessions[modality])
     model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
     model.register_forward_hook(decoder.end)
     return model
@@ -188,12 +193,13 @@ class _InSession(torch.nn.Module):
 class _DecoderInSession(torch.nn.Module):
     """The decoder with its head, in a session."""
 
-    def __init__(self, model: Any, session: Session) -> None:
+    def __init__(self, model: Any, decoder: Any, session: Session) -> None:
         super().__init__()
-        self.config = model.get_decoder().config
+        # Some models look them up; the layers have no memory.
+        self.config, self.layer = decoder.config, getattr(decoder, "layer", None)
         self._logits = torch.zeros(0)
         self._call: dict[str, Any] = {}
-        self._infos = {info.name: info for info in session.inputs}
+        self._infos = {info.name: info for info in (*session.inputs, *session.optional_inputs)}
         self._parameters_of_model = list(inspect.signature(type(model).forward).parameters)[1:]
 
     def begin(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -223,9 +229,13 @@ class _DecoderInSession(torch.nn.Module):
         given: dict[str, Any] = {EMBEDS: inputs_embeds}
         if position_ids is not None:
             given["position_ids"] = _positions(position_ids, self._infos, places)
+        ids, mask, types = (self._call.get(n) for n in ("input_ids", "attention_mask", TYPES))
         if TYPES in self._infos:
-            types = self._call.get(TYPES)
-            given[TYPES] = torch.full(places, _NO_TYPE) if types is None else types
+            types = torch.full(places, _NO_TYPE) if types is None else types
+            if ids is not None and ids.shape[1] < places[1]:
+                # Features that precede the tokens are those of pictures.
+                types[:, : -ids.shape[1]] = 1
+            given[TYPES] = types
         if DEEPSTACK in self._infos:
             given[DEEPSTACK] = _deepstack(
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
@@ -235,9 +245,12 @@ class _DecoderInSession(torch.nn.Module):
             name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
         }
         # The tokens of a placeholder count, and their embeddings are given.
-        past_key_values.extend(
-            torch.zeros(places, dtype=torch.int64), self._call.get("attention_mask")
-        )
+        tokens = torch.zeros(places, dtype=torch.int64)
+        if mask is not None:
+            # transformers passes the mask of the text alone.
+            before = past_key_values.ids.shape[-1] + places[1] - mask.shape[1]
+            mask = torch.nn.functional.pad(mask, (before, 0), value=1)
+        past_key_values.extend(tokens, mask)
         keep = self._call.get("logits_to_keep") or 0
         self._logits = past_key_values.read(keep)
         return BaseModelOutputWithPast(
@@ -283,9 +296,9 @@ class _Pending:
         return cls()
 
 
-def _replace_encoder(model: Any, modality: str, session: Session) -> None:
+def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) -> None:
     """Let a session compute the features of a modality."""
-    base, encoder = model.base_model, model.get_encoder(modality=modality)
+    base = model.base_model
     renamed = RENAMED.get(model.config.model_type, {})
     originals = {new: old for old, new in renamed.items()}
     names = [originals.get(info.name, info.name) for info in session.inputs]

@@ -21,8 +21,8 @@ EMBEDS, TYPES = "inputs_embeds", "token_type_ids"
 _DEEPSTACK_METHOD = "_deepstack_process"
 _FROM_EMBEDDINGS = -2
 """The default type of tokens: the file finds pictures by the token that begins them."""
-_DEFAULT_TYPES = {"paligemma": 0, "gemma3": _FROM_EMBEDDINGS}
-"""By model type. 0: the tokens of a call are a prefix; those generated follow one by one."""
+_DEFAULT_TYPES = {"paligemma": 0, "git": 0, "gemma3": _FROM_EMBEDDINGS}
+"""By model type. 0 is text in GIT, and a prefix in PaliGemma, which no later call has."""
 _SAME_TOKEN = 1e-3
 """The squared distance of embeddings of one token, of the squared norm: 16 bits lose 1e-5."""
 
@@ -31,31 +31,36 @@ class EmbeddingPart(torch.nn.Module):
     """The embeddings of tokens.
 
     Attributes:
-        input_names: ``input_ids``.
+        input_names: ``input_ids``, and ``position_ids`` where positions have embeddings.
         output_names: ``inputs_embeds``.
         slots: The tensors of a cache: none.
     """
 
-    input_names, output_names, slots = ("input_ids",), (EMBEDS,), ()
+    output_names, slots = (EMBEDS,), ()
 
     def __init__(self, model: Any) -> None:
         """Take the embeddings of a model."""
         super().__init__()
-        self.embeddings = model.get_input_embeddings()
+        own = getattr(model, "embeddings", None)
+        self.embeddings = model.get_input_embeddings() if own is None else own
+        self.input_names = ("input_ids",) if own is None else ("input_ids", "position_ids")
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the embeddings."""
-        result: torch.Tensor = self.embeddings(input_ids)
+        further = () if position_ids is None else (position_ids,)
+        result: torch.Tensor = self.embeddings(input_ids, *further)
         return result
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments."""
         del dtype
-        return (torch.ones(2, 3, dtype=torch.int64),)
+        return tuple(torch.ones(2, 3, dtype=torch.int64) for _ in self.input_names)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        return ({0: BATCH, 1: SEQUENCE},)
+        return ({0: BATCH, 1: SEQUENCE},) * len(self.input_names)
 
 
 class EmbeddedDecoder(Decoder):

@@ -42,7 +42,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
 }
 """Inputs whose name in transformers.js is not that of transformers, by model type."""
 _GRID = "image_grid_thw"
-_PROJECTORS = ("multi_modal_projector", "connector")
+_PROJECTORS = ("multi_modal_projector", "connector", "visual_projection")
 
 
 class MediaEncoder(torch.nn.Module):

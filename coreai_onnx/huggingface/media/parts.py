@@ -9,6 +9,7 @@ from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, 
 from coreai_onnx.huggingface.media.decoder import EmbeddedDecoder, EmbeddingPart
 from coreai_onnx.huggingface.media.encoded_texts import EncodedTextModel
 from coreai_onnx.huggingface.media.encoders import DEEPSTACK, MediaEncoder, method_name
+from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES, MERGED_FILE
 
 MEDIA_CLASSES = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM")
@@ -23,6 +24,8 @@ def media_parts(model: Any) -> dict[str, Any]:
     Raises:
         ModelSourceError: If the model has no encoder beside its decoder, or one of another form.
     """
+    if has_prefix(model):
+        model = PrefixedModel(model)
     # transformers returns the model itself where it knows no such encoder.
     found = {
         modality: encoder
