@@ -24,6 +24,7 @@ from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
+from coreai_onnx.huggingface.genai_media import genai_files, write_embedding
 from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
@@ -184,6 +185,8 @@ def _write_further(
             options |= {"custom_ops_library": library.name, "coreai.huge_pages": "1"}
     for name, content in files.items():
         write_json(folder / name, content)
+    if CONFIG in files:
+        write_embedding(folder, files[CONFIG]["model"])
 
 
 def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
@@ -308,7 +311,8 @@ def _programs(
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
-        return {file: convert(part) for file, part in by_file.items()}, {}
+        files = genai_files(by_file, loaded)
+        return {file: convert(part) for file, part in by_file.items()}, files
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     model, media, files = encoder_decoder_of(loaded.model)
