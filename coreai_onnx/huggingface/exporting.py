@@ -24,11 +24,11 @@ from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
-from coreai_onnx.huggingface.genai_media import genai_files, write_embedding
 from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
+from coreai_onnx.huggingface.media.genai import genai_files, write_embedding
 from coreai_onnx.huggingface.media.parts import (
     MEDIA_CLASSES,
     encoder_decoder_of,

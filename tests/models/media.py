@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-PLACEHOLDER = 100
+PLACEHOLDER, SOUND_PLACEHOLDER = 100, 99
 TEXT: dict[str, Any] = {
     "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
@@ -240,6 +240,42 @@ def _git() -> Any:
     return randomized(hf.GitForCausalLM, hf.GitConfig(vision_config=vision, **text))
 
 
+def _phi() -> Any:
+    vision = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3}
+    vision |= {"num_attention_heads": 4, "image_size": 16, "crop_size": 16, "patch_size": 4}
+    sound: dict[str, Any] = {
+        "hidden_size": 24, "intermediate_size": 32, "num_blocks": 2, "num_attention_heads": 4,
+        "ext_pw_out_channel": 24, "depthwise_separable_out_channel": 24, "input_size": 16,
+        "nemo_conv_channels": 8, "bias_max_distance": 20,
+    }  # fmt: skip
+    text = {name: x for name, x in TEXT.items() if name != "head_dim"}
+    config = hf.Phi4MultimodalConfig(
+        vision_config={**vision, "image_token_id": PLACEHOLDER},
+        audio_config={**sound, "audio_token_id": SOUND_PLACEHOLDER},
+        **text,
+    )
+    return randomized(hf.Phi4MultimodalForCausalLM, config)
+
+
+def _phi_inputs(_: Any) -> dict[str, torch.Tensor]:
+    """A picture of two tiles, the second of which is half full, and two sounds."""
+    mask = torch.ones(1, 3, 4, 4, dtype=torch.int64)
+    mask[0, 2, :, 2:] = 0
+    # Rows of a picture end with a feature, and a picture with one: 2 * (3 + 1) + 1 + 2 * (2 + 1).
+    ids = prompt(5, -15, 6, *[SOUND_PLACEHOLDER] * 8, 9)
+    heard = torch.ones(2, 40, dtype=torch.int64)
+    heard[1, 24:] = 0
+    return {
+        "input_ids": ids,
+        "image_pixel_values": noise(1, 3, 3, 16, 16),
+        "image_sizes": torch.tensor([[16, 32]]),
+        "image_attention_mask": mask,
+        "audio_input_features": noise(2, 40, 16),
+        "audio_embed_sizes": torch.tensor([5, 3]),
+        "audio_attention_mask": heard == 1,
+    }
+
+
 def _captioned(_: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": prompt(1, 5, 9), "pixel_values": noise(1, 3, 16, 16)}
 
@@ -287,6 +323,7 @@ _DECODER: dict[str, Any] = {
     "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
 }  # fmt: skip
 PICTURE_READERS = (
+    MediaModel("Phi-4-multimodal", _phi, _phi_inputs, "any-to-any"),
     MediaModel("GIT", _git, _captioned, "image-text-to-text"),
     MediaModel("Florence-2", _florence, _document),
     MediaModel("BLIP", _blip, _from_pixels(2, 3, 16, 16)),

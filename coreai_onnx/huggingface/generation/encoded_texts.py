@@ -10,6 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.encoder_decoders import EMBEDS
+from coreai_onnx.huggingface.generation.media_layers import run_session
 from coreai_onnx.huggingface.generation.session_model import SessionModel
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -51,7 +52,7 @@ class EncodedTextSessions(SessionModel):
         """Generate, as ``generate`` of transformers does."""
         embeds = self._embed(input_ids)
         if pixel_values is not None and self._vision is not None:
-            (features,) = _run(self._vision, pixel_values=pixel_values)
+            (features,) = run_session(self._vision, pixel_values=pixel_values)
             places = input_ids == self._placeholder
             if int(places.sum()) != features.shape[:-1].numel():
                 raise GenerationError(
@@ -61,7 +62,7 @@ class EncodedTextSessions(SessionModel):
             embeds = embeds.masked_scatter(places[..., None], features)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        (state,) = _run(self._encodes, inputs_embeds=embeds, attention_mask=attention_mask)
+        (state,) = run_session(self._encodes, inputs_embeds=embeds, attention_mask=attention_mask)
         outputs = BaseModelOutput(last_hidden_state=state)
         return super().generate(encoder_outputs=outputs, attention_mask=attention_mask, **options)
 
@@ -70,10 +71,4 @@ class EncodedTextSessions(SessionModel):
         return {EMBEDS: self._embed(input_ids)}
 
     def _embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return _run(self._embeddings, input_ids=input_ids)[0]
-
-
-def _run(session: Session, **tensors: torch.Tensor) -> list[torch.Tensor]:
-    infos = {info.name: info for info in session.inputs}
-    feeds = {name: x.numpy().astype(infos[name].numpy_dtype) for name, x in tensors.items()}
-    return [torch.from_numpy(x) for x in session.run(**feeds)]
+        return run_session(self._embeddings, input_ids=input_ids)[0]

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
@@ -24,6 +23,8 @@ from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Configuration, generation_settings
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.encoded_texts import EncodedTextSessions
+from coreai_onnx.huggingface.generation.media_extensions import replace_extension
+from coreai_onnx.huggingface.generation.media_layers import InSession, Pending, run_session
 from coreai_onnx.huggingface.generation.media_prompts import Media
 from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
@@ -36,6 +37,7 @@ from coreai_onnx.huggingface.media.encoders import (
     method_name,
     projector_of,
 )
+from coreai_onnx.huggingface.media.extensions import LAYER
 from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
 from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
@@ -130,19 +132,26 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
     model.eval()
     adapted = PrefixedModel(model) if has_prefix(model) else model
     decoder = _DecoderInSession(model, adapted.get_decoder(), sessions["decoder"])
-    _replace(model, adapted.get_decoder(), decoder)
-    _replace(model, model.get_output_embeddings(), torch.nn.Identity())
+    # Before the decoder is replaced, in which transformers looks for them.
+    first, head = model.get_input_embeddings(), model.get_output_embeddings()
+    is_extended = hasattr(base, LAYER)
+    if is_extended:
+        replace_extension(base, decoder, sessions)
+    else:
+        _replace(model, adapted.get_decoder(), decoder)
+    _replace(model, head, torch.nn.Identity())
     embed = sessions["embeddings"]
-    layer = _InSession(lambda ids: _run(embed, input_ids=ids)[0])
+    layer = InSession(lambda ids: run_session(embed, input_ids=ids)[0])
+    _replace(model, first, layer)
     if adapted is not model:
         # Positions have embeddings; the features of pictures before a text have none.
-        base.embeddings = _InSession(lambda **given: _run(embed, **given)[0])
+        base.embeddings = InSession(lambda **given: run_session(embed, **given)[0])
     for owner in (model, base):
         # Attributes of the objects, because the layer that held them is replaced.
         vars(owner)["get_input_embeddings"] = lambda: layer
     # Some models look them up in the decoder.
     vars(decoder)["get_input_embeddings"] = lambda: layer
-    for modality in sessions.keys() - {"embeddings", "decoder"}:
+    for modality in () if is_extended else sessions.keys() - {"embeddings", "decoder"}:
         _replace_encoder(model, adapted.get_encoder(modality), modality, sessions[modality])
     model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
     model.register_forward_hook(decoder.end)
@@ -176,18 +185,6 @@ class _Generates(WithoutWeights):
         """Generate, as ``generate`` of transformers does."""
         options.setdefault("past_key_values", Decoding(self.session))
         return super().generate(*args, **options)  # type: ignore[misc]  # transformers' class
-
-
-class _InSession(torch.nn.Module):
-    """A layer that a function computes."""
-
-    def __init__(self, compute: Callable[..., Any]) -> None:
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the results."""
-        return self.compute(*args, **kwargs)
 
 
 class _DecoderInSession(torch.nn.Module):
@@ -277,25 +274,6 @@ def _deepstack(
     return result
 
 
-class _Pending:
-    """The result of an encoder whose features the next layer returns.
-
-    What transformers computes between both, such as a choice of layers, is in the file.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __getitem__(self, _: Any) -> Any:
-        return self
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        return cls()
-
-
 def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) -> None:
     """Let a session compute the features of a modality."""
     base = model.base_model
@@ -305,25 +283,25 @@ def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) 
     if arranges_later(base, modality):
         results: list[torch.Tensor] = []
 
-        def encode(*args: Any, **kwargs: Any) -> _Pending:
+        def encode(*args: Any, **kwargs: Any) -> Pending:
             # The first argument is that of the first input.
             given = dict(zip(names, args, strict=False)) | kwargs
             if MASK in names and given.get(MASK) is None:
                 # transformers makes no mask where all frames attend to all.
                 length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
                 given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
-            results[:] = _run(session, renamed, **given)
+            results[:] = run_session(session, renamed, **given)
             if len(results) > 1:
                 setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
-            return _Pending()
+            return Pending()
 
-        stand_in: Any = _InSession(encode)
+        stand_in: Any = InSession(encode)
         stand_in.config, stand_in.device = encoder.config, torch.device("cpu")
         lengths = "_get_feat_extract_output_lengths"
         if hasattr(encoder, lengths):
             setattr(stand_in, lengths, getattr(encoder, lengths))
         _replace(model, encoder, stand_in)
-        setattr(base, str(projector_of(base)), _InSession(lambda _: results[0]))
+        setattr(base, str(projector_of(base)), InSession(lambda _: results[0]))
         return
     method = getattr(base, method_name(modality))
     parameters = list(inspect.signature(method).parameters)
@@ -332,7 +310,7 @@ def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) 
     @functools.wraps(method)
     def features(*args: Any, **kwargs: Any) -> _Features:
         given = dict(zip(parameters, args, strict=False)) | kwargs
-        output, *inner = _run(session, renamed, **given)
+        output, *inner = run_session(session, renamed, **given)
         # Features of two axes are those of a list in transformers.
         return _Features(
             pooler_output=[output] if output.ndim == 2 else output,
@@ -347,19 +325,3 @@ def _replace(model: torch.nn.Module, old: torch.nn.Module, new: torch.nn.Module)
         for name, child in list(parent.named_children()):
             if child is old:
                 setattr(parent, name, new)
-
-
-def _run(
-    session: Session, renamed: Mapping[str, str] | None = None, /, **arguments: Any
-) -> list[torch.Tensor]:
-    """Run a session on tensors, of which it takes those that it knows."""
-    arguments = {(renamed or {}).get(name, name): x for name, x in arguments.items()}
-    feeds = {
-        info.name: arguments[info.name].numpy().astype(info.numpy_dtype)
-        for info in session.inputs
-        if arguments.get(info.name) is not None
-    }
-    missing = [info.name for info in session.inputs if info.name not in feeds]
-    if missing:
-        raise GenerationError(f"the encoder takes {', '.join(missing)}, which the inputs lack")
-    return [torch.from_numpy(np.asarray(x)) for x in session.run(**feeds)]

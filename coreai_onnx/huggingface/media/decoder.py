@@ -16,6 +16,7 @@ from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.huggingface.caches import cache_of, states_in_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, KEPT, SEQUENCE, Decoder
 from coreai_onnx.huggingface.media.encoders import DEEPSTACK
+from coreai_onnx.huggingface.media.model_part import ModelInput, ModelPart
 
 EMBEDS, TYPES = "inputs_embeds", "token_type_ids"
 _DEEPSTACK_METHOD = "_deepstack_process"
@@ -27,40 +28,13 @@ _SAME_TOKEN = 1e-3
 """The squared distance of embeddings of one token, of the squared norm: 16 bits lose 1e-5."""
 
 
-class EmbeddingPart(torch.nn.Module):
-    """The embeddings of tokens.
-
-    Attributes:
-        input_names: ``input_ids``, and ``position_ids`` where positions have embeddings.
-        output_names: ``inputs_embeds``.
-        slots: The tensors of a cache: none.
-    """
-
-    output_names, slots = (EMBEDS,), ()
-
-    def __init__(self, model: Any) -> None:
-        """Take the embeddings of a model."""
-        super().__init__()
-        own = getattr(model, "embeddings", None)
-        self.embeddings = model.get_input_embeddings() if own is None else own
-        self.input_names = ("input_ids",) if own is None else ("input_ids", "position_ids")
-
-    def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Return the embeddings."""
-        further = () if position_ids is None else (position_ids,)
-        result: torch.Tensor = self.embeddings(input_ids, *further)
-        return result
-
-    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments."""
-        del dtype
-        return tuple(torch.ones(2, 3, dtype=torch.int64) for _ in self.input_names)
-
-    def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims of `example`."""
-        return ({0: BATCH, 1: SEQUENCE},) * len(self.input_names)
+def embedding_part(model: Any) -> ModelPart:
+    """Return the embeddings of tokens, with those of positions where these are added to them."""
+    own = getattr(model, "embeddings", None)
+    layer = model.get_input_embeddings() if own is None else own
+    names = ["input_ids"] if own is None else ["input_ids", "position_ids"]
+    inputs = [ModelInput(name, (2, 3), {0: BATCH, 1: SEQUENCE}, 1) for name in names]
+    return ModelPart(layer, lambda *given: [layer(*given)], inputs, [EMBEDS])
 
 
 class EmbeddedDecoder(Decoder):

@@ -6,9 +6,10 @@ from typing import Any
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.media.captions import CAPTIONS, GENERATION_CONFIG, CaptionModel
-from coreai_onnx.huggingface.media.decoder import EmbeddedDecoder, EmbeddingPart
+from coreai_onnx.huggingface.media.decoder import EmbeddedDecoder, embedding_part
 from coreai_onnx.huggingface.media.encoded_texts import EncodedTextModel
 from coreai_onnx.huggingface.media.encoders import DEEPSTACK, MediaEncoder, method_name
+from coreai_onnx.huggingface.media.extensions import LAYER, extension_parts
 from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES, MERGED_FILE
 
@@ -24,6 +25,9 @@ def media_parts(model: Any) -> dict[str, Any]:
     Raises:
         ModelSourceError: If the model has no encoder beside its decoder, or one of another form.
     """
+    if hasattr(model.base_model, LAYER):
+        decoder = {EMBEDDING_FILE: embedding_part(model), MERGED_FILE: EmbeddedDecoder(model)}
+        return extension_parts(model) | decoder
     if has_prefix(model):
         model = PrefixedModel(model)
     # transformers returns the model itself where it knows no such encoder.
@@ -45,7 +49,7 @@ def media_parts(model: Any) -> dict[str, Any]:
         if DEEPSTACK in encoder.output_names:
             layers = len(encoder(*encoder.example(model.dtype))[1])
     parts: dict[str, Any] = {MEDIA_FILES[name]: part for name, part in encoders.items()}
-    parts |= {EMBEDDING_FILE: EmbeddingPart(model)}
+    parts |= {EMBEDDING_FILE: embedding_part(model)}
     return parts if encodes_text else parts | {MERGED_FILE: EmbeddedDecoder(model, layers)}
 
 

@@ -116,16 +116,17 @@ def processor_config(settings: Mapping[str, Any]) -> dict[str, Any]:
         resize |= {"width": 224, "height": 224, "smart_resize": 1, **limits, **places}
         mean["qwen2_5_vl"] = 1
         temporal = {"temporal_patch_size": settings["temporal_patch_size"]}
-        last = ("PatchImage", {**places, **temporal})
+        # Its normalization swaps the colors.
+        last = [("ConvertRGB", {}), ("PatchImage", {**places, **temporal})]
     else:
         resize |= {"width": size["width"], "height": size["height"], "keep_aspect_ratio": 0}
-        last = ("Permute3D", {"dims": [2, 0, 1]})
+        last = [("Permute3D", {"dims": [2, 0, 1]})]
     steps: tuple[tuple[str, dict[str, Any]], ...] = (
         ("DecodeImage", {"color_space": "RGB"}),
         ("Resize", resize),
         ("Rescale", {"rescale_factor": settings.get("rescale_factor", 1 / 255)}),
         ("Normalize", mean),
-        last,
+        *last,
     )
     transforms = [
         {"operation": {"name": kind.lower(), "type": kind, "attrs": attributes}}
