@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import torch
 import transformers
 
@@ -49,6 +50,52 @@ console.log(JSON.stringify(tokens.tolist().map((row) => row.map(Number))));
 """
 
 
+GENAI = "COREAI_GENAI_PYTHON"
+"""The interpreter of an environment with onnxruntime-genai; else its column is empty."""
+IN_GENAI = """
+import json, sys
+import numpy as np
+import onnxruntime_genai as og
+folder, length, wanted = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+given = dict(np.load(sys.argv[4]))
+model = og.Model(folder)
+inputs = og.NamedTensors()
+for name in given:
+    inputs[name] = given[name]
+end = given['input_ids'].shape[1] + length
+parameters = og.GeneratorParams(model)
+parameters.set_search_options(
+    max_length=end, min_length=end, do_sample=False, repetition_penalty=1.3
+)
+generator = og.Generator(model, parameters)
+generator.set_inputs(inputs)
+while not generator.is_done():
+    generator.generate_next_token()
+tokens = np.array(generator.get_sequence(0))[-length:]
+print(int((tokens == np.array(wanted)).cumprod().sum()))
+"""
+
+
+def equal_in_genai(
+    model: Any, inputs: dict[str, torch.Tensor], folder: Path, wanted: torch.Tensor
+) -> str:
+    """Return how many tokens are equal in onnxruntime-genai; nothing if it has no such model."""
+    if GENAI not in os.environ or not (folder / "genai_config.json").is_file():
+        return ""
+    taken = ("input_ids", "pixel_values", "image_grid_thw")
+    arrays = {name: inputs[name].numpy() for name in taken if name in inputs}
+    arrays["input_ids"] = arrays["input_ids"].astype(np.int32)
+    places = int((inputs["input_ids"] == model.config.image_token_id).sum())
+    # Of one picture where all have the same size.
+    count = len(arrays["pixel_values"]) if "image_grid_thw" not in arrays else 1
+    arrays["num_image_tokens"] = np.array([places // count])
+    np.savez(folder / "inputs.npz", **arrays)
+    command = [os.environ[GENAI], "-c", IN_GENAI, str(folder), str(LENGTH)]
+    command += [json.dumps(wanted[0].tolist()), str(folder / "inputs.npz")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (result.stdout if result.returncode == 0 else result.stderr).splitlines()[-1]
+
+
 def equal_in_javascript(
     model: Any, inputs: dict[str, torch.Tensor], folder: Path, wanted: torch.Tensor
 ) -> str:
@@ -81,7 +128,7 @@ def equal_in_javascript(
 
 
 def equal_tokens(one: MediaModel, folder: Path) -> list[str]:
-    """Return how many tokens are equal without and with kernels, and in transformers.js."""
+    """Return how many tokens are equal without and with kernels, and in other runtimes."""
     model = one.make()
     inputs = one.inputs(model)
     if "input_ids" in inputs:
@@ -99,13 +146,15 @@ def equal_tokens(one: MediaModel, folder: Path) -> list[str]:
         opened = LanguageModel.open(folder, kernels=kernels).as_transformers()
         actual = opened.generate(**inputs, generation_config=settings)[:, -LENGTH:]
         counts.append(str(int((actual == wanted).cumprod(1).sum(1).min())))
-    return [*counts, equal_in_javascript(model, inputs, folder, wanted)]
+    others = (equal_in_javascript, equal_in_genai)
+    return [*counts, *(run(model, inputs, folder, wanted) for run in others)]
 
 
 def main() -> int:
     """Print a row for each model; return 1 if a token differs."""
     transformers.logging.set_verbosity_error()
-    print("| model | equal tokens on bodies | on kernels | transformers.js |\n|---|---:|---:|---:|")
+    print("| model | equal tokens on bodies | on kernels | transformers.js | genai |")
+    print("|---|---:|---:|---:|---:|")
     failures = 0
     for one in (*MEDIA_MODELS, *PICTURE_READERS):
         if sys.argv[1:] and one.name not in sys.argv[1:]:
@@ -114,7 +163,7 @@ def main() -> int:
             try:
                 counts = equal_tokens(one, Path(folder) / "folder")
             except CoreaiError as error:
-                counts = ["0", "0", ""]
+                counts = ["0", "0", "", ""]
                 print(error, file=sys.stderr)
         failures += counts[:2] != [str(LENGTH)] * 2
         print("|", " | ".join([one.name, *counts]), "|", flush=True)
