@@ -19,6 +19,7 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.media.examples import spectrogram_size
 
 SOURCE = "encoder_sequence_length"
 FIRST, EMBEDS = "use_cache_branch", "inputs_embeds"
@@ -89,8 +90,7 @@ class EncoderPart(torch.nn.Module):
         if self.model.main_input_name == "pixel_values":
             return ([torch.zeros(2, *image_size(config.encoder), dtype=dtype)],)
         if not self.takes_text:
-            length = 2 * config.max_source_positions  # of a convolution with a stride of 2
-            return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
+            return ([torch.zeros(2, *spectrogram_size(config), dtype=dtype)],)
         mask = torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64)
         if self.takes_embeds:
             return ([torch.zeros(*mask.shape, config.hidden_size, dtype=dtype), mask],)

@@ -15,18 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoConfig, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.configuration import Configuration, generation_settings
+from coreai_onnx.huggingface.generation.configuration import (
+    CONFIG,
+    Configuration,
+    generation_settings,
+)
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.encoded_texts import EncodedTextSessions
 from coreai_onnx.huggingface.generation.media_extensions import replace_extension
 from coreai_onnx.huggingface.generation.media_layers import InSession, Pending, run_session
 from coreai_onnx.huggingface.generation.media_prompts import Media
-from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
+from coreai_onnx.huggingface.generation.session_model import (
+    SessionModel,
+    WithoutWeights,
+    model_class,
+    without_weights,
+)
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
 from coreai_onnx.huggingface.media.encoders import (
     DEEPSTACK,
@@ -117,19 +125,16 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
         settings: The settings of ``generation_config``.
 
     Raises:
-        GenerationError: If the configuration cannot be read, or names another class.
+        GenerationError: If the configuration cannot be read.
+        ModelSourceError: If transformers does not have its class.
     """
-    with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
-        config = _config(folder)
-        architecture = (config.architectures or ["a missing architecture"])[0]
-        cls = getattr(transformers, architecture)
-        with torch.device("meta"):
-            model = type(architecture, (_Generates, cls), {"session": sessions["decoder"]})(config)
+    config = _config(folder)
+    own = {"session": sessions["decoder"]}
+    model = without_weights(model_class(config, folder / CONFIG), config, own, _Generates)
     base = model.base_model
     # Its device is that of tensors between the parts, and not that of layers without memory.
     base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
     model.generation_config = GenerationConfig(**settings)
-    model.eval()
     adapted = PrefixedModel(model) if has_prefix(model) else model
     decoder = _DecoderInSession(model, adapted.get_decoder(), sessions["decoder"])
     # Before the decoder is replaced, in which transformers looks for them.

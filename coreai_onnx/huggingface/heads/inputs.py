@@ -11,6 +11,7 @@ from torch.export import Dim
 
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
 from coreai_onnx.huggingface.heads.tasks import Task
+from coreai_onnx.huggingface.media.examples import spectrogram_size
 from coreai_onnx.huggingface.media.model_part import ModelInput
 
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -125,4 +126,4 @@ def _spectrogram_size(config: Any, name: str) -> tuple[int, ...]:
         return (1, min(_CLAP_FRAMES, audio.spec_size * (audio.spec_size // bins)), bins)
     if name == "input_values":
         return (audio.max_length, bins)
-    return (bins, 2 * audio.max_source_positions)
+    return spectrogram_size(audio)

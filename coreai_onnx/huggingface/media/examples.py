@@ -85,9 +85,7 @@ def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> M
 
 
 def _sounds(config: Any, count: int, random: torch.Generator) -> MediaExample:
-    bins = _setting(config, "num_mel_bins")
-    frames = 2 * _setting(config, "max_source_positions")  # of a convolution with a stride of 2
-    features = _noise((count, bins, frames), random)
+    features = _noise((count, *spectrogram_size(config)), random)
     return MediaExample({"input_features": features}, {"input_features": {0: COUNT["audio"]}})
 
 
@@ -103,6 +101,11 @@ def with_mask(example: MediaExample, length: int) -> MediaExample:
     mask[-1, ..., length // 2 :] = False
     tensors = {name: features, "attention_mask": mask}
     return MediaExample(tensors, dict.fromkeys(tensors, dims))
+
+
+def spectrogram_size(config: Any) -> tuple[int, int]:
+    """Return the bins and frames that an encoder takes whose convolution has a stride of 2."""
+    return _setting(config, "num_mel_bins"), 2 * _setting(config, "max_source_positions")
 
 
 def _noise(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
