@@ -89,7 +89,7 @@ def equal_in_genai(
     # Of one picture where all have the same size.
     count = len(arrays["pixel_values"]) if "image_grid_thw" not in arrays else 1
     arrays["num_image_tokens"] = np.array([places // count])
-    np.savez(folder / "inputs.npz", **arrays)
+    np.savez(folder / "inputs.npz", allow_pickle=False, **arrays)
     command = [os.environ[GENAI], "-c", IN_GENAI, str(folder), str(LENGTH)]
     command += [json.dumps(wanted[0].tolist()), str(folder / "inputs.npz")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
+from coreai_onnx.huggingface.media.prefixes import has_prefix
 
 MEDIA_OPTIONS = ("images", "audio")
 """The options of models of pictures and sound."""
@@ -74,6 +75,8 @@ class Media:
         model = self.model
         if model.config.is_encoder_decoder and model.main_input_name == "pixel_values":
             return self._pictures(prompt, media["images"])
+        if prompt is None and has_prefix(model):
+            return self._captioned(media["images"])
         if "audio" in media and not _is_ready(media["audio"]):
             media = {**media, "audio": self._samples(media["audio"])}
         ready = {k: x for one in media.values() if _is_ready(one) for k, x in one.items()}
@@ -102,20 +105,33 @@ class Media:
 
     def _pictures(self, prompt: Any, images: Any) -> tuple[Prompt, dict[str, Any]]:
         """Return pictures as the prompt of an encoder, and what its decoder starts from."""
-        if not isinstance(images, Mapping):
-            with failures_as(GenerationError, "the processor refuses the pictures"):
-                images = self.processor(images=images, return_tensors="pt")
-        pixels = torch.as_tensor(images["pixel_values"])
+        pixels = self._pixels(images)
         asked = Prompt(pixels, None, prompt is None or isinstance(prompt, str), len(pixels) == 1)
         if not prompt:
             return asked, {}
         started = read_prompt(prompt, self.start_tokens if isinstance(prompt, str) else None)
         return asked, {"decoder_input_ids": started.ids.expand(len(pixels), -1)}
 
+    def _captioned(self, images: Any) -> tuple[Prompt, dict[str, Any]]:
+        """Return the token that a caption begins with, and the pictures before it."""
+        pixels = self._pixels(images)
+        ids = torch.full((len(pixels), 1), self.model.config.bos_token_id)
+        return Prompt(ids, None, is_text=True, is_single=len(pixels) == 1), {"pixel_values": pixels}
+
+    def _pixels(self, images: Any) -> torch.Tensor:
+        """Return what the processor makes of pictures, or has made of them."""
+        if not isinstance(images, Mapping):
+            with failures_as(GenerationError, "the processor refuses the pictures"):
+                images = self.processor(images=images, return_tensors="pt")
+        with failures_as(GenerationError, "images must have the tensor pixel_values"):
+            return torch.as_tensor(images["pixel_values"])
+
     @property
     def _rate(self) -> int:
         """The sampling rate of sound that the processor takes, in Hz."""
-        return int(self.processor.feature_extractor.sampling_rate)
+        names = ("feature_extractor", "audio_processor")
+        readers = (getattr(self.processor, name, None) for name in names)
+        return int(next(reader for reader in readers if reader is not None).sampling_rate)
 
     def _samples(self, audio: Any) -> list[Any]:
         """Return the samples of sounds.
@@ -149,8 +165,9 @@ class Media:
     def _placeholders(self, name: str, texts: Sequence[str], media: Any) -> tuple[str, int]:
         """Return the placeholder, and the number of pictures or sounds."""
         token = getattr(self.processor, f"{_MODALITIES[name]}_token", None)
-        token, count = str(token), sum(1 for _ in _flat(media))
-        places = sum(text.count(token) for text in texts)
+        count = sum(1 for _ in _flat(media))
+        places = 0 if token is None else sum(text.count(token) for text in texts)
+        token = str(token)
         if places not in (0, count):
             raise GenerationError(_mismatch(name, token, places, count))
         return token, count
@@ -183,4 +200,5 @@ def _of_inputs(prompt: Any, inputs: dict[str, Any]) -> tuple[Prompt, dict[str, A
     given = inputs.pop("input_ids", None)
     mask = inputs.pop("attention_mask", None)
     asked = read_prompt(given if prompt is None else prompt, None, mask=mask)
-    return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}
+    with failures_as(GenerationError, "images and audio must be tensors by name"):
+        return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}

@@ -37,15 +37,16 @@ class CaptionModel(torch.nn.Module):
 
     def get_encoder(self) -> torch.nn.Module:
         """Return the encoder."""
-        return self.encoder
+        return self.encoder  # type: ignore[no-any-return]  # a layer
 
     def settings(self) -> dict[str, Any]:
         """Return what transformers' ``generate`` of the model passes to that of its decoder."""
-        return self._generation | {
+        result: dict[str, Any] = self._generation | {
             "decoder_start_token_id": self._text.bos_token_id,
             "eos_token_id": self._text.sep_token_id,
             "pad_token_id": self._text.pad_token_id,
         }
+        return result
 
     def forward(
         self,

@@ -94,7 +94,7 @@ def _processor_settings(folder: Path | None) -> Mapping[str, Any] | None:
     ):
         if folder is not None and (folder / name).is_file():
             settings = json.loads((folder / name).read_text())
-            found = settings.get(key) if key else settings
+            found: dict[str, Any] | None = settings.get(key) if key else settings
             if found and "image_mean" in found:
                 return found
     return None
@@ -153,7 +153,17 @@ def write_embedding(folder: Path, config: Mapping[str, Any]) -> None:
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) >= EXTERNAL_TENSOR_BYTES:
                 _refer(tensor, source.name, data.find(tensor.raw_data))
-    graph = model.graph
+    _append_features(model.graph, token, size)
+    onnx.save(model, folder / FEATURES_FILE)
+
+
+def _append_features(graph: onnx.GraphProto, token: int, size: int) -> None:
+    """Replace embeddings of placeholders in the output of a graph by the input with features."""
+    outside = {FEATURES["image"], "input_ids", EMBEDS, _OF_TOKENS}
+
+    def own(name: str) -> str:
+        return name if name in outside else f"features.{name}"
+
     for node in graph.node:
         node.output[:] = [_OF_TOKENS if name == EMBEDS else name for name in node.output]
     kind = graph.output[0].type.tensor_type.elem_type
@@ -169,8 +179,8 @@ def write_embedding(folder: Path, config: Mapping[str, Any]) -> None:
         "axes": (TensorProto.INT64, [1], [-1]),
         "nothing": (kind, [1, size], [0.0] * size),
     }
-    graph.initializer.extend(make.make_tensor(name, *x) for name, x in constants.items())
-    nodes = (
+    graph.initializer.extend(make.make_tensor(own(name), *x) for name, x in constants.items())
+    nodes: tuple[tuple[str, list[str], str, dict[str, Any]], ...] = (
         ("Reshape", [FEATURES["image"], "row"], "rows", {}),
         ("Concat", ["nothing", "rows"], "table", {"axis": 0}),
         ("Shape", ["rows"], "count", {"start": 0, "end": 1}),
@@ -189,10 +199,11 @@ def write_embedding(folder: Path, config: Mapping[str, Any]) -> None:
         ("Where", ["selects", "features", _OF_TOKENS], EMBEDS, {}),
     )
     graph.node.extend(
-        make.make_node(kind, inputs, [output], name=f"features.{output}", **attributes)
+        make.make_node(
+            kind, list(map(own, inputs)), [own(output)], name=f"features.{output}", **attributes
+        )
         for kind, inputs, output, attributes in nodes
     )
-    onnx.save(model, folder / FEATURES_FILE)
 
 
 def _refer(tensor: TensorProto, location: str, offset: int) -> None:

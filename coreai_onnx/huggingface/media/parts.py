@@ -55,7 +55,7 @@ def media_parts(model: Any) -> dict[str, Any]:
 
 def encodes_prompts(model: Any) -> bool:
     """Return whether an encoder reads the text or the picture, and a decoder writes another."""
-    return model.config.is_encoder_decoder or model.config.model_type == CAPTIONS
+    return bool(model.config.is_encoder_decoder or model.config.model_type == CAPTIONS)
 
 
 def encoder_decoder_of(model: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
