@@ -68,3 +68,27 @@ def test_a_processor_without_sound_beside_text(listener: Media) -> None:
     vars(listener)["processor"] = Templates()
     with pytest.raises(GenerationError, match="Templates reads sound by apply_chat_template only"):
         listener.read("a", {"audio": [np.zeros(9, np.float32)]})
+
+
+def test_a_prompt_with_pictures_alone() -> None:
+    model = SimpleNamespace(
+        config=SimpleNamespace(is_encoder_decoder=False, bos_token_id=7),
+        base_model=SimpleNamespace(image_encoder=None),
+    )
+    media = Media(model, Path(), frozenset({"image"}))
+    pixels = torch.zeros(2, 3, 4, 4)
+    prompt, inputs = media.read(None, {"images": {"pixel_values": pixels}})
+    assert prompt.ids.tolist() == [[7], [7]]
+    assert (prompt.is_text, prompt.is_single) == (True, False)
+    assert list(inputs) == ["pixel_values"]
+    with pytest.raises(GenerationError, match="images must have the tensor pixel_values"):
+        media.read(None, {"images": {"pixels": pixels}})
+
+
+def test_a_processor_with_an_audio_processor(listener: Media) -> None:
+    extractor = listener.processor.feature_extractor
+    kind = type("Reads", (), {"__call__": lambda self, text, audio: None})
+    vars(listener)["processor"] = reader = kind()
+    reader.audio_processor = extractor
+    with pytest.raises(GenerationError, match="rate of 8000 Hz, but the processor takes 16000 Hz"):
+        listener.read("a", {"audio": {"array": np.zeros(9), "sampling_rate": 8000}})
