@@ -80,6 +80,11 @@ class Decoder(torch.nn.Module):
         count = getattr(config, "max_position_embeddings", None)
         return Contract(padding, "static" if growing[0].is_static else "growing", count)
 
+    def finish(self, model: ir.Model) -> None:
+        """Make inputs of a converted decoder optional; it is changed in place."""
+        if self.selects_logits:
+            count_logits(model)
+
     def first(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the first argument for tokens: the tokens."""
         return tokens

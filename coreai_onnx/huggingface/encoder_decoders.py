@@ -21,10 +21,11 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, PAST, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.media.examples import spectrogram_size
 from coreai_onnx.huggingface.transformers_names import with_attention
 
 SOURCE = "encoder_sequence_length"
-FIRST = "use_cache_branch"
+FIRST, EMBEDS = "use_cache_branch", "inputs_embeds"
 ATTENTIONS = "cross_attentions"
 """The outputs that tell which part of the encoder's result each token attends to."""
 _ATTENDING = "encoder_attn"
@@ -73,7 +74,7 @@ class EncoderPart(torch.nn.Module):
         self.has_samples, self.has_frames = kind == "moonshine", kind == "speech_to_text"
         # Whisper takes spectrograms, whose bins its configuration names. Of pictures, a model of
         # two others has a configuration of its encoder.
-        known = {"input_ids": "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
+        known = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
         is_known = self.has_samples or self.has_frames or not known or hasattr(model.config, known)
         if not is_known:
             raise ModelSourceError(
@@ -81,7 +82,8 @@ class EncoderPart(torch.nn.Module):
                 "models with a decoder, Whisper, Moonshine and Speech2Text are"
             )
         self.encoder: Any = self.model.get_encoder()
-        self.takes_text = name == "input_ids"
+        self.takes_embeds = name == EMBEDS
+        self.takes_text = self.takes_embeds or name == "input_ids"
         self.has_mask = self.takes_text or self.has_frames
         self.input_names = [name, "attention_mask"] if self.has_mask else [name]
 
@@ -107,9 +109,11 @@ class EncoderPart(torch.nn.Module):
             frames = torch.zeros(2, _EXAMPLE_FRAMES, bins, dtype=dtype)
             return ([frames, torch.ones(2, _EXAMPLE_FRAMES, dtype=torch.int64)],)
         if not self.takes_text:
-            length = 2 * config.max_source_positions  # of a convolution with a stride of 2
-            return ([torch.zeros(2, config.num_mel_bins, length, dtype=dtype)],)
-        return ([torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names],)
+            return ([torch.zeros(2, *spectrogram_size(config), dtype=dtype)],)
+        mask = torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64)
+        if self.takes_embeds:
+            return ([torch.zeros(*mask.shape, config.hidden_size, dtype=dtype), mask],)
+        return ([mask, mask.clone()],)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the sizes of pictures and Whisper's spectrograms are fixed."""
@@ -161,7 +165,7 @@ class DecoderPart(torch.nn.Module):
         super().__init__()
         self.model: Any = model
         self._attending: list[torch.nn.Module] = []
-        self.has_mask = encoder.has_mask
+        self.has_mask, self.takes_embeds = encoder.has_mask, encoder.takes_embeds
         # Pictures and the sound of Whisper have a fixed length.
         self.source_dims = {1: SOURCE} if encoder.has_mask or encoder.has_samples else {}
         with torch.no_grad():
@@ -171,8 +175,8 @@ class DecoderPart(torch.nn.Module):
             state = encoder.state(inputs)
             # The shapes of the caches follow from a call: configurations name them in different
             # ways.
+            self.width, self.source = state.shape[2], state.shape[1]
             cache = self.caches(state)
-        self.width, self.source = state.shape[2], state.shape[1]
         # The model reads the mask of its frames, of which several make one state.
         config = self.model.config
         self.mask_dims = {1: frames_dim(config)} if encoder.has_frames else self.source_dims
@@ -185,7 +189,8 @@ class DecoderPart(torch.nn.Module):
         self.slots = (*self.own, *self.cross)
         mask = ["encoder_attention_mask"] if self.has_mask else []
         past = [slot.past for slot in self.slots]
-        self.input_names = [*mask, *self.token_names, "encoder_hidden_states", *past]
+        tokens = [EMBEDS] if self.takes_embeds else self.token_names
+        self.input_names = [*mask, *tokens, "encoder_hidden_states", *past]
         self.output_names = [*self.result_names, *(slot.present for slot in self.own)]
         if with_attentions:
             self._attending = [x for name, x in model.named_modules() if name.endswith(_ATTENDING)]
@@ -223,9 +228,10 @@ class DecoderPart(torch.nn.Module):
         self, mask: torch.Tensor | None, tokens: Any, state: torch.Tensor, cache: Any
     ) -> Sequence[torch.Tensor]:
         """Return the results for tokens, and extend a cache by them."""
+        given = "decoder_inputs_embeds" if self.takes_embeds else "decoder_input_ids"
         result = self.model(
+            **{given: tokens},
             attention_mask=mask,
-            decoder_input_ids=tokens,
             encoder_outputs=_Encoded(last_hidden_state=state),
             past_key_values=cache,
             use_cache=True,
@@ -246,7 +252,8 @@ class DecoderPart(torch.nn.Module):
 
     def tokens(self, batch: int, length: int, dtype: torch.dtype) -> Any:
         """Return example tokens."""
-        del dtype
+        if self.takes_embeds:
+            return torch.zeros(batch, length, self.width, dtype=dtype)
         return torch.ones(batch, length, dtype=torch.int64)
 
     def dims_of_tokens(self) -> Any:

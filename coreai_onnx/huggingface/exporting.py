@@ -18,7 +18,7 @@ from coreai_onnx.converter import TorchConverter
 from coreai_onnx.errors import ExportRetryWarning, ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.encoder_decoders import (
@@ -34,7 +34,13 @@ from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
-from coreai_onnx.huggingface.media.parts import MEDIA_CLASSES, media_parts
+from coreai_onnx.huggingface.media.genai import genai_files, write_embedding
+from coreai_onnx.huggingface.media.parts import (
+    MEDIA_CLASSES,
+    encoder_decoder_of,
+    encodes_prompts,
+    media_parts,
+)
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -186,6 +192,8 @@ def _write_further(
             options |= {"custom_ops_library": library.name, "coreai.huge_pages": "1"}
     for name, content in files.items():
         write_json(folder / name, content)
+    if CONFIG in files:
+        write_embedding(folder, files[CONFIG]["model"])
 
 
 def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
@@ -269,8 +277,8 @@ class _Conversion:
         if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
             contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
-        if isinstance(part, Decoder) and part.selects_logits:
-            count_logits(program.model)
+        if isinstance(part, Decoder):
+            part.finish(program.model)
         stored = self.loaded.weights_dtype
         # A computation in 16 bits has its weights in 16 bits already.
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
@@ -310,7 +318,8 @@ def _programs(
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
-        return {file: convert(part) for file, part in by_file.items()}, {}
+        files = genai_files(by_file, loaded)
+        return {file: convert(part) for file, part in by_file.items()}, files
     if sound := sound_parts(loaded):
         beside = {file: convert(part) for file, part in sound.beside.items()}
         merged = _merged(sound.decoder, convert)
@@ -318,9 +327,11 @@ def _programs(
         return programs, dict(sound.files)
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
-    encoder = EncoderPart(loaded.model)
-    part = DecoderPart(loaded.model, encoder, with_attentions=ATTENTIONS in convert.include)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: _merged(part, convert)}, {}
+    model, media, files = encoder_decoder_of(loaded.model)
+    encoder = EncoderPart(model)
+    part = DecoderPart(model, encoder, with_attentions=ATTENTIONS in convert.include)
+    beside = {file: convert(one) for file, one in media.items()}
+    return {**beside, ENCODER_FILE: convert(encoder), MERGED_FILE: _merged(part, convert)}, files
 
 
 def _merged(part: DecoderPart, convert: _Conversion) -> OnnxProgram:
@@ -335,7 +346,7 @@ def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
     """Return the parts of a model that is split by file; nothing for other models."""
     if loaded.task.name == "mask-generation":
         return mask_parts(loaded.model)
-    if loaded.task.auto_class in MEDIA_CLASSES and not loaded.model.config.is_encoder_decoder:
+    if loaded.task.auto_class in MEDIA_CLASSES and not encodes_prompts(loaded.model):
         return media_parts(loaded.model)
     return {}
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
 import transformers
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
 from coreai_onnx.huggingface.generation.session_model import (
     SessionModel,
-    WithoutWeights,
+    model_class,
     run,
+    without_weights,
 )
 from coreai_onnx.huggingface.heads.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.heads.tasks import task_of
@@ -81,13 +81,13 @@ def open_folder(
 
     for alone, (methods, files) in SOUND_MODELS.items():
         if not file_fault(path / alone):
-            model = _without_weights(_class_named(path, config), config, {}, methods)
+            model = without_weights(model_class(config, path / CONFIG), config, {}, methods)
             model.open(path, [open_file(file) for file in files])
             return model
     if not file_fault(path / MERGED_FILE):
         return _generator(path, config, {**how, "provider": provider})
     if not file_fault(path / MASKS_FILE):
-        model = _without_weights(_class_named(path, config), config, {}, MaskModel)
+        model = without_weights(model_class(config, path / CONFIG), config, {}, MaskModel)
         model.sessions = [open_file(file) for file in (VISION_FILE, MASKS_FILE)]
         return model
     if fault := file_fault(path / MODEL_FILE):
@@ -95,7 +95,7 @@ def open_folder(
     session = open_file(MODEL_FILE)
     if session.states:
         return _generator(path, config, {**how, "provider": provider})
-    return _with_forward(_class_named(path, config), config, session)
+    return _with_forward(model_class(config, path / CONFIG), config, session)
 
 
 def pipeline(
@@ -158,14 +158,7 @@ def _with_forward(cls: Any, config: Any, session: Session) -> Any:
         arguments = signature.bind_partial(self, *args, **kwargs).arguments
         return ModelOutput(run(session, arguments | arguments.pop("kwargs", {})))
 
-    return _without_weights(cls, config, {"forward": forward})
-
-
-def _without_weights(cls: Any, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
-    """Return a model of a class of transformers with other methods and no weights."""
-    # No memory for weights, and no time to draw them.
-    with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
-        return type(cls.__name__, (*bases, WithoutWeights, cls), dict(methods))(config).eval()
+    return without_weights(cls, config, {"forward": forward})
 
 
 def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
@@ -179,16 +172,3 @@ def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
     name = next(iter(config.architectures or ()), SessionModel.__name__)
     model.__class__ = type(name, (SessionModel,), {})
     return model
-
-
-def _class_named(path: Path, config: Any) -> Any:
-    """Return the class of transformers that a configuration names.
-
-    Raises:
-        ModelSourceError: If it names none, or transformers does not have it.
-    """
-    name = next(iter(config.architectures or ()), None)
-    cls = getattr(transformers, name or "", None)
-    if not isinstance(cls, type):
-        raise ModelSourceError(f"{path / CONFIG}: transformers has no class {name}")
-    return cls

@@ -13,7 +13,7 @@ from coreai_onnx.errors import QuantizationError
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt, read_tokenizer
-from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE
+from coreai_onnx.model.files.program_files import EMBEDDING_FILE, ENCODER_FILE, MERGED_FILE
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.options import rules_of
 from coreai_onnx.runtime.sessions.session import Session
@@ -116,6 +116,11 @@ def _calls_by_file(
 ) -> dict[str, Iterable[Any]]:
     """Return the inputs of the calls of each file."""
     calls = _windows(data, folder) if isinstance(data, str) else data
+    if EMBEDDING_FILE in sessions:
+        raise QuantizationError(
+            "calibration data of a model of pictures or sound names the inputs of each file: give "
+            f"a mapping of the names of files to calls, as {{{MERGED_FILE!r}: [...]}}"
+        )
     if ENCODER_FILE not in sessions:
         ((name, session),) = sessions.items()
         return {name: (_completed(session, call) for call in calls)}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-PLACEHOLDER = 100
+PLACEHOLDER, SOUND_PLACEHOLDER = 100, 99
 TEXT: dict[str, Any] = {
     "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
@@ -35,11 +35,13 @@ class MediaModel:
         name: For test ids and tables.
         make: Builds the module, with random weights.
         inputs: Returns the arguments of ``generate``.
+        task: The task of the export, of models that also generate from text alone.
     """
 
     name: str
     make: Callable[[], Any]
     inputs: Callable[[Any], dict[str, torch.Tensor]]
+    task: str | None = None
 
 
 def randomized(cls: Any, config: Any) -> Any:
@@ -76,7 +78,7 @@ def _pixels(*parts: int, types: str = "") -> Callable[[Any], dict[str, torch.Ten
 
 def _grids(_: Any) -> dict[str, torch.Tensor]:
     """Two pictures of different sizes."""
-    ids = prompt(1, -8, 5, 6, -4, 9)
+    ids = prompt(102, -8, 5, 102, -4, 9)  # each after its token of a beginning
     return {
         "input_ids": ids,
         "mm_token_type_ids": (ids == PLACEHOLDER).long(),
@@ -163,7 +165,7 @@ MEDIA_MODELS = (
         _model(
             "Gemma3", _GEMMA3, _SIGLIP, mm_tokens_per_image=4, boi_token_id=101, eoi_token_id=102
         ),
-        _pixels(*_TWO, types="pictures"),
+        _pixels(101, *_TWO[1:4], 101, *_TWO[4:], types="pictures"),
     ),
     MediaModel(
         "PaliGemma",
@@ -232,6 +234,52 @@ def _from_pixels(*shape: int) -> Callable[[Any], dict[str, torch.Tensor]]:
     return lambda _: {"pixel_values": noise(*shape)}
 
 
+def _git() -> Any:
+    text = {name: x for name, x in TEXT.items() if "head_dim" not in name and "key" not in name}
+    vision = {**VISION, "hidden_size": 24}
+    return randomized(hf.GitForCausalLM, hf.GitConfig(vision_config=vision, **text))
+
+
+def _phi() -> Any:
+    vision = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3}
+    vision |= {"num_attention_heads": 4, "image_size": 16, "crop_size": 16, "patch_size": 4}
+    sound: dict[str, Any] = {
+        "hidden_size": 24, "intermediate_size": 32, "num_blocks": 2, "num_attention_heads": 4,
+        "ext_pw_out_channel": 24, "depthwise_separable_out_channel": 24, "input_size": 16,
+        "nemo_conv_channels": 8, "bias_max_distance": 20,
+    }  # fmt: skip
+    text = {name: x for name, x in TEXT.items() if name != "head_dim"}
+    config = hf.Phi4MultimodalConfig(
+        vision_config={**vision, "image_token_id": PLACEHOLDER},
+        audio_config={**sound, "audio_token_id": SOUND_PLACEHOLDER},
+        **text,
+    )
+    return randomized(hf.Phi4MultimodalForCausalLM, config)
+
+
+def _phi_inputs(_: Any) -> dict[str, torch.Tensor]:
+    """A picture of two tiles, the second of which is half full, and two sounds."""
+    mask = torch.ones(1, 3, 4, 4, dtype=torch.int64)
+    mask[0, 2, :, 2:] = 0
+    # Rows of a picture end with a feature, and a picture with one: 2 * (3 + 1) + 1 + 2 * (2 + 1).
+    ids = prompt(5, -15, 6, *[SOUND_PLACEHOLDER] * 8, 9)
+    heard = torch.ones(2, 40, dtype=torch.int64)
+    heard[1, 24:] = 0
+    return {
+        "input_ids": ids,
+        "image_pixel_values": noise(1, 3, 3, 16, 16),
+        "image_sizes": torch.tensor([[16, 32]]),
+        "image_attention_mask": mask,
+        "audio_input_features": noise(2, 40, 16),
+        "audio_embed_sizes": torch.tensor([5, 3]),
+        "audio_attention_mask": heard == 1,
+    }
+
+
+def _captioned(_: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": prompt(1, 5, 9), "pixel_values": noise(1, 3, 16, 16)}
+
+
 def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
     config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
         encoder, decoder, decoder_start_token_id=2, pad_token_id=1, eos_token_id=98
@@ -239,11 +287,46 @@ def _encoder_decoder(encoder: Any, decoder: Any) -> Callable[[], Any]:
     return lambda: randomized(hf.VisionEncoderDecoderModel, config)
 
 
+def _florence() -> Any:
+    stages = {"patch_size": [7, 3], "patch_stride": [8, 8], "patch_padding": [3, 1]}
+    stages |= {"depths": [1, 1], "embed_dim": [8, 16], "num_heads": [2, 2], "num_groups": [2, 2]}
+    text: dict[str, Any] = {
+        "vocab_size": 120, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2, "decoder_start_token_id": 2, "eos_token_id": 98,
+        "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 256,
+    }  # fmt: skip
+    config = hf.Florence2Config(
+        vision_config={**stages, "patch_prenorm": [False, True], "projection_dim": 16},
+        text_config={"model_type": "bart", **text},
+        image_token_id=PLACEHOLDER,
+    )
+    return randomized(hf.Florence2ForConditionalGeneration, config)
+
+
+def _document(_: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": prompt(-145, 5, 6, 9), "pixel_values": noise(1, 3, 768, 768)}
+
+
+def _blip() -> Any:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    text = {**sizes, "hidden_size": 24, "encoder_hidden_size": 24, "vocab_size": 99}
+    tokens = {"bos_token_id": 2, "sep_token_id": 98, "eos_token_id": 98, "pad_token_id": 0}
+    config = hf.BlipConfig(
+        text_config={**text, **tokens, "max_position_embeddings": 64}, vision_config=VISION,
+    )  # fmt: skip
+    return randomized(hf.BlipForConditionalGeneration, config)
+
+
 _DECODER: dict[str, Any] = {
     "vocab_size": 99, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32,
     "max_position_embeddings": 128, "is_decoder": True, "add_cross_attention": True,
 }  # fmt: skip
 PICTURE_READERS = (
+    MediaModel("Phi-4-multimodal", _phi, _phi_inputs, "any-to-any"),
+    MediaModel("GIT", _git, _captioned, "image-text-to-text"),
+    MediaModel("Florence-2", _florence, _document),
+    MediaModel("BLIP", _blip, _from_pixels(2, 3, 16, 16)),
     MediaModel(
         "TrOCR",
         _encoder_decoder(

@@ -161,6 +161,11 @@ class Decoding(Cache):
         del layer_idx
         return self._read
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return the number of tokens after a call, and the place of the first one."""
+        del layer_idx
+        return self._read + query_length, 0
+
     @property
     def is_initialized(self) -> bool:
         """Whether a call has filled the cache."""

@@ -152,12 +152,13 @@ class LanguageModel:
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
-        encoder = speech = None
-        media = open_media(path, session, settings, how) if embeds else None
+        encoder = speech = media = None
         if encodes:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
             media = pictures_media(path, session, encoder, settings)
+        if embeds:
+            media = open_media(path, session, settings, how, encoder)
         return cls(
             session,
             read_tokenizer(path),
@@ -312,7 +313,8 @@ def generate(
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
             ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
             ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
-            of what the processor takes, or the inputs that it returned, for a prompt of token ids.
+            of what the processor takes, or the inputs that it returned, for a prompt of token ids;
+            a sound is an array, or ``{"array": ..., "sampling_rate": ...}`` of checked rate.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the

@@ -9,32 +9,44 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import transformers
 from transformers import AutoConfig, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.configuration import Configuration, generation_settings
+from coreai_onnx.huggingface.generation.configuration import (
+    CONFIG,
+    Configuration,
+    generation_settings,
+)
 from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.encoded_texts import EncodedTextSessions
+from coreai_onnx.huggingface.generation.media_extensions import replace_extension
+from coreai_onnx.huggingface.generation.media_layers import InSession, Pending, run_session
 from coreai_onnx.huggingface.generation.media_prompts import Media
-from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
+from coreai_onnx.huggingface.generation.session_model import (
+    SessionModel,
+    WithoutWeights,
+    model_class,
+    without_weights,
+)
 from coreai_onnx.huggingface.media.decoder import EMBEDS, TYPES
 from coreai_onnx.huggingface.media.encoders import (
     DEEPSTACK,
     MASK,
     NEWLINE,
+    RENAMED,
     arranges_later,
     method_name,
-    of_grid,
     projector_of,
 )
+from coreai_onnx.huggingface.media.extensions import LAYER
+from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
 from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
@@ -45,7 +57,11 @@ _NO_TYPE = -1
 
 
 def open_media(
-    folder: Path, decoder: Session, settings: Configuration, how: Mapping[str, Any]
+    folder: Path,
+    decoder: Session,
+    settings: Configuration,
+    how: Mapping[str, Any],
+    encoder: Session | None = None,
 ) -> Media:
     """Open the other files of a folder whose decoder is open.
 
@@ -54,15 +70,27 @@ def open_media(
         decoder: The session of the decoder.
         settings: The settings of the folder.
         how: The arguments of the sessions.
+        encoder: The session of an encoder that reads the text and its pictures.
     """
     files = {"embeddings": EMBEDDING_FILE, **MEDIA_FILES}
     sessions = {"decoder": decoder}
     for name, file in files.items():
         if not file_fault(folder / file):
             sessions[name] = Session(folder / file, **how)
-    model = media_model(
-        folder, sessions, generation_settings(settings.rules, settings.stop_ids, settings.pad_id)
-    )
+    rules = generation_settings(settings.rules, settings.stop_ids, settings.pad_id)
+    model: Any
+    if encoder is None:
+        model = media_model(folder, sessions, rules)
+    else:
+        config = _config(folder)
+        text = config.get_text_config()
+        given = {name: x for name, x in rules.items() if x is not None}
+        rules = {"decoder_start_token_id": text.decoder_start_token_id}
+        rules |= {"eos_token_id": text.eos_token_id, "pad_token_id": text.pad_token_id}
+        model = EncodedTextSessions(
+            decoder, encoder, sessions["embeddings"], sessions.get("image"),
+            config.image_token_id, rules | given,
+        )  # fmt: skip
     return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
 
 
@@ -97,34 +125,47 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
         settings: The settings of ``generation_config``.
 
     Raises:
-        GenerationError: If the configuration cannot be read, or names another class.
+        GenerationError: If the configuration cannot be read.
+        ModelSourceError: If transformers does not have its class.
     """
-    with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        architecture = (config.architectures or ["a missing architecture"])[0]
-        cls = getattr(transformers, architecture)
-        with torch.device("meta"):
-            model = type(architecture, (_Generates, cls), {"session": sessions["decoder"]})(config)
+    config = _config(folder)
+    own = {"session": sessions["decoder"]}
+    model = without_weights(model_class(config, folder / CONFIG), config, own, _Generates)
     base = model.base_model
     # Its device is that of tensors between the parts, and not that of layers without memory.
     base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
     model.generation_config = GenerationConfig(**settings)
-    model.eval()
-    decoder = _DecoderInSession(model, sessions["decoder"])
-    _replace(model, model.get_decoder(), decoder)
-    model.lm_head = torch.nn.Identity()
+    adapted = PrefixedModel(model) if has_prefix(model) else model
+    decoder = _DecoderInSession(model, adapted.get_decoder(), sessions["decoder"])
+    # Before the decoder is replaced, in which transformers looks for them.
+    first, head = model.get_input_embeddings(), model.get_output_embeddings()
+    is_extended = hasattr(base, LAYER)
+    if is_extended:
+        replace_extension(base, decoder, sessions)
+    else:
+        _replace(model, adapted.get_decoder(), decoder)
+    _replace(model, head, torch.nn.Identity())
     embed = sessions["embeddings"]
-    layer = _InSession(lambda ids: _run(embed, input_ids=ids)[0])
+    layer = InSession(lambda ids: run_session(embed, input_ids=ids)[0])
+    _replace(model, first, layer)
+    if adapted is not model:
+        # Positions have embeddings; the features of pictures before a text have none.
+        base.embeddings = InSession(lambda **given: run_session(embed, **given)[0])
     for owner in (model, base):
         # Attributes of the objects, because the layer that held them is replaced.
         vars(owner)["get_input_embeddings"] = lambda: layer
     # Some models look them up in the decoder.
     vars(decoder)["get_input_embeddings"] = lambda: layer
-    for modality in sessions.keys() - {"embeddings", "decoder"}:
-        _replace_encoder(model, modality, sessions[modality])
+    for modality in () if is_extended else sessions.keys() - {"embeddings", "decoder"}:
+        _replace_encoder(model, adapted.get_encoder(modality), modality, sessions[modality])
     model.register_forward_pre_hook(decoder.begin, with_kwargs=True)
     model.register_forward_hook(decoder.end)
     return model
+
+
+def _config(folder: Path) -> Any:
+    with failures_as(GenerationError, f"cannot read the configuration of {folder}"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
 @dataclass
@@ -151,27 +192,16 @@ class _Generates(WithoutWeights):
         return super().generate(*args, **options)  # type: ignore[misc]  # transformers' class
 
 
-class _InSession(torch.nn.Module):
-    """A layer that a function computes."""
-
-    def __init__(self, compute: Callable[..., Any]) -> None:
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the results."""
-        return self.compute(*args, **kwargs)
-
-
 class _DecoderInSession(torch.nn.Module):
     """The decoder with its head, in a session."""
 
-    def __init__(self, model: Any, session: Session) -> None:
+    def __init__(self, model: Any, decoder: Any, session: Session) -> None:
         super().__init__()
-        self.config = model.get_decoder().config
+        # Some models look them up; the layers have no memory.
+        self.config, self.layer = decoder.config, getattr(decoder, "layer", None)
         self._logits = torch.zeros(0)
         self._call: dict[str, Any] = {}
-        self._infos = {info.name: info for info in session.inputs}
+        self._infos = {info.name: info for info in (*session.inputs, *session.optional_inputs)}
         self._parameters_of_model = list(inspect.signature(type(model).forward).parameters)[1:]
 
     def begin(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -201,9 +231,13 @@ class _DecoderInSession(torch.nn.Module):
         given: dict[str, Any] = {EMBEDS: inputs_embeds}
         if position_ids is not None:
             given["position_ids"] = _positions(position_ids, self._infos, places)
+        ids, mask, types = (self._call.get(n) for n in ("input_ids", "attention_mask", TYPES))
         if TYPES in self._infos:
-            types = self._call.get(TYPES)
-            given[TYPES] = torch.full(places, _NO_TYPE) if types is None else types
+            types = torch.full(places, _NO_TYPE) if types is None else types
+            if ids is not None and ids.shape[1] < places[1]:
+                # Features that precede the tokens are those of pictures.
+                types[:, : -ids.shape[1]] = 1
+            given[TYPES] = types
         if DEEPSTACK in self._infos:
             given[DEEPSTACK] = _deepstack(
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
@@ -213,9 +247,12 @@ class _DecoderInSession(torch.nn.Module):
             name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
         }
         # The tokens of a placeholder count, and their embeddings are given.
-        past_key_values.extend(
-            torch.zeros(places, dtype=torch.int64), self._call.get("attention_mask")
-        )
+        tokens = torch.zeros(places, dtype=torch.int64)
+        if mask is not None:
+            # transformers passes the mask of the text alone.
+            before = past_key_values.ids.shape[-1] + places[1] - mask.shape[1]
+            mask = torch.nn.functional.pad(mask, (before, 0), value=1)
+        past_key_values.extend(tokens, mask)
         keep = self._call.get("logits_to_keep") or 0
         self._logits = past_key_values.read(keep)
         return BaseModelOutputWithPast(
@@ -242,51 +279,34 @@ def _deepstack(
     return result
 
 
-class _Pending:
-    """The result of an encoder whose features the next layer returns.
-
-    What transformers computes between both, such as a choice of layers, is in the file.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __getitem__(self, _: Any) -> Any:
-        return self
-
-    @classmethod
-    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
-        return cls()
-
-
-def _replace_encoder(model: Any, modality: str, session: Session) -> None:
+def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) -> None:
     """Let a session compute the features of a modality."""
-    base, encoder = model.base_model, model.get_encoder(modality=modality)
-    names = [info.name for info in session.inputs]
+    base = model.base_model
+    renamed = RENAMED.get(model.config.model_type, {})
+    originals = {new: old for old, new in renamed.items()}
+    names = [originals.get(info.name, info.name) for info in session.inputs]
     if arranges_later(base, modality):
         results: list[torch.Tensor] = []
 
-        def encode(*args: Any, **kwargs: Any) -> _Pending:
+        def encode(*args: Any, **kwargs: Any) -> Pending:
             # The first argument is that of the first input.
             given = dict(zip(names, args, strict=False)) | kwargs
             if MASK in names and given.get(MASK) is None:
                 # transformers makes no mask where all frames attend to all.
                 length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
                 given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
-            results[:] = _run(session, **given)
+            results[:] = run_session(session, renamed, **given)
             if len(results) > 1:
                 setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
-            return _Pending()
+            return Pending()
 
-        stand_in: Any = _InSession(encode)
+        stand_in: Any = InSession(encode)
         stand_in.config, stand_in.device = encoder.config, torch.device("cpu")
         lengths = "_get_feat_extract_output_lengths"
         if hasattr(encoder, lengths):
             setattr(stand_in, lengths, getattr(encoder, lengths))
         _replace(model, encoder, stand_in)
-        setattr(base, str(projector_of(base)), _InSession(lambda _: results[0]))
+        setattr(base, str(projector_of(base)), InSession(lambda _: results[0]))
         return
     method = getattr(base, method_name(modality))
     parameters = list(inspect.signature(method).parameters)
@@ -295,9 +315,7 @@ def _replace_encoder(model: Any, modality: str, session: Session) -> None:
     @functools.wraps(method)
     def features(*args: Any, **kwargs: Any) -> _Features:
         given = dict(zip(parameters, args, strict=False)) | kwargs
-        if projector_of(base) is None:
-            given |= of_grid(encoder, given["image_grid_thw"])
-        output, *inner = _run(session, **given)
+        output, *inner = run_session(session, renamed, **given)
         # Features of two axes are those of a list in transformers.
         return _Features(
             pooler_output=[output] if output.ndim == 2 else output,
@@ -312,16 +330,3 @@ def _replace(model: torch.nn.Module, old: torch.nn.Module, new: torch.nn.Module)
         for name, child in list(parent.named_children()):
             if child is old:
                 setattr(parent, name, new)
-
-
-def _run(session: Session, **arguments: Any) -> list[torch.Tensor]:
-    """Run a session on tensors, of which it takes those that it knows."""
-    feeds = {
-        info.name: arguments[info.name].numpy().astype(info.numpy_dtype)
-        for info in session.inputs
-        if arguments.get(info.name) is not None
-    }
-    missing = [info.name for info in session.inputs if info.name not in feeds]
-    if missing:
-        raise GenerationError(f"the encoder takes {', '.join(missing)}, which the inputs lack")
-    return [torch.from_numpy(np.asarray(x)) for x in session.run(**feeds)]

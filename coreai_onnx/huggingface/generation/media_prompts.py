@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.prompts import Prompt, read_prompt
+from coreai_onnx.huggingface.media.prefixes import has_prefix
 
 MEDIA_OPTIONS = ("images", "audio")
 """The options of models of pictures and sound."""
 _FILES = ("processor_config.json", "preprocessor_config.json")
+_RATE = "sampling_rate"
 _MODALITIES = {"images": "image", "audio": "audio"}
 
 
@@ -69,9 +72,14 @@ class Media:
                     f"the model takes no {name}: it has an encoder of "
                     f"{' and '.join(sorted(self.modalities))} only"
                 )
-        if self.model.config.is_encoder_decoder:
+        model = self.model
+        if model.config.is_encoder_decoder and model.main_input_name == "pixel_values":
             return self._pictures(prompt, media["images"])
-        ready = {k: x for one in media.values() if isinstance(one, Mapping) for k, x in one.items()}
+        if prompt is None and has_prefix(model):
+            return self._captioned(media["images"])
+        if "audio" in media and not _is_ready(media["audio"]):
+            media = {**media, "audio": self._samples(media["audio"])}
+        ready = {k: x for one in media.values() if _is_ready(one) for k, x in one.items()}
         if ready:
             return _of_inputs(prompt, ready)
         texts = [prompt] if isinstance(prompt, str) else prompt
@@ -81,10 +89,11 @@ class Media:
                 "processor returned: images=processor(...)"
             )
         counts = {name: self._placeholders(name, texts, x) for name, x in media.items()}
+        how: dict[str, Any] = {"return_tensors": "pt", "padding": True}
+        if "audio" in media:
+            how["sampling_rate"] = self._rate
         with failures_as(GenerationError, "the processor refuses the prompt"):
-            inputs = dict(
-                self.processor(text=list(texts), **media, return_tensors="pt", padding=True)
-            )
+            inputs = dict(self.processor(text=list(texts), **media, **how))
         ids = inputs.pop("input_ids")
         for name, (token, count) in counts.items():
             number = getattr(self.processor, f"{_MODALITIES[name]}_token_id", None)
@@ -96,15 +105,58 @@ class Media:
 
     def _pictures(self, prompt: Any, images: Any) -> tuple[Prompt, dict[str, Any]]:
         """Return pictures as the prompt of an encoder, and what its decoder starts from."""
-        if not isinstance(images, Mapping):
-            with failures_as(GenerationError, "the processor refuses the pictures"):
-                images = self.processor(images=images, return_tensors="pt")
-        pixels = torch.as_tensor(images["pixel_values"])
+        pixels = self._pixels(images)
         asked = Prompt(pixels, None, prompt is None or isinstance(prompt, str), len(pixels) == 1)
         if not prompt:
             return asked, {}
         started = read_prompt(prompt, self.start_tokens if isinstance(prompt, str) else None)
         return asked, {"decoder_input_ids": started.ids.expand(len(pixels), -1)}
+
+    def _captioned(self, images: Any) -> tuple[Prompt, dict[str, Any]]:
+        """Return the token that a caption begins with, and the pictures before it."""
+        pixels = self._pixels(images)
+        ids = torch.full((len(pixels), 1), self.model.config.bos_token_id)
+        return Prompt(ids, None, is_text=True, is_single=len(pixels) == 1), {"pixel_values": pixels}
+
+    def _pixels(self, images: Any) -> torch.Tensor:
+        """Return what the processor makes of pictures, or has made of them."""
+        if not isinstance(images, Mapping):
+            with failures_as(GenerationError, "the processor refuses the pictures"):
+                images = self.processor(images=images, return_tensors="pt")
+        with failures_as(GenerationError, "images must have the tensor pixel_values"):
+            return torch.as_tensor(images["pixel_values"])
+
+    @property
+    def _rate(self) -> int:
+        """The sampling rate of sound that the processor takes, in Hz."""
+        names = ("feature_extractor", "audio_processor")
+        readers = (getattr(self.processor, name, None) for name in names)
+        return int(next(reader for reader in readers if reader is not None).sampling_rate)
+
+    def _samples(self, audio: Any) -> list[Any]:
+        """Return the samples of sounds.
+
+        Raises:
+            GenerationError: If the processor takes no sound beside a text, or another rate.
+        """
+        kind = type(self.processor)
+        if "audio" not in inspect.signature(kind.__call__).parameters:
+            raise GenerationError(
+                f"{kind.__name__} reads sound by apply_chat_template only: give the inputs that it "
+                "returns, audio=processor.apply_chat_template(...)"
+            )
+        samples = []
+        for one in [audio] if _is_sound(audio) else audio:
+            if _is_sound(one):
+                if (rate := one[_RATE]) != self._rate:
+                    raise GenerationError(
+                        f"audio has a sampling rate of {rate} Hz, but the processor takes "
+                        f"{self._rate} Hz: resample it first"
+                    )
+                samples.append(one["array"] if "array" in one else one["raw"])
+            else:
+                samples.append(one)
+        return samples
 
     def start_tokens(self, text: str) -> Any:
         """Return the tokens that a decoder starts from, without those around a text."""
@@ -113,11 +165,22 @@ class Media:
     def _placeholders(self, name: str, texts: Sequence[str], media: Any) -> tuple[str, int]:
         """Return the placeholder, and the number of pictures or sounds."""
         token = getattr(self.processor, f"{_MODALITIES[name]}_token", None)
-        token, count = str(token), sum(1 for _ in _flat(media))
-        places = sum(text.count(token) for text in texts)
+        count = sum(1 for _ in _flat(media))
+        places = 0 if token is None else sum(text.count(token) for text in texts)
+        token = str(token)
         if places not in (0, count):
             raise GenerationError(_mismatch(name, token, places, count))
         return token, count
+
+
+def _is_sound(media: Any) -> bool:
+    """Return whether it is a sound with its rate, as datasets and pipelines have them."""
+    return isinstance(media, Mapping) and _RATE in media
+
+
+def _is_ready(media: Any) -> bool:
+    """Return whether it is what a processor has returned."""
+    return isinstance(media, Mapping) and not _is_sound(media)
 
 
 def _mismatch(name: str, token: str, places: int, count: int) -> str:
@@ -137,4 +200,5 @@ def _of_inputs(prompt: Any, inputs: dict[str, Any]) -> tuple[Prompt, dict[str, A
     given = inputs.pop("input_ids", None)
     mask = inputs.pop("attention_mask", None)
     asked = read_prompt(given if prompt is None else prompt, None, mask=mask)
-    return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}
+    with failures_as(GenerationError, "images and audio must be tensors by name"):
+        return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}

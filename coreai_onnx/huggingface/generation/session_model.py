@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -18,7 +20,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -46,6 +48,34 @@ class WithoutWeights:
     def dtype(self) -> torch.dtype:
         """The dtype of inputs and results."""
         return torch.float32
+
+
+def model_class(config: Any, file: Path) -> Any:
+    """Return the class of transformers that a configuration names.
+
+    Args:
+        config: The configuration.
+        file: Where it is from, for errors.
+
+    Raises:
+        ModelSourceError: If it names none, or transformers does not have it.
+    """
+    name = next(iter(config.architectures or ()), None)
+    cls = getattr(transformers, name or "", None)
+    if not isinstance(cls, type):
+        raise ModelSourceError(f"{file}: transformers has no class {name}")
+    return cls
+
+
+def without_weights(cls: Any, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
+    """Return a model of a class of transformers with other methods and no weights.
+
+    Raises:
+        ModelSourceError: If the class does not take the configuration.
+    """
+    # No memory for weights, and no time to draw them.
+    with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
+        return type(cls.__name__, (*bases, WithoutWeights, cls), dict(methods))(config).eval()
 
 
 class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
@@ -86,6 +116,11 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         options.setdefault("past_key_values", Decoding(self._session))
         return super().generate(*args, **options)
 
+    def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the decoder reads beside new tokens and the encoder's result."""
+        del input_ids
+        return {}
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -115,7 +150,8 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         assert decoding is not None
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
-            decoding.fixed = encoded(encoder_outputs, attention_mask)
+            assert input_ids is not None
+            decoding.fixed = encoded(encoder_outputs, attention_mask) | self.further(input_ids)
         else:
             mask = attention_mask
         assert input_ids is not None

@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.heads.inputs import ModelInput, inputs_of
+from coreai_onnx.huggingface.heads.inputs import inputs_of
 from coreai_onnx.huggingface.heads.tasks import Task
-
-
-class ModelPart(torch.nn.Module):
-    """A part of the computation of a model, which becomes a file of its own.
-
-    Attributes:
-        input_names: Names of the inputs.
-        output_names: Names of the outputs.
-        slots: The tensors of the cache: none.
-    """
-
-    slots = ()
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        compute: Callable[..., Sequence[torch.Tensor]],
-        inputs: Sequence[ModelInput],
-        output_names: Sequence[str],
-    ) -> None:
-        """Describe the part.
-
-        Args:
-            model: The model, whose modules ``compute`` uses.
-            compute: Returns the outputs for the inputs.
-            inputs: The inputs.
-            output_names: The names of the outputs.
-        """
-        super().__init__()
-        self.model: Any = model
-        self._compute = compute
-        self._inputs = list(inputs)
-        self.input_names = [one.name for one in self._inputs]
-        self.output_names = list(output_names)
-
-    def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the outputs for the inputs in the order of their names."""
-        return tuple(self._compute(*inputs))
-
-    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments: 2 images or recordings, and 3 texts of 8 tokens."""
-        return ([one.example(dtype) for one in self._inputs],)
-
-    def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims of `example`; the size of images is fixed by most models."""
-        return ([dict(one.dims) for one in self._inputs],)
+from coreai_onnx.huggingface.media.model_part import ModelPart
 
 
 class Head(ModelPart):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from torch.export import Dim
 
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
 from coreai_onnx.huggingface.heads.tasks import Task
+from coreai_onnx.huggingface.media.examples import spectrogram_size
+from coreai_onnx.huggingface.media.model_part import ModelInput
 
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -36,33 +36,6 @@ _CLAP_FRAMES = 1001
 """10 seconds at 48 kHz in steps of 480 samples, the only length that CLAP's processor makes."""
 _QUERIES = 3
 """Texts that are searched for in each image."""
-
-
-@dataclass(frozen=True)
-class ModelInput:
-    """An input of a model.
-
-    Attributes:
-        name: Its name, a parameter of the model's ``forward``.
-        shape: The shape of an example.
-        dims: Its dynamic dims, as for ``torch.export.export``.
-        value: What an example of integers is full of; None for floats.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dims: Mapping[int, Any]
-    value: int | None = None
-
-    def example(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return an example.
-
-        Args:
-            dtype: The dtype of floats.
-        """
-        if self.value is None:
-            return torch.zeros(self.shape, dtype=dtype)
-        return torch.full(self.shape, self.value)
 
 
 def samples_dim(fewest: int = _FEWEST_SAMPLES) -> Any:
@@ -157,4 +130,4 @@ def _spectrogram_size(config: Any, name: str) -> tuple[int, ...]:
         return (1, min(_CLAP_FRAMES, audio.spec_size * (audio.spec_size // bins)), bins)
     if name == "input_values":
         return (audio.max_length, bins)
-    return (bins, 2 * audio.max_source_positions)
+    return spectrogram_size(audio)

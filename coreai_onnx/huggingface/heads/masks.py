@@ -14,8 +14,8 @@ import torch
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.decoders import BATCH
 from coreai_onnx.huggingface.generation.session_model import run
-from coreai_onnx.huggingface.heads.head import ModelPart
-from coreai_onnx.huggingface.heads.inputs import ModelInput, image_size
+from coreai_onnx.huggingface.heads.inputs import image_size
+from coreai_onnx.huggingface.media.model_part import ModelInput, ModelPart
 from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.model.files.program_files import MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session

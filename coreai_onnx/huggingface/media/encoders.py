@@ -6,23 +6,27 @@ A model has one of three forms:
 2. It arranges them by the sizes of pictures afterwards (``pack_image_features``), or there is no
    such method: the file computes the encoder and the projector, and the caller arranges.
 3. It does not have a projector, and the encoder takes patches of pictures of any size: the file
-   computes the encoder; its positions and the ends of pictures are inputs, which transformers
-   computes.
+   computes the encoder, and its positions and the ends of pictures from the sizes of pictures in
+   patches.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.media.examples import MediaExample, example_of, with_mask
-from coreai_onnx.huggingface.transformers_names import attention_implementation, precompute_inputs
+from coreai_onnx.huggingface.media.examples import COUNT, MediaExample, example_of, with_mask
+from coreai_onnx.huggingface.media.grids import (
+    LENGTHS,
+    arguments_of,
+    names_of_grid,
+    packed_attention,
+    places_of,
+)
 
 MASK = "attention_mask"
 """The input of an encoder that is called without a method: which frames attend to which."""
@@ -32,9 +36,13 @@ DEEPSTACK = "deepstack_features"
 """The output with features for inner layers, ``[layers, features, size]``."""
 NEWLINE = "image_newline"
 """The feature that ends a row of a picture where the caller arranges them, a parameter."""
-_PROJECTORS = ("multi_modal_projector", "connector")
-_PACKED = "flash_attention_of_coreai_onnx"
-"""transformers passes the ends of packed pictures to an attention with "flash" in its name."""
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "qwen2_vl": {"image_grid_thw": "grid_thw"},
+    "voxtral": {"input_features": "audio_values"},
+}
+"""Inputs whose name in transformers.js is not that of transformers, by model type."""
+_GRID = "image_grid_thw"
+_PROJECTORS = ("multi_modal_projector", "connector", "visual_projection")
 
 
 class MediaEncoder(torch.nn.Module):
@@ -63,8 +71,11 @@ class MediaEncoder(torch.nn.Module):
                 "projector; such models are not exported yet"
             )
         self._constants: dict[str, Any] = {}
+        self._of_grid: list[str] = []
         self._example = self._arguments(2)
-        self.input_names = list(self._example.tensors)
+        self._names = list(self._example.tensors)
+        renamed = RENAMED.get(model.config.model_type, {})
+        self.input_names = [renamed.get(name, name) for name in self._names]
         with torch.no_grad():
             tensors = self._example.tensors
             self._is_list = False
@@ -107,16 +118,22 @@ class MediaEncoder(torch.nn.Module):
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
-        return ([self._example.dims.get(name, {}) for name in self.input_names],)
+        return ([self._example.dims.get(name, {}) for name in self._names],)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the features, and those of inner layers where the model has them."""
-        arguments = dict(zip(self.input_names, inputs, strict=True))
+        arguments = dict(zip(self._names, inputs, strict=True))
         if self.projector is None:
-            with packed_attention(self.encoder):
+            encoder, (pixels, grid) = self.encoder, inputs
+            compute = arguments_of(
+                encoder, places_of(grid, pixels.shape[0], encoder.spatial_merge_size)
+            )
+            further = {name: compute[name]() for name in self._of_grid}
+            with packed_attention(encoder):
                 # Encoders have names of their own for the first argument.
-                first = arguments.pop(self.input_names[0])
-                result = self.encoder(first, **arguments, **self._constants, return_dict=True)
+                result = encoder(
+                    pixels, grid_thw=grid, **further, **self._constants, return_dict=True
+                )
             inner = getattr(result, DEEPSTACK, None)
             features = result.pooler_output
             return (features,) if inner is None else (features, torch.stack(list(inner)))
@@ -139,13 +156,9 @@ class MediaEncoder(torch.nn.Module):
                 # A picture of the size of the encoder is one tile, beside one of the whole.
                 self._constants = {"image_sizes": [example.tensors["pixel_values"].shape[2:]]}
             return example
-        tensors = dict(example.tensors)
-        grid = tensors.pop("image_grid_thw")
-        tensors |= of_grid(self.encoder, grid)
-        self._constants = {"grid_thw": grid, **dict.fromkeys(_LENGTHS, 1)}
-        patches = example.dims["pixel_values"][0]
-        dims = {name: _dims_of(name, patches) for name in tensors}
-        return MediaExample(tensors, dims)
+        self._of_grid = names_of_grid(self.encoder, example.tensors[_GRID])
+        self._constants = dict.fromkeys(LENGTHS, 1)
+        return MediaExample(example.tensors, {**example.dims, _GRID: {0: COUNT["image"]}})
 
     def _projected(self, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the result of the projector, without what the model makes of it."""
@@ -179,10 +192,6 @@ class _ProjectionDoneError(Exception):
         self.features = features
 
 
-_LENGTHS = ("max_seqlen", "max_window_seqlen")
-"""Arguments of kernels of attention that the export does not call."""
-
-
 def method_name(modality: str) -> str:
     """Return the name of transformers' method that computes features."""
     return f"get_{modality}_features"
@@ -196,57 +205,3 @@ def projector_of(base: Any) -> str | None:
 def arranges_later(base: Any, modality: str) -> bool:
     """Return whether features are arranged after the projector, by the sizes of pictures."""
     return hasattr(base, "pack_image_features") or not hasattr(base, method_name(modality))
-
-
-def of_grid(encoder: Any, grid: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return positions and ends of pictures, as transformers computes them for an export.
-
-    Args:
-        encoder: The encoder; its weights are not read.
-        grid: Frames, rows and columns of patches of each picture, int64 ``[pictures, 3]``.
-
-    Raises:
-        LibraryVersionError: If transformers is older than 5.23.
-    """
-    inputs: dict[str, Any] = {"grid_thw": grid}
-    precompute_inputs(encoder, inputs)
-    del inputs["grid_thw"]
-    return {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
-
-
-def _dims_of(name: str, patches: Any) -> dict[int, Any]:
-    """Return the dynamic dims of an argument that belongs to a grid."""
-    if "cu_" in name:
-        return {0: f"{name}_length"}
-    if name == "window_index":
-        return {0: patches.root}
-    return {0: patches}
-
-
-@contextmanager
-def packed_attention(encoder: Any) -> Iterator[None]:
-    """While active, an encoder attends within pictures under a mask, without a loop over them."""
-    AttentionInterface.register(_PACKED, _attend)
-    with attention_implementation(encoder, _PACKED):
-        yield
-
-
-def _attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    cu_seq_lens_q: torch.Tensor,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend within the pictures that a cumulative sum of their lengths separates."""
-    del module, attention_mask, kwargs
-    places = torch.arange(query.shape[2], device=query.device)
-    picture = (places[:, None] >= cu_seq_lens_q[None, 1:]).sum(1)
-    mask = picture[:, None] == picture[None, :]
-    result = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask[None, None], scale=scaling
-    )
-    return result.transpose(1, 2).contiguous(), None

@@ -15,6 +15,8 @@ from coreai_onnx.huggingface.decoders import BATCH
 
 COUNT = {"image": "number_of_images", "audio": "number_of_sounds"}
 """The dim of pictures and of sounds."""
+_SIZES = {"florence_vision": 768}
+"""The size of pictures that a configuration does not name: that of the published processors."""
 _GRIDS = ((1, 4, 6), (1, 2, 4), (1, 6, 2))
 """Pictures of several sizes, in units of the patches that are merged to one."""
 
@@ -53,7 +55,8 @@ def example_of(model: Any, modality: str, takes: Callable[..., Any], count: int)
     channels = _setting(config, "num_channels", "in_channels", "in_chans")
     if "image_grid_thw" in names:
         return _grids(config, channels, count, random)
-    height, width = _pair(_setting(config, "image_size"))
+    size = _SIZES.get(config.model_type) or _setting(config, "image_size")
+    height, width = _pair(size)
     shape: tuple[int, ...] = (count, channels, height, width)
     dims: dict[int, Any] = {0: COUNT["image"]}
     if "pixel_attention_mask" not in names:
@@ -82,9 +85,7 @@ def _grids(config: Any, channels: int, count: int, random: torch.Generator) -> M
 
 
 def _sounds(config: Any, count: int, random: torch.Generator) -> MediaExample:
-    bins = _setting(config, "num_mel_bins")
-    frames = 2 * _setting(config, "max_source_positions")  # of a convolution with a stride of 2
-    features = _noise((count, bins, frames), random)
+    features = _noise((count, *spectrogram_size(config)), random)
     return MediaExample({"input_features": features}, {"input_features": {0: COUNT["audio"]}})
 
 
@@ -100,6 +101,11 @@ def with_mask(example: MediaExample, length: int) -> MediaExample:
     mask[-1, ..., length // 2 :] = False
     tensors = {name: features, "attention_mask": mask}
     return MediaExample(tensors, dict.fromkeys(tensors, dims))
+
+
+def spectrogram_size(config: Any) -> tuple[int, int]:
+    """Return the bins and frames that an encoder takes whose convolution has a stride of 2."""
+    return _setting(config, "num_mel_bins"), 2 * _setting(config, "max_source_positions")
 
 
 def _noise(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:

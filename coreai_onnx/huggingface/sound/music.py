@@ -19,8 +19,7 @@ from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
 from coreai_onnx.huggingface.encoder_decoders import DecoderPart
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.session_model import SessionEncoder, encoded, run
-from coreai_onnx.huggingface.heads.head import ModelPart
-from coreai_onnx.huggingface.heads.inputs import ModelInput
+from coreai_onnx.huggingface.media.model_part import ModelInput, ModelPart
 from coreai_onnx.huggingface.transformers_names import ModelOutput
 from coreai_onnx.runtime.sessions.session import Session
 

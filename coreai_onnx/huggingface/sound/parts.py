@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coreai_onnx.huggingface.encoder_decoders import DecoderPart, EncoderPart
-from coreai_onnx.huggingface.heads.head import ModelPart
+from coreai_onnx.huggingface.media.model_part import ModelPart
 from coreai_onnx.huggingface.sound.music import (
     CODES_FILE,
     TEXT_FILE,

@@ -21,8 +21,7 @@ from coreai_onnx.huggingface.decoders import BATCH
 from coreai_onnx.huggingface.encoder_decoders import SOURCE, DecoderPart, EncoderPart
 from coreai_onnx.huggingface.generation.decoding import empty_states
 from coreai_onnx.huggingface.generation.session_model import run
-from coreai_onnx.huggingface.heads.head import ModelPart
-from coreai_onnx.huggingface.heads.inputs import ModelInput
+from coreai_onnx.huggingface.media.model_part import ModelInput, ModelPart
 from coreai_onnx.huggingface.sources import LoadedModel
 from coreai_onnx.runtime.sessions.session import Session
 
