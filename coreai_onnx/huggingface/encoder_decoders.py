@@ -110,10 +110,10 @@ class EncoderPart(torch.nn.Module):
             return ([frames, torch.ones(2, _EXAMPLE_FRAMES, dtype=torch.int64)],)
         if not self.takes_text:
             return ([torch.zeros(2, *spectrogram_size(config), dtype=dtype)],)
-        mask = torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64)
+        inputs = [torch.ones(2, _EXAMPLE_SOURCE, dtype=torch.int64) for _ in self.input_names]
         if self.takes_embeds:
-            return ([torch.zeros(*mask.shape, config.hidden_size, dtype=dtype), mask],)
-        return ([mask, mask.clone()],)
+            inputs[0] = torch.zeros(*inputs[0].shape, config.hidden_size, dtype=dtype)
+        return (inputs,)
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims; the sizes of pictures and Whisper's spectrograms are fixed."""
