@@ -311,7 +311,7 @@ def _programs(
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
-        files = genai_files(by_file, loaded)
+        files = genai_files(by_file, loaded.model, loaded.folder)
         return {file: convert(part) for file, part in by_file.items()}, files
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
