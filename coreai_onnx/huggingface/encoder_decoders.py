@@ -21,11 +21,12 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, PAST, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.media.decoder import EMBEDS
 from coreai_onnx.huggingface.media.examples import spectrogram_size
 from coreai_onnx.huggingface.transformers_names import with_attention
 
 SOURCE = "encoder_sequence_length"
-FIRST, EMBEDS = "use_cache_branch", "inputs_embeds"
+FIRST = "use_cache_branch"
 ATTENTIONS = "cross_attentions"
 """The outputs that tell which part of the encoder's result each token attends to."""
 _ATTENDING = "encoder_attn"

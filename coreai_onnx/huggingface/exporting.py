@@ -318,7 +318,7 @@ def _programs(
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
     if by_file := _parts_by_file(loaded):
-        files = genai_files(by_file, loaded)
+        files = genai_files(by_file, loaded.model, loaded.folder)
         return {file: convert(part) for file, part in by_file.items()}, files
     if sound := sound_parts(loaded):
         beside = {file: convert(part) for file, part in sound.beside.items()}

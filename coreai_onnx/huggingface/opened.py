@@ -167,8 +167,12 @@ def _generator(path: Path, config: Any, how: Mapping[str, Any]) -> Any:
     if opened.speech is not None:
         return opened.speech.model
     model = opened.as_transformers()
+    if not isinstance(model, SessionModel):
+        return model  # of pictures or sound: of transformers' own class already
+    # Captions of BLIP have an encoder and a decoder, which its configuration does not say.
+    config.is_encoder_decoder = opened.encoder is not None
     model.config = config
     # Pipelines tell kinds of models by the names of their classes.
     name = next(iter(config.architectures or ()), SessionModel.__name__)
-    model.__class__ = type(name, (SessionModel,), {})
+    model.__class__ = type(name, (type(model),), {})
     return model

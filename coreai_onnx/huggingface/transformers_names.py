@@ -35,6 +35,7 @@ with imported_from("transformers"):
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
+    from transformers.masking_utils import create_causal_mask
     from transformers.utils import ModelOutput
 
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")

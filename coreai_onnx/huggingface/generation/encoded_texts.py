@@ -9,9 +9,9 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.huggingface.encoder_decoders import EMBEDS
 from coreai_onnx.huggingface.generation.media_layers import run_session
 from coreai_onnx.huggingface.generation.session_model import SessionModel
+from coreai_onnx.huggingface.media.decoder import EMBEDS
 from coreai_onnx.runtime.sessions.session import Session
 
 

@@ -146,9 +146,8 @@ class LanguageModel:
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
-        file = path / (MERGED_FILE if encodes or embeds else MODEL_FILE)
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
-        session = Session(file, **how)
+        session = Session(path / (MERGED_FILE if encodes or embeds else MODEL_FILE), **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
@@ -157,8 +156,7 @@ class LanguageModel:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
             media = pictures_media(path, session, encoder, settings)
-        if embeds:
-            media = open_media(path, session, settings, how, encoder)
+        media = open_media(path, session, settings, how, encoder) if embeds else media
         return cls(
             session,
             read_tokenizer(path),
@@ -313,8 +311,8 @@ def generate(
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
             ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
             ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
-            of what the processor takes, or the inputs that it returned, for a prompt of token ids;
-            a sound is an array, or ``{"array": ..., "sampling_rate": ...}`` of checked rate.
+            of what the processor takes (sounds perhaps with their ``sampling_rate``), or the inputs
+            that it returned, for a prompt of token ids.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from coreai_onnx.huggingface.encoder_decoders import EMBEDS
+from coreai_onnx.huggingface.media.decoder import EMBEDS
 
 
 class EncodedTextModel(torch.nn.Module):

@@ -13,14 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import onnx
-import onnx.helper as make
-from onnx import TensorProto
+import onnx_ir as ir
 
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.media.decoder import EMBEDS
 from coreai_onnx.huggingface.media.encoders import FEATURES
-from coreai_onnx.huggingface.sources import LoadedModel
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES, MERGED_FILE
 from coreai_onnx.model.files.saving import EXTERNAL_TENSOR_BYTES
 
@@ -70,17 +67,18 @@ def media_config(parts: Mapping[str, Any], model: Any) -> dict[str, Any] | None:
     return result
 
 
-def genai_files(parts: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
+def genai_files(parts: Mapping[str, Any], model: Any, folder: Path | None) -> dict[str, Any]:
     """Return contents of JSON files for onnxruntime-genai, by file name.
 
     Args:
         parts: The parts of the model, by the names of their files.
-        loaded: The model and its folder.
+        model: The model.
+        folder: The folder that it came from; None for a model object.
     """
-    config = media_config(parts, loaded.model)
+    config = media_config(parts, model)
     if config is None:
         return {}
-    settings = _processor_settings(loaded.folder)
+    settings = _processor_settings(folder)
     return {CONFIG: config} | (
         {} if settings is None else {PROCESSOR_FILE: processor_config(settings)}
     )
@@ -147,70 +145,54 @@ def write_embedding(folder: Path, config: Mapping[str, Any]) -> None:
     if "embedding" not in config:
         return
     token, size = config["image_token_id"], config["decoder"]["hidden_size"]
-    source = folder / EMBEDDING_FILE
-    model = onnx.load(source, load_external_data=False)
+    model = ir.load(source := folder / EMBEDDING_FILE)
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for tensor in model.graph.initializer:
-            if len(tensor.raw_data) >= EXTERNAL_TENSOR_BYTES:
-                _refer(tensor, source.name, data.find(tensor.raw_data))
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) or tensor is None:
+                continue
+            if len(content := tensor.tobytes()) >= EXTERNAL_TENSOR_BYTES:
+                place = (source.name, data.find(content), len(content))
+                value.const_value = ir.ExternalTensor(
+                    *place, tensor.dtype, shape=tensor.shape, name=value.name, base_dir=folder
+                )
     _append_features(model.graph, token, size)
-    onnx.save(model, folder / FEATURES_FILE)
+    ir.save(model, folder / FEATURES_FILE)
 
 
-def _append_features(graph: onnx.GraphProto, token: int, size: int) -> None:
+def _append_features(graph: ir.Graph, token: int, size: int) -> None:
     """Replace embeddings of placeholders in the output of a graph by the input with features."""
-    outside = {FEATURES["image"], "input_ids", EMBEDS, _OF_TOKENS}
-
-    def own(name: str) -> str:
-        return name if name in outside else f"features.{name}"
-
-    for node in graph.node:
-        node.output[:] = [_OF_TOKENS if name == EMBEDS else name for name in node.output]
-    kind = graph.output[0].type.tensor_type.elem_type
+    (ids,), (embeds,) = graph.inputs, graph.outputs
     # No shape: a prompt without pictures has features of two axes, and one with pictures may have
     # three.
-    features = make.make_tensor_value_info(FEATURES["image"], kind, None)
-    graph.input.append(features)
-    constants = {
-        "placeholder": (TensorProto.INT64, [], [token]),
-        "row": (TensorProto.INT64, [2], [-1, size]),
-        "flat": (TensorProto.INT64, [1], [-1]),
-        "zero": (TensorProto.INT64, [], [0]),
-        "axes": (TensorProto.INT64, [1], [-1]),
-        "nothing": (kind, [1, size], [0.0] * size),
-    }
-    graph.initializer.extend(make.make_tensor(own(name), *x) for name, x in constants.items())
-    nodes: tuple[tuple[str, list[str], str, dict[str, Any]], ...] = (
-        ("Reshape", [FEATURES["image"], "row"], "rows", {}),
-        ("Concat", ["nothing", "rows"], "table", {"axis": 0}),
-        ("Shape", ["rows"], "count", {"start": 0, "end": 1}),
-        ("Equal", ["input_ids", "placeholder"], "is_placeholder", {}),
-        ("Cast", ["is_placeholder"], "ones", {"to": TensorProto.INT64}),
-        ("Reshape", ["ones", "flat"], "flat_ones", {}),
-        ("CumSum", ["flat_ones", "zero"], "flat_number", {}),
-        ("Shape", ["input_ids"], "shape", {}),
-        ("Reshape", ["flat_number", "shape"], "number", {}),
-        # Without features, a placeholder is a token like others.
-        ("LessOrEqual", ["number", "count"], "has_feature", {}),
-        ("And", ["is_placeholder", "has_feature"], "is_feature", {}),
-        ("Where", ["is_feature", "number", "zero"], "place", {}),
-        ("Gather", ["table", "place"], "features", {}),
-        ("Unsqueeze", ["is_feature", "axes"], "selects", {}),
-        ("Where", ["selects", "features", _OF_TOKENS], EMBEDS, {}),
-    )
-    graph.node.extend(
-        make.make_node(
-            kind, list(map(own, inputs)), [own(output)], name=f"features.{output}", **attributes
-        )
-        for kind, inputs, output, attributes in nodes
-    )
+    features = ir.val(FEATURES["image"], type=embeds.type)
+    graph.inputs.append(features)
 
+    def constant(name: str, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
+        tensor = ir.tensor(value, dtype, name=f"features.{name}")
+        result = ir.val(tensor.name, const_value=tensor)
+        graph.initializers[tensor.name] = result
+        return result
 
-def _refer(tensor: TensorProto, location: str, offset: int) -> None:
-    """Replace the data of a tensor by their place in a file."""
-    length = len(tensor.raw_data)
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    place = {"location": location, "offset": str(offset), "length": str(length)}
-    for key, value in place.items():
-        tensor.external_data.add(key=key, value=value)
+    def add(op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        node = ir.node(op_type, inputs, attributes)
+        node.name = node.outputs[0].name = f"features.{len(graph)}"
+        graph.append(node)
+        return node.outputs[0]
+
+    assert embeds.dtype is not None
+    flat, zero = constant("flat", [-1]), constant("zero", 0)
+    nothing = constant("nothing", [[0.0] * size], embeds.dtype)
+    rows = add("Reshape", features, constant("row", [-1, size]))
+    is_placeholder = add("Equal", ids, constant("placeholder", token))
+    ones = add("Reshape", add("Cast", is_placeholder, to=ir.DataType.INT64), flat)
+    number = add("Reshape", add("CumSum", ones, zero), add("Shape", ids))
+    # Without features, a placeholder is a token like others.
+    has_feature = add("LessOrEqual", number, add("Shape", rows, start=0, end=1))
+    selects = add("And", is_placeholder, has_feature)
+    table = add("Concat", nothing, rows, axis=0)
+    chosen = add("Gather", table, add("Where", selects, number, zero))
+    result = add("Where", add("Unsqueeze", selects, flat), chosen, embeds)
+    result.type, result.shape = embeds.type, embeds.shape
+    embeds.name, result.name = _OF_TOKENS, embeds.name
+    graph.outputs[0] = result

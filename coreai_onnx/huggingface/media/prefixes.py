@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from coreai_onnx.huggingface.transformers_names import create_causal_mask
 
 
 def has_prefix(model: Any) -> bool:

@@ -12,10 +12,8 @@ import pytest
 import torch
 import transformers
 
-from coreai_onnx.huggingface.heads.tasks import TASKS
 from coreai_onnx.huggingface.media.genai import genai_files, processor_config, write_embedding
 from coreai_onnx.huggingface.media.parts import media_parts
-from coreai_onnx.huggingface.sources import LoadedModel
 from tests.models.media import MEDIA_MODELS, PLACEHOLDER
 
 MODELS = {one.name: one for one in MEDIA_MODELS}
@@ -24,8 +22,7 @@ SIZE = 32
 
 def files_of(name: str, folder: Path | None = None) -> dict[str, Any]:
     model = MODELS[name].make()
-    loaded = LoadedModel(model, TASKS["image-text-to-text"], folder, torch.float32)
-    return genai_files(media_parts(model), loaded)
+    return genai_files(media_parts(model), model, folder)
 
 
 def test_the_configuration_of_a_model_of_pictures() -> None:
