@@ -117,6 +117,11 @@ def _calls_by_file(
     """Return the inputs of the calls of each file."""
     calls = _windows(data, folder) if isinstance(data, str) else data
     if ENCODER_FILE not in sessions:
+        if len(sessions) > 1:
+            raise QuantizationError(
+                "the data of a model of several files is a mapping from their names to calls; the "
+                f"files are {', '.join(sessions)}"
+            )
         ((name, session),) = sessions.items()
         return {name: (_completed(session, call) for call in calls)}
     both = list(calls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,10 +57,10 @@ class Component(torch.nn.Module):
         """
         super().__init__()
         self.name = name
-        self.module: Any = module
         self._method = _METHODS.get(name, "forward")
         self._calls = {size: _Arguments(name, call) for size, call in calls.items()}
         self._base = self._calls[""]
+        self.module: Any = _as_called(module, self._base.values()[0]) if name in _MAIN else module
         for call in self._calls.values():
             call.check_constants(self._base, f"{name} ({type(module).__name__})")
         self.input_names = list(self._base.tensors)
@@ -91,20 +92,33 @@ class Component(torch.nn.Module):
             ConversionError: If an output differs.
         """
         session = Session(program, prepack=False)  # the weights stay in a mapped file
+        for size, inputs, name, actual, expected in self.results(session):
+            error, limit = difference(actual, expected)
+            if not error <= limit:  # NaN must fail as well
+                shapes = ", ".join(f"{n} {[*x.shape]}" for n, x in inputs.items())
+                raise ConversionError(
+                    f"the exported {self.name} differs from torch: {name} by {error:.3g} for "
+                    f"{shapes} (another {size or 'seed'})",
+                    advice="export it with check=False to look into it, and please report the "
+                    "model",
+                )
+
+    def results(self, session: Session) -> Iterator[tuple[str, dict[str, Any], str, Any, Any]]:
+        """Yield the outputs of a session and of torch for the recorded calls.
+
+        Args:
+            session: A session of the exported file.
+
+        Yields:
+            The size that differs from that of the export, the inputs, the name of an output, its
+            value of the session, and that of torch.
+        """
         for size, call in self._calls.items():
             with torch.no_grad():
-                expected = self._results(call.values())
-            actual = session.run(**call.tensors)
-            for name, reference in expected.items():
-                error, limit = difference(actual[name], reference)
-                if not error <= limit:  # NaN must fail as well
-                    shapes = ", ".join(f"{n} {[*x.shape]}" for n, x in call.tensors.items())
-                    raise ConversionError(
-                        f"the exported {self.name} differs from torch: {name} by {error:.3g} for "
-                        f"{shapes} (another {size or 'seed'})",
-                        advice="export it with check=False to look into it, and please report the "
-                        "model",
-                    )
+                references = self._results(call.values())
+            outputs = session.run(**call.tensors)
+            for name, expected in references.items():
+                yield size, call.tensors, name, outputs[name], expected
 
     def _limits(self, dims: Sequence[Mapping[int, str]]) -> dict[str, Any]:
         """Return the dims with limits that are known: without them, torch exports twice."""
@@ -166,6 +180,15 @@ class Component(torch.nn.Module):
                 sizes[dim := f"{name}_{dim}"] = size
             dims[axis] = dim
         return dims
+
+
+def _as_called(autoencoder: Any, argument: torch.Tensor) -> Any:
+    """Return an autoencoder in the dtype of its argument.
+
+    In float16, the autoencoder of Stable Diffusion XL overflows: its pipeline widens it for a run.
+    """
+    same = autoencoder.dtype == argument.dtype
+    return autoencoder if same else copy.deepcopy(autoencoder).to(argument.dtype)
 
 
 @contextmanager

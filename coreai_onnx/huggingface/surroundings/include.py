@@ -54,6 +54,8 @@ class Surroundings:
 
     def add_to(self, programs: Mapping[str, OnnxProgram]) -> None:
         """Add the parts to the model of an export, in place; they are consumed."""
+        if not self.fronts and self.behind is None:
+            return
         model = next(iter(programs.values())).model
         if self.behind is not None:
             put_behind(model, self.behind)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+import transformers
+from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 
 import coreai_onnx
 from coreai_onnx.errors import ConversionError, ModelSourceError, SaveError
-from coreai_onnx.huggingface.diffusion import open_pipeline
+from coreai_onnx.huggingface.diffusion import loading, open_pipeline
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.diffusion.recording import record
@@ -34,6 +38,16 @@ def stable_diffusion(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Pat
     pipeline.save_pretrained(place / "source")
     coreai_onnx.export_model(place / "source", place / "folder")
     return pipeline, place / "folder"
+
+
+@pytest.fixture(scope="module")
+def opened(stable_diffusion: tuple[Any, Path]) -> Any:
+    return open_pipeline(stable_diffusion[1])
+
+
+@pytest.fixture(scope="module")
+def recorded(stable_diffusion: tuple[Any, Path]) -> dict[str, Any]:
+    return record(stable_diffusion[0])
 
 
 def picture(pipeline: Any, height: int, width: int) -> np.ndarray:
@@ -92,13 +106,14 @@ def test_interfaces(stable_diffusion: tuple[Any, Path], name: str, inputs, outpu
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("size", [(64, 48), (40, 72)], ids=["even", "odd"])
 def test_the_picture_is_that_of_torch(
-    stable_diffusion: tuple[Any, Path], *, kernels: bool, size: tuple[int, int]
+    stable_diffusion: tuple[Any, Path], opened: Any, *, kernels: bool, size: tuple[int, int]
 ) -> None:
     """Guidance makes batches of two; odd latents need an upsampling to a given size."""
     pipeline, folder = stable_diffusion
     expected = picture(pipeline, *size)
     assert expected.std() > 0.05
-    assert_close(picture(open_pipeline(folder, kernels=kernels), *size), expected)
+    exported = open_pipeline(folder, kernels=True) if kernels else opened
+    assert_close(picture(exported, *size), expected)
 
 
 def test_composites_are_found(stable_diffusion: tuple[Any, Path]) -> None:
@@ -110,19 +125,58 @@ def test_composites_are_found(stable_diffusion: tuple[Any, Path]) -> None:
     assert counts["silu"] == 19
 
 
-def test_the_encoder_returns_the_distribution(stable_diffusion: tuple[Any, Path]) -> None:
-    pipeline, folder = stable_diffusion
+def test_the_encoder_returns_the_distribution(
+    stable_diffusion: tuple[Any, Path], opened: Any
+) -> None:
     image = torch.randn(1, 3, 24, 40)
     with torch.no_grad():
-        expected = pipeline.vae.encode(image).latent_dist
-        actual = open_pipeline(folder).vae.encode(image).latent_dist
+        expected = stable_diffusion[0].vae.encode(image).latent_dist
+        actual = opened.vae.encode(image).latent_dist
     assert_close(actual.mean, expected.mean)
     assert_close(actual.std, expected.std)
 
 
-def test_a_size_that_is_no_multiple(stable_diffusion: tuple[Any, Path]) -> None:
+def test_arguments_have_the_dtype_of_the_file(opened: Any) -> None:
+    """In a folder in float16, the autoencoder of Stable Diffusion XL is in float32."""
+    latent = torch.randn(1, 4, 3, 5).half()
+    assert_close(opened.vae.decode(latent).sample, opened.vae.decode(latent.float()).sample)
+
+
+def test_an_autoencoder_has_the_dtype_of_its_call(stable_diffusion: tuple[Any, Path]) -> None:
+    vae = copy.deepcopy(stable_diffusion[0].vae).half()
+    latent = torch.randn(1, 4, 3, 5)
+    assert Component("vae_decoder", vae, {"": {"z": latent}}).module.dtype == torch.float32
+    assert Component("vae_decoder", vae, {"": {"z": latent.half()}}).module is vae
+    assert vae.dtype == torch.float16
+
+
+def test_the_safety_checker_is_left_out(
+    stable_diffusion: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 1, "image_size": 16, "patch_size": 16}
+    checker = StableDiffusionSafetyChecker(transformers.CLIPConfig(vision_config=vision))
+    checker.register_forward_pre_hook(lambda *_: pytest.fail("it ran"))
+    pipeline = diffusers.StableDiffusionPipeline(
+        **{
+            **stable_diffusion[0].components,
+            "safety_checker": checker,
+            "feature_extractor": transformers.CLIPImageProcessor(),
+        }
+    )
+    calls = record(pipeline)
+    assert "safety_checker" not in calls
+    assert pipeline.safety_checker is checker
+    monkeypatch.setattr(PipelineModel, "components", lambda _self: iter(()))
+    coreai_onnx.export_model(pipeline, tmp_path / "folder")
+    assert not (tmp_path / "folder" / "safety_checker").exists()
+    index = json.loads((tmp_path / "folder" / "model_index.json").read_text())
+    assert index["safety_checker"] == [None, None]
+
+
+def test_a_size_that_is_no_multiple(opened: Any) -> None:
     with pytest.raises(ValueError, match="have to be divisible by 8 but are 60 and 64"):
-        picture(open_pipeline(stable_diffusion[1]), 60, 64)
+        picture(opened, 60, 64)
 
 
 def test_flux_packs_latents() -> None:
@@ -154,9 +208,11 @@ def test_a_run_leaves_the_pipeline_as_it_was(stable_diffusion: tuple[Any, Path])
     assert not pipeline.unet._forward_pre_hooks
 
 
-def test_a_difference_is_an_error(stable_diffusion: tuple[Any, Path]) -> None:
+def test_a_difference_is_an_error(
+    stable_diffusion: tuple[Any, Path], recorded: dict[str, Any]
+) -> None:
     pipeline, folder = stable_diffusion
-    encoder = Component("text_encoder", pipeline.text_encoder, record(pipeline)["text_encoder"])
+    encoder = Component("text_encoder", pipeline.text_encoder, recorded["text_encoder"])
     program = coreai_onnx.OnnxProgram.load(folder / "text_encoder" / "model.onnx")
     encoder.check(program)
     weight = pipeline.text_encoder.get_input_embeddings().weight.data
@@ -204,9 +260,14 @@ def test_a_missing_part(source: Path, tmp_path: Path) -> None:
     refused(source, tmp_path / "folder", "cannot load")
 
 
-def test_a_module_that_is_not_called(stable_diffusion: tuple[Any, Path], tmp_path: Path) -> None:
+def test_a_module_that_is_not_called(
+    stable_diffusion: tuple[Any, Path],
+    recorded: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = PipelineModel(stable_diffusion[0])
     model.parts["controlnet"] = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(loading, "record", lambda _: recorded)
     with pytest.raises(ModelSourceError, match=r"does not call its controlnet \(Linear\)"):
         list(model.components())
 
