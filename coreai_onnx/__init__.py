@@ -207,9 +207,10 @@ def __getattr__(name: str) -> Any:
             raise
         from coreai_onnx.export.versions import refusal_after
 
-        if refusal := refusal_after(error):
-            raise refusal from error
-        raise
+        refusal = refusal_after(error)
+        if refusal is None:
+            raise
+        raise refusal from error
     globals()[name] = value
     return value
 

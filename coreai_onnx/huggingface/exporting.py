@@ -47,8 +47,6 @@ from coreai_onnx.targets.contrib import default_padding
 from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
-PARTS = {"mask-generation": mask_parts}
-"""What makes the parts of a model, by file, of tasks with files of their own."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
@@ -298,17 +296,14 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
-    if parts_of := PARTS.get(loaded.task.name):
-        return {file: convert(part) for file, part in parts_of(loaded.model).items()}, {}
     if isinstance(loaded.model, PipelineModel):
         with warnings.catch_warnings():
             # Tables of positions limit height and width of some transformers.
             warnings.simplefilter("ignore", ExportRetryWarning)
             parts = loaded.model.components()
             return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
-    has_encoder = loaded.model.config.is_encoder_decoder
-    if loaded.task.auto_class in MEDIA_CLASSES and not has_encoder:
-        return {file: convert(part) for file, part in media_parts(loaded.model).items()}, {}
+    if by_file := _parts_by_file(loaded):
+        return {file: convert(part) for file, part in by_file.items()}, {}
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
     encoder = EncoderPart(loaded.model)
@@ -317,6 +312,15 @@ def _programs(
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
     return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
+
+
+def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
+    """Return the parts of a model that is split by file; nothing for other models."""
+    if loaded.task.name == "mask-generation":
+        return mask_parts(loaded.model)
+    if loaded.task.auto_class in MEDIA_CLASSES and not loaded.model.config.is_encoder_decoder:
+        return media_parts(loaded.model)
+    return {}
 
 
 def head_of(loaded: LoadedModel) -> Head:

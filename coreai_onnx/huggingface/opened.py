@@ -28,7 +28,7 @@ from coreai_onnx.huggingface.generation.session_model import (
 from coreai_onnx.huggingface.heads.masks import MASKS_FILE, VISION_FILE, MaskModel
 from coreai_onnx.huggingface.heads.tasks import task_of
 from coreai_onnx.huggingface.sources import CONFIG, read_config
-from coreai_onnx.huggingface.transformers_names import PIPELINE_REGISTRY, ModelOutput
+from coreai_onnx.huggingface.transformers_names import ModelOutput, pipeline_class
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import MERGED_FILE, MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
@@ -68,7 +68,7 @@ def open_folder(
         configuration names; with a decoder alone, `SessionModel`.
 
     Raises:
-        ModelSourceError: If there is no such folder, or no configuration or model in it.
+        ModelSourceError: If the folder does not exist, or does not have a configuration or model.
         SessionError: If a model cannot be opened.
     """
     path = Path(folder)
@@ -117,14 +117,14 @@ def pipeline(
         **options: As for ``transformers.pipeline``.
 
     Raises:
-        ModelSourceError: As `open_folder`; also if there is no such pipeline, or the folder has no
-            tokenizer or processor that it needs.
+        ModelSourceError: As `open_folder`; also if transformers does not have the pipeline, or the
+            folder does not have the tokenizer or processor that it needs.
         SessionError: If a model cannot be opened.
     """
     path = Path(folder)
     name = task or task_of(read_config(path / CONFIG), None).name
     with failures_as(ModelSourceError, f"transformers has no pipeline for the task {name!r}"):
-        implementation = PIPELINE_REGISTRY.check_task(name)[1]["impl"]
+        implementation = pipeline_class(name)
     if isinstance(implementation, str):
         implementation = pkgutil.resolve_name(implementation)
     components: dict[str, Any] = {}

@@ -34,7 +34,6 @@ with imported_from("transformers"):
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
-    from transformers.pipelines import PIPELINE_REGISTRY
     from transformers.utils import ModelOutput
 
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
@@ -115,6 +114,19 @@ def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:
     from transformers.exporters.utils import precompute_export_inputs
 
     precompute_export_inputs(encoder, inputs)
+
+
+def pipeline_class(task: str) -> Any:
+    """Return the class of transformers' pipeline for a task, or its qualified name.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    # Imported when needed: the pipelines import torchao, which prints warnings.
+    with imported_from("transformers"):
+        from transformers.pipelines import PIPELINE_REGISTRY
+
+    return PIPELINE_REGISTRY.check_task(task)[1]["impl"]
 
 
 def sentencepiece_model() -> Any:

@@ -221,12 +221,19 @@ def _jetmoe_mlp(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         chosen, _, weights, _, _ = self.router(rows)
         x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
         gate, up = x.chunk(2, dim=-1)
-        x = _product(self.activation(gate) * up, self.output_linear.weight, chosen).squeeze(2)
-        total = (x * weights.unsqueeze(-1)).sum(dim=1).view_as(layer_input)
-        biased: torch.Tensor = total + self.bias
-        return biased
+        return _jetmoe_sum(self, self.activation(gate) * up, chosen, weights, layer_input)
 
     return forward
+
+
+def _jetmoe_sum(
+    layer: Any, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of the last products of the chosen experts, by batch and token."""
+    x = _product(x, layer.output_linear.weight, chosen).squeeze(2)
+    total = (x * weights.unsqueeze(-1)).sum(dim=1).view(*like.shape[:2], -1)
+    biased: torch.Tensor = total + layer.bias
+    return biased
 
 
 def _jetmoe_queries(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,10 +256,7 @@ def _jetmoe_outputs(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
     def outputs(self: Any, layer_input: torch.Tensor, routing: Any) -> torch.Tensor:
         chosen, weights = routing
         rows = layer_input.flatten(0, 1).unsqueeze(2)
-        x = _product(rows, self.output_linear.weight, chosen).squeeze(2)
-        total = (x * weights.unsqueeze(-1)).sum(dim=1).view(*layer_input.shape[:2], -1)
-        biased: torch.Tensor = total + self.bias
-        return biased
+        return _jetmoe_sum(self, rows, chosen, weights, layer_input)
 
     return outputs
 

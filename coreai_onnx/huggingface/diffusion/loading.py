@@ -140,7 +140,7 @@ def read_index(folder: Path) -> dict[str, tuple[str, str]]:
     """Return library and class of the components of a folder, by name; without those left out.
 
     Raises:
-        ModelSourceError: If there is no index, or it is not one.
+        ModelSourceError: If the folder does not have an index, or it is not valid.
     """
     file = folder / INDEX
     if not file.is_file():

@@ -12,7 +12,11 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.configuration import Configuration, option_fault
+from coreai_onnx.huggingface.generation.configuration import (
+    Configuration,
+    generation_settings,
+    option_fault,
+)
 from coreai_onnx.huggingface.generation.decoding import check_decoder
 from coreai_onnx.huggingface.generation.media_model import open_media, pictures_media
 from coreai_onnx.huggingface.generation.media_prompts import MEDIA_OPTIONS, Media
@@ -175,12 +179,10 @@ class LanguageModel:
         """
         if self.media is not None:
             return self.media.model  # type: ignore[no-any-return]  # a class made on opening
-        settings = dict(self.rules)
+        settings = generation_settings(self.rules, self.stop_ids, self.pad_id)
         if self.encoder is not None:
             settings["decoder_start_token_id"] = self.start_id
-        ends = list(self.stop_ids) or None
         with failures_as(GenerationError, "a setting of the generation is not valid"):
-            settings |= {"eos_token_id": ends, "pad_token_id": self.pad_id}
             return SessionModel(self.session, settings, self.encoder)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:

@@ -21,7 +21,7 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.configuration import Configuration
+from coreai_onnx.huggingface.generation.configuration import Configuration, generation_settings
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.media_prompts import Media
 from coreai_onnx.huggingface.generation.session_model import SessionModel, WithoutWeights
@@ -60,7 +60,9 @@ def open_media(
     for name, file in files.items():
         if not file_fault(folder / file):
             sessions[name] = Session(folder / file, **how)
-    model = media_model(folder, sessions, _generation(settings))
+    model = media_model(
+        folder, sessions, generation_settings(settings.rules, settings.stop_ids, settings.pad_id)
+    )
     return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
 
 
@@ -78,13 +80,12 @@ def pictures_media(
     if encoder.inputs[0].name != "pixel_values":
         return None
     start = {"decoder_start_token_id": settings.start_id}
-    model = SessionModel(decoder, _generation(settings) | start, encoder)
+    model = SessionModel(
+        decoder,
+        generation_settings(settings.rules, settings.stop_ids, settings.pad_id) | start,
+        encoder,
+    )
     return Media(model, folder, frozenset({"image"}))
-
-
-def _generation(settings: Configuration) -> dict[str, Any]:
-    ends = {"eos_token_id": list(settings.stop_ids) or None, "pad_token_id": settings.pad_id}
-    return {**settings.rules, **ends}
 
 
 def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from coreai_onnx.huggingface.heads.tasks import Task
 
 
 class ModelPart(torch.nn.Module):
-    """Something that a model computes, as a file of its own.
+    """A part of the computation of a model, which becomes a file of its own.
 
     Attributes:
         input_names: Names of the inputs.

@@ -17,9 +17,10 @@ from coreai_onnx.huggingface.generation.session_model import run
 from coreai_onnx.huggingface.heads.head import ModelPart
 from coreai_onnx.huggingface.heads.inputs import ModelInput, image_size
 from coreai_onnx.huggingface.transformers_names import ModelOutput
+from coreai_onnx.model.files.program_files import MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session
 
-VISION_FILE, MASKS_FILE = "vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx"
+VISION_FILE, MASKS_FILE = MEDIA_FILES["image"], "prompt_encoder_mask_decoder.onnx"
 _PICTURE, _INTERMEDIATE, _POSITIONS = (
     "image_embeddings",
     "intermediate_embeddings",
@@ -127,7 +128,8 @@ class MaskModel:
             **others: Further arguments; the file has transformers' defaults.
 
         Raises:
-            ModelSourceError: If there are no points, or an argument has another value.
+            ModelSourceError: If points are missing, or an argument does not have the value of the
+                file.
         """
         if pixel_values is not None:
             embeddings = self.get_image_embeddings(pixel_values)

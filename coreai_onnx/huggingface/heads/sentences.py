@@ -67,7 +67,7 @@ class SparsePooling(torch.nn.Module):
         """Choose the strategy.
 
         Raises:
-            ModelSourceError: If there is no such strategy or activation.
+            ModelSourceError: If the strategy or the activation is not supported.
         """
         super().__init__()
         if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):

@@ -5,8 +5,9 @@ A model has one of three forms:
 1. ``get_image_features`` of the model returns features of the decoder: the file computes it.
 2. It arranges them by the sizes of pictures afterwards (``pack_image_features``), or there is no
    such method: the file computes the encoder and the projector, and the caller arranges.
-3. There is no projector, and the encoder takes patches of pictures of any size: the file computes
-   the encoder; its positions and the ends of pictures are inputs, which transformers computes.
+3. It does not have a projector, and the encoder takes patches of pictures of any size: the file
+   computes the encoder; its positions and the ends of pictures are inputs, which transformers
+   computes.
 """
 
 from __future__ import annotations

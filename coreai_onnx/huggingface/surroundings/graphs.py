@@ -12,6 +12,7 @@ import onnx.parser
 import onnx_ir as ir
 
 from coreai_onnx.huggingface.merging import take_functions, take_weights
+from coreai_onnx.model.inventory import attribute_graphs
 from coreai_onnx.model.metadata import ARGUMENTS, RANGES, RELATIONS
 
 EXTENSIONS = "ai.onnx.contrib"
@@ -119,16 +120,14 @@ def _taken(model: ir.Model, part: ir.Model, prefix: str) -> tuple[list[ir.Value]
     part.graph.outputs.clear()
     nodes = list(part.graph)
     part.graph.remove(nodes)
-    for node in (*nodes, *(n for one in nodes for g in _subgraphs(one) for n in g.all_nodes())):
+    attributes = [attribute for node in nodes for attribute in node.attributes.values()]
+    inner = [node for a in attributes for g in attribute_graphs(a) for node in g.all_nodes()]
+    for node in (*nodes, *inner):
         node.name = f"{prefix}{node.name or node.outputs[0].name}"
         for value in node.outputs:
             if value not in outputs:
                 value.name = f"{prefix}{value.name}"
     return inputs, nodes
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
 def _forget_dims(model: ir.Model) -> None:

@@ -25,7 +25,7 @@ def task_with(include: Sequence[str], task: str | None) -> str | None:
     """Return the task that parts ask for, after a check of their names.
 
     Raises:
-        ModelSourceError: If there is no part of a name, or a part is not one of the task.
+        ModelSourceError: If a name is not one of `PARTS`, or a part does not fit the task.
     """
     if isinstance(include, str):
         raise ModelSourceError(f"include must be a list of names, as [{include!r}]")
@@ -54,13 +54,13 @@ class Surroundings:
 
     def add_to(self, programs: Mapping[str, OnnxProgram]) -> None:
         """Add the parts to the model of an export, in place; they are consumed."""
-        if not self.fronts and self.behind is None:
+        first = next(iter(programs.values()), None)
+        if first is None:
             return
-        model = next(iter(programs.values())).model
         if self.behind is not None:
-            put_behind(model, self.behind)
+            put_behind(first.model, self.behind)
         for front in self.fronts:
-            put_in_front(model, front)
+            put_in_front(first.model, front)
 
 
 def surroundings(

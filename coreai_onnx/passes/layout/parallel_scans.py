@@ -100,17 +100,17 @@ class ParallelScan:
 
     def varies(self, tensor: gs.Tensor) -> bool:
         """Return whether a tensor of the body differs between the steps."""
-        if id(tensor) in self._all or tensor is self.state:
-            return True
-        node = self._inner_maker(tensor)
-        return node is not None and any(map(self.varies, node.inputs))
+        return self._depends(tensor, self.body.inputs)
 
     def reads_state(self, tensor: gs.Tensor) -> bool:
         """Return whether a tensor of the body depends on the state before the step."""
-        if tensor is self.state:
+        return self._depends(tensor, [self.state])
+
+    def _depends(self, tensor: gs.Tensor, on: Sequence[gs.Tensor]) -> bool:
+        if any(tensor is one for one in on):
             return True
         node = self._inner_maker(tensor)
-        return node is not None and any(map(self.reads_state, node.inputs))
+        return node is not None and any(self._depends(one, on) for one in node.inputs)
 
     def _inner_maker(self, tensor: gs.Tensor) -> gs.Node | None:
         node = maker(tensor)

@@ -35,6 +35,21 @@ def test_what_is_equal_in_all_steps_is_computed_once() -> None:
     assert_close(run(model, given), run(parse(text, 18), given))
 
 
+def test_axes_of_what_is_equal_in_all_steps_stay_if_it_is_read_twice() -> None:
+    step = "rate = Exp (c)  first = Mul (rate, next)  total = ReduceSum <keepdims = 1> (rate, zero)"
+    text = scan(f"{STEP}  {step}  out = Mul (first, total)").replace(
+        "<float", "<int64[1] zero = {0}, float"
+    )
+    model = parse(text, 18)
+    assert run_passes(model, [running_maxima]).total == 1
+    random = np.random.default_rng(0)
+    given = {
+        "s0": random.standard_normal((2, 3)).astype(np.float32),
+        "xs": random.standard_normal((4, 2, 3)).astype(np.float32),
+    }
+    assert_close(run(model, given), run(parse(text, 18), given))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
