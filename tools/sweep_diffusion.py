@@ -110,7 +110,7 @@ def sweep(names: list[str]) -> None:
         pipeline = small_pipeline(name)
         folder = PLACE / name.replace(" ", "_").replace(".", "")
         exported = coreai_onnx.export_model(pipeline, folder, overwrite=folder.is_dir())
-        is_video = name == "AnimateDiff"
+        is_video = hasattr(pipeline, "video_processor")
         reference = picture_of(pipeline, frames=is_video)
         np.save(folder.with_suffix(".npy"), reference)
         for part in PipelineModel(pipeline).components():
