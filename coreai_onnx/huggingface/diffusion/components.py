@@ -144,12 +144,12 @@ class Component(torch.nn.Module):
         limits = {"sequence_length": Dim("sequence_length", max=positions)} if positions else {}
         if self.name == ENCODE:
             shape = self._base.values()[0].shape
-            # At least two latents in each direction. The first one of a video is of one frame.
+            # At least two latents in each direction; the first one of a video is of one frame.
             for axis, dim in dims[0].items():
                 if axis > 1:
-                    more = self._result_shape[axis] - 2
-                    factor = (shape[axis] - 1) // (more + 1)
-                    limits[dim] = Dim(dim, min=shape[axis] - more * factor)
+                    alone = 1 if len(shape) == 5 and axis == 2 else 0
+                    factor = (shape[axis] - alone) // (self._result_shape[axis] - alone)
+                    limits[dim] = Dim(dim, min=alone + (2 - alone) * factor)
         return limits
 
     def _results(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
