@@ -2,9 +2,10 @@
 
     make test-diffusers
 
-prints the tables. diffusers' pipeline computes the reference. The runners are the same pipeline
-with sessions in place of its modules, on bodies and on kernels, and optimum's, which needs releases
-of its own and runs in build/optimum-env (tools/make_optimum_environment).
+prints the tables, and writes the pictures to build/pipelines: rows by torch, on bodies, and with
+kernels. diffusers' pipeline computes the reference. The runners are the same pipeline with sessions
+in place of its modules, on bodies and on kernels, and optimum's, which needs releases of its own
+and runs in build/optimum-env (tools/make_optimum_environment).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ COMPOSITES = (
     "silu",
     "gelu",
     "geglu",
+    "rope",
 )
 
 
@@ -71,36 +73,61 @@ def in_optimum(folder: Path) -> str:
     return f"{float(last):.1e}" if run.returncode == 0 else last
 
 
+def difference_of(part: Any, file: Path) -> float:
+    """Return the largest difference of a file's outputs from torch, relative to their values."""
+    import coreai_onnx
+
+    pairs = [(x, y.numpy()) for *_, x, y in part.results(coreai_onnx.session(file))]
+    return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
+
+
+def counts_of(program: Any) -> list[str]:
+    """Return the number of nodes, and those of the composites."""
+    counts = program.composites()
+    found = (sum(n for key, n in counts.items() if key.endswith(x)) for x in COMPOSITES)
+    return [str(len(program.model.graph)), *(str(x or "") for x in found)]
+
+
+def write_pictures(file: Path, rows: list[np.ndarray]) -> None:
+    """Write pictures, or the first frames of videos, side by side: a row for each runner."""
+    from PIL import Image
+
+    firsts = [row[:, 0] if row.ndim == 5 else row for row in rows]
+    grid = np.concatenate([np.concatenate(list(row), axis=1) for row in firsts])
+    Image.fromarray((grid * 255).round().astype(np.uint8)).save(file)
+
+
 def sweep(names: list[str]) -> None:
     """Print the rows of both tables."""
     import coreai_onnx
     from coreai_onnx.huggingface.diffusion import open_pipeline
+    from coreai_onnx.huggingface.diffusion.loading import PipelineModel
     from tests.models.diffusion import small_pipeline
 
     pictures = []
+    PLACE.mkdir(parents=True, exist_ok=True)
     for name in names:
         pipeline = small_pipeline(name)
         folder = PLACE / name.replace(" ", "_").replace(".", "")
-        PLACE.mkdir(parents=True, exist_ok=True)
         exported = coreai_onnx.export_model(pipeline, folder, overwrite=folder.is_dir())
-        is_video = name == "AnimateDiff"
+        is_video = hasattr(pipeline, "video_processor")
         reference = picture_of(pipeline, frames=is_video)
         np.save(folder.with_suffix(".npy"), reference)
-        for file, program in exported.programs.items():
-            counts = program.composites()
-            found = {x: sum(n for key, n in counts.items() if key.endswith(x)) for x in COMPOSITES}
-            row = [str(found[x] or "") for x in COMPOSITES]
-            nodes = sum(1 for _ in program.model.graph)
-            print(
-                "|", " | ".join((name, Path(file).parent.name, str(nodes), *row)), "|", flush=True
-            )
-        differences = [
-            np.abs(picture_of(open_pipeline(folder, kernels=kernels), frames=is_video) - reference)
+        for part in PipelineModel(pipeline).components():
+            file = f"{part.name}/model.onnx"
+            difference = f"{difference_of(part, folder / file):.1e}"
+            row = [name, part.name, *counts_of(exported.programs[file]), difference]
+            print(f"| {' | '.join(row)} |", flush=True)
+        results = [
+            picture_of(open_pipeline(folder, kernels=kernels), frames=is_video)
             for kernels in (False, True)
         ]
+        write_pictures(folder.with_suffix(".png"), [reference, *results])
+        differences = [f"{np.abs(x - reference).max():.1e}" for x in results]
         optimum = in_optimum(folder) if name in OPTIMUM and ENVIRONMENT.exists() else "–"
-        row = [name, f"{reference.std():.2f}", *(f"{x.max():.1e}" for x in differences), optimum]
-        pictures.append(f"| {' | '.join(row)} |")
+        pictures.append(
+            f"| {' | '.join([name, f'{reference.std():.2f}', *differences, optimum])} |"
+        )
         print(pictures[-1], flush=True)
     print("\n".join(pictures))
 

@@ -122,6 +122,11 @@ def _calls_by_file(
             f"a mapping of the names of files to calls, as {{{MERGED_FILE!r}: [...]}}"
         )
     if ENCODER_FILE not in sessions:
+        if len(sessions) > 1:
+            raise QuantizationError(
+                "the data of a model of several files is a mapping from their names to calls; the "
+                f"files are {', '.join(sessions)}"
+            )
         ((name, session),) = sessions.items()
         return {name: (_completed(session, call) for call in calls)}
     both = list(calls)

@@ -24,16 +24,16 @@ _UNET: dict[str, Any] = {
 }
 _CROSS: dict[str, Any] = {
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
-    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+    "up_block_types": ("UpBlock2D", "UpBlock2D"),
 }
 
 
 def stable_diffusion() -> Any:
-    """Return a pipeline like Stable Diffusion 1.5."""
+    """Return a pipeline like Stable Diffusion 1.5, with the fewest layers: tests export it."""
     return diffusers.StableDiffusionPipeline(
-        **_clip(""),
+        **_clip("", layers=1),
         unet=diffusers.UNet2DConditionModel(**_UNET, **_CROSS),
-        vae=_vae(),
+        vae=_vae(layers_per_block=0, block_out_channels=(8,) * 4),
         scheduler=diffusers.DDIMScheduler(clip_sample=False, steps_offset=1),
         safety_checker=None,
         feature_extractor=None,
@@ -130,12 +130,42 @@ def animate_diff() -> Any:
     )
 
 
+def wan() -> Any:
+    """Return a pipeline like Wan 2.1, which makes videos."""
+    transformer = diffusers.WanTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=12,
+        in_channels=4,
+        out_channels=4,
+        text_dim=WIDTH,
+        freq_dim=16,
+        ffn_dim=32,
+        num_layers=1,
+        rope_max_seq_len=32,
+    )
+    vae = diffusers.AutoencoderKLWan(
+        base_dim=4,
+        z_dim=4,
+        dim_mult=[1, 1, 1, 1],
+        num_res_blocks=1,
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )
+    return diffusers.WanPipeline(
+        **_t5("", model=transformers.UMT5EncoderModel),
+        transformer=transformer,
+        vae=vae,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
+    )
+
+
 PIPELINES: dict[str, Callable[[], Any]] = {
     "Stable Diffusion 1.5": stable_diffusion,
     "Stable Diffusion XL": stable_diffusion_xl,
     "Stable Diffusion 3": stable_diffusion_3,
     "Flux": flux,
     "AnimateDiff": animate_diff,
+    "Wan": wan,
 }
 """The pipelines of docs/diffusion.md."""
 
@@ -151,12 +181,12 @@ def small_pipeline(name: str) -> Any:
     return pipeline
 
 
-def _clip(suffix: str, *, projected: bool = False) -> dict[str, Any]:
+def _clip(suffix: str, *, projected: bool = False, layers: int = 2) -> dict[str, Any]:
     config = transformers.CLIPTextConfig(
         vocab_size=260,
         hidden_size=WIDTH,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=_TOKENS,
         projection_dim=WIDTH,
@@ -169,8 +199,10 @@ def _clip(suffix: str, *, projected: bool = False) -> dict[str, Any]:
     return _text(getattr(transformers, name)(config), suffix)
 
 
-def _t5(suffix: str, *, width: int = WIDTH) -> dict[str, Any]:
-    config = transformers.T5Config(
+def _t5(
+    suffix: str, *, width: int = WIDTH, model: Any = transformers.T5EncoderModel
+) -> dict[str, Any]:
+    config = model.config_class(
         vocab_size=260,
         d_model=width,
         d_kv=8,
@@ -181,7 +213,7 @@ def _t5(suffix: str, *, width: int = WIDTH) -> dict[str, Any]:
         pad_token_id=0,
         eos_token_id=2,
     )
-    return _text(transformers.T5EncoderModel(config), suffix)
+    return _text(model(config), suffix)
 
 
 def _text(model: Any, suffix: str) -> dict[str, Any]:
@@ -191,11 +223,11 @@ def _text(model: Any, suffix: str) -> dict[str, Any]:
 
 
 def _vae(**options: Any) -> Any:
-    return diffusers.AutoencoderKL(
-        block_out_channels=(8, 8, 8, 16),  # 8 pixels for each latent, as the pipelines require
-        norm_num_groups=4,
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        latent_channels=4,
-        **options,
-    )
+    config = {
+        "block_out_channels": (8, 8, 8, 16),  # 8 pixels for each latent, as the pipelines require
+        "norm_num_groups": 4,
+        "down_block_types": ("DownEncoderBlock2D",) * 4,
+        "up_block_types": ("UpDecoderBlock2D",) * 4,
+        "latent_channels": 4,
+    }
+    return diffusers.AutoencoderKL(**{**config, **options})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import transformers
 from torch.export import Dim
 
 from coreai_onnx.errors import ConversionError, ModelSourceError
 from coreai_onnx.huggingface.diffusion.recording import DECODE, ENCODE, Call, bound
+from coreai_onnx.huggingface.diffusion.whole import counted_layers, one_trace
 from coreai_onnx.huggingface.verification import difference
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session
@@ -52,25 +51,27 @@ class Component(torch.nn.Module):
             calls: The calls of `record`.
 
         Raises:
-            ModelSourceError: If an argument is neither a tensor nor the same in every call.
+            ModelSourceError: If an argument is neither a tensor nor the same in every call, or if
+                a loop of the module depends on a size.
         """
         super().__init__()
         self.name = name
-        self.module: Any = module
         self._method = _METHODS.get(name, "forward")
         self._calls = {size: _Arguments(name, call) for size, call in calls.items()}
         self._base = self._calls[""]
+        self.module: Any = _as_called(module, self._base.values()[0]) if name in _MAIN else module
+        title = f"{name} ({type(module).__name__})"
         for call in self._calls.values():
-            call.check_constants(self._base, f"{name} ({type(module).__name__})")
+            call.check_constants(self._base, title)
         self.input_names = list(self._base.tensors)
-        with torch.no_grad():
-            results = self._results(self._base.values())
+        results = self._check_layers(title)
         self.output_names = list(results)
         self._result_shape = results[self.output_names[0]].shape
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the outputs for the inputs in the order of their names."""
-        return tuple(self._results(inputs).values())
+        with one_trace(self.module):
+            return tuple(self._results(inputs).values())
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the recorded arguments, whatever the dtype."""
@@ -91,20 +92,51 @@ class Component(torch.nn.Module):
             ConversionError: If an output differs.
         """
         session = Session(program, prepack=False)  # the weights stay in a mapped file
+        for size, inputs, name, actual, expected in self.results(session):
+            error, limit = difference(actual, expected)
+            if not error <= limit:  # NaN must fail as well
+                shapes = ", ".join(f"{n} {[*x.shape]}" for n, x in inputs.items())
+                raise ConversionError(
+                    f"the exported {self.name} differs from torch: {name} by {error:.3g} for "
+                    f"{shapes} (another {size or 'seed'})",
+                    advice="export it with check=False to look into it, and please report the "
+                    "model",
+                )
+
+    def results(self, session: Session) -> Iterator[tuple[str, dict[str, Any], str, Any, Any]]:
+        """Yield the outputs of a session and of torch for the recorded calls.
+
+        Args:
+            session: A session of the exported file.
+
+        Yields:
+            The size that differs from that of the export, the inputs, the name of an output, its
+            value of the session, and that of torch.
+        """
         for size, call in self._calls.items():
             with torch.no_grad():
-                expected = self._results(call.values())
-            actual = session.run(**call.tensors)
-            for name, reference in expected.items():
-                error, limit = difference(actual[name], reference)
-                if not error <= limit:  # NaN must fail as well
-                    shapes = ", ".join(f"{n} {[*x.shape]}" for n, x in call.tensors.items())
-                    raise ConversionError(
-                        f"the exported {self.name} differs from torch: {name} by {error:.3g} for "
-                        f"{shapes} (another {size or 'seed'})",
-                        advice="export it with check=False to look into it, and please report the "
-                        "model",
-                    )
+                references = self._results(call.values())
+            outputs = session.run(**call.tensors)
+            for name, expected in references.items():
+                yield size, call.tensors, name, outputs[name], expected
+
+    def _check_layers(self, title: str) -> dict[str, torch.Tensor]:
+        """Check that each run calls the same number of layers; return the results of the first.
+
+        Raises:
+            ModelSourceError: If a run calls more or fewer: a trace holds as many as it has seen.
+        """
+        results, counts = {}, {}
+        for size, call in self._calls.items():
+            with torch.no_grad(), one_trace(self.module), counted_layers(self.module) as count:
+                results[size] = self._results(call.values())
+            counts[size] = next(count)
+            if counts[size] != counts[""]:
+                raise ModelSourceError(
+                    f"{title} is not exported: it calls {counts['']} layers, and {counts[size]} "
+                    f"for another {size}, so that one file could not hold both"
+                )
+        return results[""]
 
     def _limits(self, dims: Sequence[Mapping[int, str]]) -> dict[str, Any]:
         """Return the dims with limits that are known: without them, torch exports twice."""
@@ -112,17 +144,18 @@ class Component(torch.nn.Module):
         limits = {"sequence_length": Dim("sequence_length", max=positions)} if positions else {}
         if self.name == ENCODE:
             shape = self._base.values()[0].shape
-            # A picture has at least two latents in each direction.
+            # At least two latents in each direction; the first one of a video is of one frame.
             for axis, dim in dims[0].items():
                 if axis > 1:
-                    limits[dim] = Dim(dim, min=2 * (shape[axis] // self._result_shape[axis]))
+                    alone = 1 if len(shape) == 5 and axis == 2 else 0
+                    factor = (shape[axis] - alone) // (self._result_shape[axis] - alone)
+                    limits[dim] = Dim(dim, min=alone + (2 - alone) * factor)
         return limits
 
     def _results(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the tensors of the module's result by name."""
         function = getattr(self.module, self._method)
-        with _plain_upsampling(self.module):
-            result = function(**self._base.with_tensors(inputs), return_dict=True)
+        result = function(**self._base.with_tensors(inputs), return_dict=True)
         if self.name == ENCODE:
             # The distribution, not a sample of it, as optimum has it.
             if hasattr(result, "latent_dist"):
@@ -168,29 +201,13 @@ class Component(torch.nn.Module):
         return dims
 
 
-@contextmanager
-def _plain_upsampling(model: torch.nn.Module) -> Iterator[None]:
-    """While active, upsampling does not compare sizes: a branch for each size would be exported.
+def _as_called(autoencoder: Any, argument: torch.Tensor) -> Any:
+    """Return an autoencoder in the dtype of its argument.
 
-    diffusers makes large tensors contiguous, for kernels of torch.
+    In float16, the autoencoder of Stable Diffusion XL overflows: its pipeline widens it for a run.
     """
-    layers: list[Any] = [x for x in model.modules() if type(x).__name__ == "Upsample2D"]
-    layers = [x for x in layers if x.interpolate and x.norm is None and not x.use_conv_transpose]
-    try:
-        for layer in layers:
-            layer.forward = functools.partial(_upsample, layer)
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _upsample(layer: Any, hidden_states: torch.Tensor, output_size: Any = None) -> torch.Tensor:
-    """Return what a layer ``Upsample2D`` of diffusers does: twice the size, or the given one."""
-    factor = None if output_size else 2.0
-    x = F.interpolate(hidden_states, size=output_size, scale_factor=factor)
-    convolution = layer.conv if layer.name == "conv" else layer.Conv2d_0
-    return convolution(x) if layer.use_conv else x
+    same = autoencoder.dtype == argument.dtype
+    return autoencoder if same else copy.deepcopy(autoencoder).to(argument.dtype)
 
 
 class _Arguments:

@@ -112,7 +112,8 @@ def load_pipeline(source: Any, dtype: torch.dtype) -> PipelineModel:
     index = read_index(path)
     for name, entry in index.items():
         class_of(path, name, entry)
-    left_out = {name: None for name in _LEFT_OUT if name in index}
+    # A U-Net without motion needs the adapter to become one with it.
+    left_out = {"safety_checker": None} if "safety_checker" in index else {}
     with failures_as(ModelSourceError, f"cannot load {path}"):
         pipeline = import_diffusers(path).DiffusionPipeline.from_pretrained(
             path, torch_dtype=dtype, local_files_only=True, **left_out

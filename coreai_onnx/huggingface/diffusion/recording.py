@@ -84,6 +84,8 @@ def _run(pipeline: Any, sizes: Sizes) -> dict[str, Call]:
     # A shallow copy: the user's scheduler and settings stay as they are.
     run = copy.copy(pipeline)
     run.scheduler = copy.deepcopy(pipeline.scheduler)
+    if getattr(run, "safety_checker", None) is not None:
+        run.safety_checker = None  # not exported, and never in the dtype of the export
     run.set_progress_bar_config(disable=True)
     what = f"{type(pipeline).__name__} does not run with a prompt alone"
     with (

@@ -109,13 +109,18 @@ def _as_returned(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
 def _runs(name: str, opened: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes the arguments of a module's method, and calls a session."""
     names = [info.name for info in opened.outputs]
+    known = {info.name: info.dtype for info in opened.inputs}
 
     def run(*args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
         inputs = bound_inputs(name, original, args, kwargs)
-        known = {info.name for info in opened.inputs}
-        outputs = opened.run(**{n: x for n, x in inputs.items() if n in known})
+        outputs = opened.run(**{n: _cast(x, known[n]) for n, x in inputs.items() if n in known})
         tensors = {n: to_torch(outputs[n], outputs[n].dtype.name) for n in names}
         result = _as_returned(name, tensors)
         return ModelOutput(**result) if return_dict else tuple(result.values())
 
     return run
+
+
+def _cast(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Return a floating tensor in the dtype of a file: an autoencoder may be wider."""
+    return value.to(getattr(torch, dtype)) if value.is_floating_point() else value

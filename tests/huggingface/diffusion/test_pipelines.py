@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+import transformers
+from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 
 import coreai_onnx
 from coreai_onnx.errors import ConversionError, ModelSourceError, SaveError
-from coreai_onnx.huggingface.diffusion import open_pipeline
+from coreai_onnx.huggingface.diffusion import loading, open_pipeline
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.diffusion.recording import record
@@ -34,6 +38,29 @@ def stable_diffusion(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Pat
     pipeline.save_pretrained(place / "source")
     coreai_onnx.export_model(place / "source", place / "folder")
     return pipeline, place / "folder"
+
+
+@pytest.fixture(scope="module")
+def opened(stable_diffusion: tuple[Any, Path]) -> Any:
+    return open_pipeline(stable_diffusion[1])
+
+
+@pytest.fixture(scope="module")
+def recorded(stable_diffusion: tuple[Any, Path]) -> dict[str, Any]:
+    return record(stable_diffusion[0])
+
+
+@pytest.fixture
+def with_checker(stable_diffusion: tuple[Any, Path]) -> Any:
+    """The pipeline with a safety checker that must not run."""
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 1, "image_size": 16, "patch_size": 16}
+    text = {**vision, "vocab_size": 8, "max_position_embeddings": 4}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision)
+    checker = StableDiffusionSafetyChecker(config)
+    checker.register_forward_pre_hook(lambda *_: pytest.fail("it ran"))
+    added = {"safety_checker": checker, "feature_extractor": transformers.CLIPImageProcessor()}
+    return diffusers.StableDiffusionPipeline(**{**stable_diffusion[0].components, **added})
 
 
 def picture(pipeline: Any, height: int, width: int) -> np.ndarray:
@@ -92,37 +119,61 @@ def test_interfaces(stable_diffusion: tuple[Any, Path], name: str, inputs, outpu
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("size", [(64, 48), (40, 72)], ids=["even", "odd"])
 def test_the_picture_is_that_of_torch(
-    stable_diffusion: tuple[Any, Path], *, kernels: bool, size: tuple[int, int]
+    stable_diffusion: tuple[Any, Path], opened: Any, *, kernels: bool, size: tuple[int, int]
 ) -> None:
     """Guidance makes batches of two; odd latents need an upsampling to a given size."""
     pipeline, folder = stable_diffusion
     expected = picture(pipeline, *size)
     assert expected.std() > 0.05
-    assert_close(picture(open_pipeline(folder, kernels=kernels), *size), expected)
+    exported = open_pipeline(folder, kernels=True) if kernels else opened
+    assert_close(picture(exported, *size), expected)
 
 
 def test_composites_are_found(stable_diffusion: tuple[Any, Path]) -> None:
     unet = coreai_onnx.OnnxProgram.load(stable_diffusion[1] / "unet" / "model.onnx")
     counts = {name.rpartition(":")[2]: count for name, count in unet.composites().items()}
-    # Two transformer blocks in the U-Net's way down, two up, one between: self and cross attention.
-    assert counts["scaled_dot_product_attention"] == 2 * counts["geglu"] == 8
-    assert counts["group_norm"] == 21
+    # A transformer block in the U-Net's way down, one between: self and cross attention.
+    assert counts["scaled_dot_product_attention"] == 2 * counts["geglu"] == 4
+    assert counts["group_norm"] == 19
     assert counts["silu"] == 19
 
 
-def test_the_encoder_returns_the_distribution(stable_diffusion: tuple[Any, Path]) -> None:
-    pipeline, folder = stable_diffusion
+def test_the_encoder_returns_the_distribution(
+    stable_diffusion: tuple[Any, Path], opened: Any
+) -> None:
     image = torch.randn(1, 3, 24, 40)
     with torch.no_grad():
-        expected = pipeline.vae.encode(image).latent_dist
-        actual = open_pipeline(folder).vae.encode(image).latent_dist
+        expected = stable_diffusion[0].vae.encode(image).latent_dist
+        actual = opened.vae.encode(image).latent_dist
     assert_close(actual.mean, expected.mean)
     assert_close(actual.std, expected.std)
 
 
-def test_a_size_that_is_no_multiple(stable_diffusion: tuple[Any, Path]) -> None:
+def test_arguments_have_the_dtype_of_the_file(opened: Any) -> None:
+    """In a folder in float16, the autoencoder of Stable Diffusion XL is in float32."""
+    latent = torch.randn(1, 4, 3, 5).half()
+    assert_close(opened.vae.decode(latent).sample, opened.vae.decode(latent.float()).sample)
+
+
+def test_an_autoencoder_has_the_dtype_of_its_call(stable_diffusion: tuple[Any, Path]) -> None:
+    vae = copy.deepcopy(stable_diffusion[0].vae).half()
+    latent = torch.randn(1, 4, 3, 5)
+    assert Component("vae_decoder", vae, {"": {"z": latent}}).module.dtype == torch.float32
+    assert Component("vae_decoder", vae, {"": {"z": latent.half()}}).module is vae
+    assert vae.dtype == torch.float16
+
+
+def test_the_safety_checker_is_left_out(with_checker: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(PipelineModel, "components", lambda _self: iter(()))
+    coreai_onnx.export_model(with_checker, tmp_path / "folder")
+    assert not (tmp_path / "folder" / "safety_checker").exists()
+    index = json.loads((tmp_path / "folder" / "model_index.json").read_text())
+    assert index["safety_checker"] == [None, None]
+
+
+def test_a_size_that_is_no_multiple(opened: Any) -> None:
     with pytest.raises(ValueError, match="have to be divisible by 8 but are 60 and 64"):
-        picture(open_pipeline(stable_diffusion[1]), 60, 64)
+        picture(opened, 60, 64)
 
 
 def test_flux_packs_latents() -> None:
@@ -142,21 +193,23 @@ def test_flux_packs_latents() -> None:
     assert transformer.output_names == ["out_hidden_states"]
 
 
-def test_a_run_leaves_the_pipeline_as_it_was(stable_diffusion: tuple[Any, Path]) -> None:
-    pipeline = stable_diffusion[0]
-    state, length = torch.get_rng_state(), pipeline.tokenizer.model_max_length
-    steps = pipeline.scheduler.num_inference_steps
-    record(pipeline)
+def test_a_run_leaves_the_pipeline_as_it_was(with_checker: Any) -> None:
+    state, length = torch.get_rng_state(), with_checker.tokenizer.model_max_length
+    steps, checker = with_checker.scheduler.num_inference_steps, with_checker.safety_checker
+    assert "safety_checker" not in record(with_checker)
     assert torch.equal(torch.get_rng_state(), state)
-    assert pipeline.tokenizer.model_max_length == length
-    assert pipeline.scheduler.num_inference_steps == steps
-    assert "decode" not in vars(pipeline.vae)
-    assert not pipeline.unet._forward_pre_hooks
+    assert with_checker.tokenizer.model_max_length == length
+    assert with_checker.scheduler.num_inference_steps == steps
+    assert with_checker.safety_checker is checker
+    assert "decode" not in vars(with_checker.vae)
+    assert not with_checker.unet._forward_pre_hooks
 
 
-def test_a_difference_is_an_error(stable_diffusion: tuple[Any, Path]) -> None:
+def test_a_difference_is_an_error(
+    stable_diffusion: tuple[Any, Path], recorded: dict[str, Any]
+) -> None:
     pipeline, folder = stable_diffusion
-    encoder = Component("text_encoder", pipeline.text_encoder, record(pipeline)["text_encoder"])
+    encoder = Component("text_encoder", pipeline.text_encoder, recorded["text_encoder"])
     program = coreai_onnx.OnnxProgram.load(folder / "text_encoder" / "model.onnx")
     encoder.check(program)
     weight = pipeline.text_encoder.get_input_embeddings().weight.data
@@ -204,9 +257,14 @@ def test_a_missing_part(source: Path, tmp_path: Path) -> None:
     refused(source, tmp_path / "folder", "cannot load")
 
 
-def test_a_module_that_is_not_called(stable_diffusion: tuple[Any, Path], tmp_path: Path) -> None:
+def test_a_module_that_is_not_called(
+    stable_diffusion: tuple[Any, Path],
+    recorded: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = PipelineModel(stable_diffusion[0])
     model.parts["controlnet"] = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(loading, "record", lambda _: recorded)
     with pytest.raises(ModelSourceError, match=r"does not call its controlnet \(Linear\)"):
         list(model.components())
 
