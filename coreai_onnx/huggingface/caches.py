@@ -18,6 +18,7 @@ from coreai_onnx.huggingface.transformers_names import (
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
+    require_states,
 )
 
 EXAMPLE_PAST = 4
@@ -197,6 +198,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
         return []
     # A cache of a model's own has no layers to find slots in.
     if (own_class := _own_cache(model, parameter)) is not None:
+        require_states(name)
         raise ConversionError(
             f"{name} keeps its states in a {own_class}, a class of its own",
             advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
@@ -241,6 +243,7 @@ def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> 
     slots: list[Slot] = []
     for index, layer in enumerate(cache.layers):
         if isinstance(layer, LinearAttentionLayer):
+            require_states(f"layer {index}")
             if layer.number_of_states != 1:
                 raise ConversionError(f"layer {index} keeps {layer.number_of_states} states")
             states = {"conv": layer.conv_states[0], recurrent: layer.recurrent_states[0]}
