@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.huggingface.transformers_names import (
+    CACHE,
     DummyLayer,
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -318,7 +319,7 @@ def _recurrent_block(
     block: Any, layer: int, x: torch.Tensor, position_ids: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, None]:
     """Compute a recurrent block of RecurrentGemma, with the states of a layer of the cache."""
-    cache, length = given["past_key_values"], x.shape[1]
+    cache, length = given[CACHE], x.shape[1]
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
     before = cache.get_recurrent_state(layer)
@@ -337,7 +338,7 @@ def _recurrent_block(
 def cache_parameter(model: torch.nn.Module) -> str | None:
     """Return the name of the parameter of a model that takes its cache, or None."""
     taken = inspect.signature(model.forward).parameters
-    return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
+    return next((n for n in ("past_key_values", "cache_params", CACHE, STATE) if n in taken), None)
 
 
 def _own_cache(model: torch.nn.Module, parameter: str) -> str | None:

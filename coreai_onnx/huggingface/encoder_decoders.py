@@ -19,6 +19,7 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import Slot, cache_of, slots_of_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
+from coreai_onnx.huggingface.transformers_names import CACHE
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -164,8 +165,8 @@ class DecoderPart(torch.nn.Module):
             attention_mask=mask,
             decoder_input_ids=input_ids,
             encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
         )
         return (result.logits, *tensors_of(cache.self_attention_cache, self.own))
 
@@ -233,7 +234,7 @@ def _computed(model: Any, encoder_hidden_states: torch.Tensor) -> EncoderDecoder
     model(
         decoder_input_ids=ids,
         encoder_outputs=_Encoded(last_hidden_state=encoder_hidden_states),
-        past_key_values=cache,
         use_cache=True,
+        **{CACHE: cache},
     )
     return cache

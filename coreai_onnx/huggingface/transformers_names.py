@@ -27,6 +27,7 @@ with imported_from("transformers"):
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
+    from transformers.modeling_outputs import BaseModelOutputWithPast
     from transformers.utils import ModelOutput
 
 
@@ -42,6 +43,8 @@ LinearAttentionAndFullAttentionLayer: Any = getattr(
 # A layer that keeps nothing; before 5.22, transformers uses a layer of states without any.
 DummyLayer: Any = getattr(cache_utils, "DummyLayer", LinearAttentionLayer)
 
+CACHE = "cache" if hasattr(BaseModelOutputWithPast(), "cache") else "past_key_values"
+"""The name of caches among the arguments and results of models; 5.24 renamed it."""
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
 _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initialized")
 # Methods that the caches of this package override: transformers would not call them by another

@@ -35,7 +35,7 @@ from coreai_onnx.huggingface.media.encoders import (
     of_grid,
     projector_of,
 )
-from coreai_onnx.huggingface.transformers_names import ModelOutput
+from coreai_onnx.huggingface.transformers_names import CACHE, ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session
@@ -147,7 +147,7 @@ class _Generates(WithoutWeights):
 
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate, as ``generate`` of transformers does."""
-        options.setdefault("past_key_values", Decoding(self.session))
+        options.setdefault(CACHE, Decoding(self.session))
         return super().generate(*args, **options)  # type: ignore[misc]  # transformers' class
 
 
@@ -192,11 +192,13 @@ class _DecoderInSession(torch.nn.Module):
         past_key_values: Decoding | None = None,
         visual_pos_masks: torch.Tensor | None = None,
         deepstack_visual_embeds: list[torch.Tensor] | None = None,
+        cache: Decoding | None = None,
         **unused: Any,
     ) -> BaseModelOutputWithPast:
         """Read embeddings, and return the logits."""
         del unused
-        assert past_key_values is not None
+        cache = past_key_values if cache is None else cache  # the name from 5.24 on
+        assert cache is not None
         places = inputs_embeds.shape[:2]
         given: dict[str, Any] = {EMBEDS: inputs_embeds}
         if position_ids is not None:
@@ -209,18 +211,14 @@ class _DecoderInSession(torch.nn.Module):
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
                 deepstack_visual_embeds,
             )  # fmt: skip
-        past_key_values.fixed = {
+        cache.fixed = {
             name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
         }
         # The tokens of a placeholder count, and their embeddings are given.
-        past_key_values.extend(
-            torch.zeros(places, dtype=torch.int64), self._call.get("attention_mask")
-        )
+        cache.extend(torch.zeros(places, dtype=torch.int64), self._call.get("attention_mask"))
         keep = self._call.get("logits_to_keep") or 0
-        self._logits = past_key_values.read(keep)
-        return BaseModelOutputWithPast(
-            last_hidden_state=self._logits, past_key_values=past_key_values
-        )
+        self._logits = cache.read(keep)
+        return BaseModelOutputWithPast(last_hidden_state=self._logits, **{CACHE: cache})
 
 
 def _positions(positions: torch.Tensor, infos: Mapping[str, Any], places: Any) -> torch.Tensor:
