@@ -14,10 +14,12 @@ from transformers import Cache, DynamicCache
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.huggingface.transformers_names import (
+    CACHE,
     DummyLayer,
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
+    require_states,
 )
 
 EXAMPLE_PAST = 4
@@ -197,6 +199,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
         return []
     # A cache of a model's own has no layers to find slots in.
     if (own_class := _own_cache(model, parameter)) is not None:
+        require_states(name)
         raise ConversionError(
             f"{name} keeps its states in a {own_class}, a class of its own",
             advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
@@ -241,6 +244,7 @@ def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> 
     slots: list[Slot] = []
     for index, layer in enumerate(cache.layers):
         if isinstance(layer, LinearAttentionLayer):
+            require_states(f"layer {index}")
             if layer.number_of_states != 1:
                 raise ConversionError(f"layer {index} keeps {layer.number_of_states} states")
             states = {"conv": layer.conv_states[0], recurrent: layer.recurrent_states[0]}
@@ -315,7 +319,7 @@ def _recurrent_block(
     block: Any, layer: int, x: torch.Tensor, position_ids: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, None]:
     """Compute a recurrent block of RecurrentGemma, with the states of a layer of the cache."""
-    cache, length = given["past_key_values"], x.shape[1]
+    cache, length = given[CACHE], x.shape[1]
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
     before = cache.get_recurrent_state(layer)
@@ -334,7 +338,7 @@ def _recurrent_block(
 def cache_parameter(model: torch.nn.Module) -> str | None:
     """Return the name of the parameter of a model that takes its cache, or None."""
     taken = inspect.signature(model.forward).parameters
-    return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
+    return next((n for n in ("past_key_values", "cache_params", CACHE, STATE) if n in taken), None)
 
 
 def _own_cache(model: torch.nn.Module, parameter: str) -> str | None:

@@ -106,8 +106,9 @@ class Decoder(torch.nn.Module):
         if parameter is not None:
             further |= {parameter: cache, "use_cache": True}
         if attention_mask is not None:
-            # Models with cache_params take the mask of the new tokens.
-            is_short = parameter == "cache_params"
+            # Models whose states are all recurrent take the mask of the new tokens.
+            kinds = {slot.kind for slot in self.slots}
+            is_short = bool(kinds) and kinds.isdisjoint(("key", "value", STATE))
             further["attention_mask"] = attention_mask[:, filled:] if is_short else attention_mask
         further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
         # In ``forward``, because torch.export traces the patched layers only while it runs.

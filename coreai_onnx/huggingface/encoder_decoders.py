@@ -23,7 +23,7 @@ from coreai_onnx.huggingface.decoders import BATCH, PAST, SEQUENCE, cache_dims
 from coreai_onnx.huggingface.heads.inputs import SAMPLES_OF_EXAMPLE, image_size, samples_dim
 from coreai_onnx.huggingface.media.decoder import EMBEDS
 from coreai_onnx.huggingface.media.examples import spectrogram_size
-from coreai_onnx.huggingface.transformers_names import with_attention
+from coreai_onnx.huggingface.transformers_names import CACHE, with_attention
 
 SOURCE = "encoder_sequence_length"
 FIRST = "use_cache_branch"
@@ -234,8 +234,8 @@ class DecoderPart(torch.nn.Module):
             **{given: tokens},
             attention_mask=mask,
             encoder_outputs=_Encoded(last_hidden_state=state),
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
         )
         return (result.logits,)
 

@@ -24,6 +24,7 @@ from coreai_onnx.huggingface.heads.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.heads.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
+from coreai_onnx.model.dependencies import needs
 
 CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
@@ -197,13 +198,16 @@ def _class_of(config: Any, task: Task) -> Any:
     Otherwise that of transformers, which may be another one: of a T5 encoder, the whole T5.
 
     Raises:
+        LibraryVersionError: If transformers is too old for the task.
         ModelSourceError: If transformers has no such model for the architecture.
     """
     for name in list(getattr(config, "architectures", None) or ())[:1]:
         model_class = getattr(transformers, name, None)
         if model_class is not None and task.fits(name):
             return model_class
-    chosen = getattr(transformers, task.auto_class)
+    chosen = getattr(transformers, task.auto_class, None)
+    if chosen is None:
+        raise needs("transformers", "5.11", f"the task {task.name!r}")
     if not has_class_for(chosen, config):
         raise ModelSourceError(
             f"transformers has no {config.model_type} model with a head for the task {task.name!r}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,44 +14,71 @@ from typing import Any
 import torch
 import transformers
 
-from coreai_onnx.errors import LibraryVersionError
-from coreai_onnx.model.dependencies import imported_from, require
+from coreai_onnx.model.dependencies import imported_from, missing, needs, require
 
 with imported_from("transformers"):
-    from transformers.cache_utils import (
-        DummyLayer,
-        DynamicLayer,
-        LinearAttentionAndFullAttentionLayer,
-        LinearAttentionLayer,
-    )
+    from transformers import cache_utils
+    from transformers.cache_utils import DynamicLayer
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         Concatenate,
         MergeModulelist,
         WeightConverter,
         WeightRenaming,
-        apply_renamings,
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
     from transformers.masking_utils import create_causal_mask
+    from transformers.modeling_outputs import BaseModelOutputWithPast
     from transformers.utils import ModelOutput
 
+
+class _Missing:
+    """Base of the layers that keep recurrent states, where transformers has no such layers."""
+
+
+# Without them, models with recurrent states have caches of their own: see `require_states`.
+LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _Missing)
+LinearAttentionAndFullAttentionLayer: Any = getattr(
+    cache_utils, "LinearAttentionAndFullAttentionLayer", _Missing
+)
+# A layer that keeps nothing; before 5.22, transformers uses a layer of states without any.
+DummyLayer: Any = getattr(cache_utils, "DummyLayer", LinearAttentionLayer)
+
+CACHE = "cache" if hasattr(BaseModelOutputWithPast(), "cache") else "past_key_values"
+"""The name of caches among the arguments and results of models; 5.24 renamed it."""
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
 _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initialized")
 # Methods that the caches of this package override: transformers would not call them by another
 # name, and keep its own states.
 _UPDATES = ("update_conv_state", "update_recurrent_state")
+_CONVERTER = WeightConverter(
+    source_patterns=["a"], target_patterns="b", operations=[MergeModulelist()]
+)
 require(
     "transformers",
     [
         (DynamicLayer(), ("keys", "values", "is_initialized")),
         (DynamicLayer, ("update", "get_seq_length", "get_mask_sizes")),
-        (LinearAttentionLayer(), (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")),
-        (transformers.DynamicCache(), ("layers", "get_recurrent_state", *_UPDATES)),
-        (WeightConverter(["a"], "b", [MergeModulelist()]), ("operations", "source_patterns")),
+        (transformers.DynamicCache(), ("layers",)),
+        (_CONVERTER, ("operations", "source_patterns")),
     ],
 )
+
+
+def require_states(of: str) -> None:
+    """Check that layers of a cache keep recurrent states as this package reads them.
+
+    Args:
+        of: What has the states, for the message.
+
+    Raises:
+        LibraryVersionError: If transformers is older than 5.14.
+    """
+    layer = (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")
+    attributes = [(LinearAttentionLayer(), layer), (transformers.DynamicCache(), _UPDATES)]
+    if any(missing(attributes)):
+        raise needs("transformers", "5.14", f"a cache with the recurrent states of {of}")
 
 
 def has_class_for(auto_class: Any, config: Any) -> bool:
@@ -120,14 +146,10 @@ def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:
     """Add what transformers computes outside of an exported encoder, from other inputs.
 
     Raises:
-        LibraryVersionError: If transformers is older than 5.23.
+        LibraryVersionError: If transformers is older than 5.14.
     """
-    if importlib.util.find_spec("transformers.exporters") is None:
-        raise LibraryVersionError(
-            f"transformers {transformers.__version__} does not compute the positions of pictures "
-            'of several sizes for an export; pip install "transformers>=5.23"'
-        )
-    from transformers.exporters.utils import precompute_export_inputs
+    with imported_from("transformers", "5.14", "an encoder of pictures of several sizes"):
+        from transformers.exporters.utils import precompute_export_inputs
 
     precompute_export_inputs(encoder, inputs)
 

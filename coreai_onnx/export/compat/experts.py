@@ -22,13 +22,10 @@ from coreai_onnx.model.dependencies import require
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
-_MEMBERS = (
-    *("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate"),
-    *("has_post_expert_norm", "is_transposed"),
-)
+_MEMBERS = ("_apply_gate", "has_bias", "is_transposed")
 """What transformers adds to modules of experts, and the forwards here read."""
-_LOOKS_UP = "get_interface"
-"""The method of transformers' registry that returns the forward of an experts module."""
+_LATER_MEMBERS = {"has_gate": True, "has_post_expert_norm": False, "_is_expert_parallel": False}
+"""What later releases than 5.0 add to them, with what the experts of earlier ones do."""
 
 
 @contextmanager
@@ -65,17 +62,21 @@ def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
     # Not imported here: a model of transformers has imported it, and others do not need it.
     home = sys.modules.get("transformers.integrations.moe")
     registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
-    if not hasattr(registered, _LOOKS_UP):
+    if registered is None:
         yield False
         return
 
     def wrap(inherited: Callable[..., Any]) -> Callable[..., Any]:
-        def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-            return exchange(implementation, inherited(implementation, default))
+        def look_up(*arguments: Any) -> Callable[..., Any]:
+            implementation = arguments[0] if has_method else arguments[1]
+            return exchange(implementation, inherited(*arguments))
 
-        return get_interface
+        return look_up
 
-    with patched(registered, _LOOKS_UP, wrap):
+    # transformers 5.0 looks the forward up by ``[]``, a method that Python finds in the class only.
+    has_method = hasattr(registered, "get_interface")
+    where = (registered, "get_interface") if has_method else (type(registered), "__getitem__")
+    with patched(*where, wrap):
         yield True
 
 
@@ -100,13 +101,17 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
     ) -> torch.Tensor:
         require("transformers", [(self, _MEMBERS)])
         # Each device holds only some of the matrices, which gather_mm would need in one tensor.
-        if self._is_expert_parallel:
+        if _later(self, "_is_expert_parallel"):
             spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)
             return spread
         product = functools.partial(expert_product, self)
         return weighted_experts(self, product, hidden_states, top_k_index, top_k_weights)
 
     return forward
+
+
+def _later(experts: Any, member: str) -> bool:
+    return bool(getattr(experts, member, _LATER_MEMBERS[member]))
 
 
 def weighted_experts(
@@ -126,14 +131,15 @@ def weighted_experts(
         top_k_index: Integers, ``[tokens, k]``.
         top_k_weights: ``[tokens, k]``.
     """
-    first = "gate_up_proj" if experts.has_gate else "up_proj"
+    has_gate = _later(experts, "has_gate")
+    first = "gate_up_proj" if has_gate else "up_proj"
     x = product(first, hidden_states[:, None, None, :], top_k_index)
     # The activations of transformers take one axis of tokens.
     flat = x.flatten(0, 2)
-    flat = experts._apply_gate(flat) if experts.has_gate else experts.act_fn(flat)  # noqa: SLF001
+    flat = experts._apply_gate(flat) if has_gate else experts.act_fn(flat)  # noqa: SLF001
     x = flat.reshape(*x.shape[:3], flat.shape[-1])
     x = product("down_proj", x, top_k_index).squeeze(2)
-    if experts.has_post_expert_norm:
+    if _later(experts, "has_post_expert_norm"):
         x = experts.post_expert_norm(x)
     weighted: torch.Tensor = x * top_k_weights.unsqueeze(-1)
     return weighted.sum(dim=1).to(hidden_states.dtype)

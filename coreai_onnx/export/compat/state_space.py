@@ -179,16 +179,17 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
         original: The forward.
     """
 
-    def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        cache = options.get("cache", options.get("cache_params"))  # "cache" from 5.24 on
         # The function of transformers does not receive the state of the layer.
-        state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
+        state = None if cache is None else cache.get_recurrent_state(self.layer_idx)
         states: Iterator[torch.Tensor | None] = itertools.repeat(state)
         # Zamba calls it for one head after the other, and its state has an axis of heads.
         if state is not None and state.ndim == 4:
             # The carry of a scan is contiguous.
             states = iter([x.contiguous() for x in state.unbind(1)])
         with patched(home, SELECTIVE, functools.partial(_selective_scan, states)):
-            return original(self, *args, cache_params=cache_params, **options)
+            return original(self, *args, **options)
 
     return forward
 

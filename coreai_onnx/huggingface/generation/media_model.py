@@ -47,7 +47,7 @@ from coreai_onnx.huggingface.media.encoders import (
 )
 from coreai_onnx.huggingface.media.extensions import LAYER
 from coreai_onnx.huggingface.media.prefixes import PrefixedModel, has_prefix
-from coreai_onnx.huggingface.transformers_names import ModelOutput
+from coreai_onnx.huggingface.transformers_names import CACHE, ModelOutput
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import EMBEDDING_FILE, MEDIA_FILES
 from coreai_onnx.runtime.sessions.session import Session
@@ -188,7 +188,7 @@ class _Generates(WithoutWeights):
 
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate, as ``generate`` of transformers does."""
-        options.setdefault("past_key_values", Decoding(self.session))
+        options.setdefault(CACHE, Decoding(self.session))
         return super().generate(*args, **options)  # type: ignore[misc]  # transformers' class
 
 
@@ -222,11 +222,13 @@ class _DecoderInSession(torch.nn.Module):
         past_key_values: Decoding | None = None,
         visual_pos_masks: torch.Tensor | None = None,
         deepstack_visual_embeds: list[torch.Tensor] | None = None,
+        cache: Decoding | None = None,
         **unused: Any,
     ) -> BaseModelOutputWithPast:
         """Read embeddings, and return the logits."""
         del unused
-        assert past_key_values is not None
+        cache = past_key_values if cache is None else cache  # the name from 5.24 on
+        assert cache is not None
         places = inputs_embeds.shape[:2]
         given: dict[str, Any] = {EMBEDS: inputs_embeds}
         if position_ids is not None:
@@ -243,21 +245,19 @@ class _DecoderInSession(torch.nn.Module):
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
                 deepstack_visual_embeds,
             )  # fmt: skip
-        past_key_values.fixed = {
+        cache.fixed = {
             name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
         }
         # The tokens of a placeholder count, and their embeddings are given.
         tokens = torch.zeros(places, dtype=torch.int64)
         if mask is not None:
             # transformers passes the mask of the text alone.
-            before = past_key_values.ids.shape[-1] + places[1] - mask.shape[1]
+            before = cache.ids.shape[-1] + places[1] - mask.shape[1]
             mask = torch.nn.functional.pad(mask, (before, 0), value=1)
-        past_key_values.extend(tokens, mask)
+        cache.extend(tokens, mask)
         keep = self._call.get("logits_to_keep") or 0
-        self._logits = past_key_values.read(keep)
-        return BaseModelOutputWithPast(
-            last_hidden_state=self._logits, past_key_values=past_key_values
-        )
+        self._logits = cache.read(keep)
+        return BaseModelOutputWithPast(last_hidden_state=self._logits, **{CACHE: cache})
 
 
 def _positions(positions: torch.Tensor, infos: Mapping[str, Any], places: Any) -> torch.Tensor:

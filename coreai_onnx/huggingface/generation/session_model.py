@@ -22,6 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
+from coreai_onnx.huggingface.transformers_names import CACHE
 from coreai_onnx.runtime.sessions.session import Session
 
 SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
@@ -113,7 +114,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate, as ``generate`` of transformers does."""
         # A cache of transformers would find no keys and values to hold.
-        options.setdefault("past_key_values", Decoding(self._session))
+        options.setdefault(CACHE, Decoding(self._session))
         return super().generate(*args, **options)
 
     def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -130,6 +131,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         logits_to_keep: int = 0,
+        cache: Decoding | None = None,
         **unused: Any,
     ) -> Seq2SeqLMOutput:
         """Read tokens, and return the logits after the last ones.
@@ -137,17 +139,18 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         Args:
             input_ids: The tokens of a decoder, or those that an encoder reads.
             attention_mask: Their mask.
-            past_key_values: The sequences so far, which the tokens are appended to.
+            past_key_values: The sequences so far, which the tokens are appended to; before 5.24.
             decoder_input_ids: The tokens of a decoder that has an encoder.
             decoder_attention_mask: Their mask.
             encoder_outputs: The result of the encoder.
             logits_to_keep: How many of the last tokens to return logits of; 0 for all of them.
+            cache: The same, from 5.24 on.
             **unused: Arguments of other models.
         """
         # Without a cache, transformers passes all tokens in every step.
-        is_continued = past_key_values is not None and unused.get("use_cache") is not False
-        decoding = past_key_values if is_continued else Decoding(self._session)
-        assert decoding is not None
+        decoding = past_key_values if cache is None else cache
+        if decoding is None or unused.get("use_cache") is False:
+            decoding = Decoding(self._session)
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
             assert input_ids is not None
@@ -156,7 +159,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
             mask = attention_mask
         assert input_ids is not None
         decoding.extend(input_ids, mask)
-        return Seq2SeqLMOutput(logits=decoding.read(logits_to_keep), past_key_values=decoding)
+        return Seq2SeqLMOutput(logits=decoding.read(logits_to_keep), **{CACHE: decoding})
 
 
 class SessionEncoder(torch.nn.Module):
@@ -232,7 +235,7 @@ def steps(
         random: Draws the samples.
         **inputs: Further arguments of the model.
     """
-    decoding: Decoding = inputs["past_key_values"]
+    decoding: Decoding = inputs[CACHE]
     # The last token is returned, but not read.
     decoding.reserve(generation_config.max_length - 1)
     if model.config.is_encoder_decoder:

@@ -43,7 +43,9 @@ class Task:
         """
         if self.endings:
             return architecture.endswith(self.endings)
-        return architecture in architectures_of(getattr(transformers, self.auto_class))
+        # Releases before 5.11 lack some of the classes, and then have no model with the head.
+        known = getattr(transformers, self.auto_class, None)
+        return known is not None and architecture in architectures_of(known)
 
 
 _SPANS = ("start_logits", "end_logits")

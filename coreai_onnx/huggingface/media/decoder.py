@@ -17,6 +17,7 @@ from coreai_onnx.huggingface.caches import cache_of, states_in_cache, tensors_of
 from coreai_onnx.huggingface.decoders import BATCH, KEPT, SEQUENCE, Decoder
 from coreai_onnx.huggingface.media.encoders import DEEPSTACK
 from coreai_onnx.huggingface.media.model_part import ModelInput, ModelPart
+from coreai_onnx.huggingface.transformers_names import CACHE
 
 EMBEDS, TYPES = "inputs_embeds", "token_type_ids"
 _DEEPSTACK_METHOD = "_deepstack_process"
@@ -104,8 +105,8 @@ class EmbeddedDecoder(Decoder):
             result = self.model(
                 inputs_embeds=inputs_embeds,
                 attention_mask=attention_mask,
-                past_key_values=cache,
                 use_cache=True,
+                **{CACHE: cache},
                 **further,
             )
         return (result.logits, *tensors_of(cache, self.slots))
