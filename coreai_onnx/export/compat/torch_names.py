@@ -27,6 +27,7 @@ try:
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
     from torch._dynamo import OptimizedModule, assume_constant_result, nonstrict_trace
+    from torch._dynamo import config as tracing_config
     from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
