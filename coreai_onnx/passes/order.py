@@ -48,7 +48,7 @@ from coreai_onnx.passes.contrib.decoder_attention import (
     webgpu_decoder_attention,
 )
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
-from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits, device_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.linear_recurrences import contrib_linear_recurrences
 from coreai_onnx.passes.contrib.moe import contrib_moe
@@ -217,7 +217,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
 """Composites as onnxruntime's contrib ops (``com.microsoft``)."""
 
 DEVICE: Final[tuple[Pass, ...]] = (
-    contrib_linear_nbits,  # few-bit weights, which have no other kernel there
+    device_linear_nbits,  # few-bit weights, which have no other kernel there
     contrib_matmul_nbits,  # likewise
     casts_of_dtypes,  # independent of the other passes
 )

@@ -26,7 +26,7 @@ from coreai_onnx.passes.contrib.decoder_attention import (
     webgpu_decoder_attention,
 )
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
-from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits, device_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
 from coreai_onnx.passes.contrib.linear_recurrences import contrib_linear_recurrences
 from coreai_onnx.passes.contrib.moe import contrib_moe
@@ -237,6 +237,7 @@ CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
     contrib_linear_attention: (("LinearAttention", {}),),
     contrib_linear_recurrences: (("LinearAttention", {}),),
     contrib_linear_nbits: (("MatMulNBits", {}),),
+    device_linear_nbits: (("MatMulNBits", {}),),
     contrib_embedding_nbits: (("GatherBlockQuantized", {}),),
     contrib_matmul_nbits: (("MatMulNBits", {}),),
     contrib_moe: (("MoE", {}),),
