@@ -263,19 +263,21 @@ def test_kernels_that_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         export_model(llama(), tmp_path / "folder", include_kernels=True)
 
 
-def test_models_that_make_sound_in_steps_are_refused(tmp_path: Path) -> None:
-    """MusicGen: a text encoder, a decoder of several codebooks, and the decoder of the sound."""
+def test_other_models_that_make_sound_in_steps_are_refused(tmp_path: Path) -> None:
+    """MusicGen Melody continues a sound, which its decoder reads before the tokens."""
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "ffn_dim": 16}
-    config = transformers.MusicgenConfig(
+    config = transformers.MusicgenMelodyConfig(
         text_encoder=transformers.T5Config(
             vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
         ),
         audio_encoder=transformers.EncodecConfig(
             hidden_size=8, num_filters=2, codebook_size=16, num_lstm_layers=1
         ),
-        decoder=transformers.MusicgenDecoderConfig(vocab_size=16, num_codebooks=2, **sizes),
+        decoder=transformers.MusicgenMelodyDecoderConfig(vocab_size=16, num_codebooks=2, **sizes),
     )
-    model = transformers.MusicgenForConditionalGeneration(config)
-    with pytest.raises(ModelSourceError, match=r"MusicgenForConditional.* generate the sound in"):
+    model = transformers.MusicgenMelodyForConditionalGeneration(config)
+    with pytest.raises(
+        ModelSourceError, match=r"MusicgenMelodyForConditional.* generate the sound in"
+    ):
         export_model(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -294,8 +294,9 @@ def encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return what a decoder reads of an encoder in every step."""
     state = outputs.last_hidden_state
     mask = outputs.get("attention_mask") if mask is None else mask
-    mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
-    return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
+    mask = torch.ones(state.shape[:2]) if mask is None else mask
+    # That of Speech2Text's processor is int32.
+    return {"encoder_hidden_states": state, "encoder_attention_mask": mask.to(torch.int64)}
 
 
 def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
