@@ -77,6 +77,11 @@ test-webgpu: $(READY) test-programs
 	@VENV=$(VENV) tools/make_provider_environment webgpu
 	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)
 
+# On demand (docs/models_on_providers.md): the same models on CUDA, on a machine with a GPU.
+test-cuda: $(READY)
+	@VENV=$(VENV) tools/make_provider_environment cuda
+	@build/cuda-env/bin/python -W ignore tools/sweep_providers.py --target cuda $(SWEEP)
+
 # On demand (docs/language_models.md): models of pictures and sound against transformers.
 test-media: $(READY)
 	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)

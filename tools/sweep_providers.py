@@ -1,4 +1,4 @@
-"""Run the models of the documentation on WebGPU, in processes that may crash.
+"""Run the models of the documentation on WebGPU or CUDA, in processes that may crash.
 
 python tools/sweep_providers.py                  continue where build/providers.jsonl ends
 python tools/sweep_providers.py --failed         repeat the runs that differ or failed
@@ -9,17 +9,18 @@ python tools/sweep_providers.py --record         write the results for docs/mode
 It runs in the environment of tools/make_provider_environment: ``make test-webgpu`` does both. Every
 architecture of docs/models.md and every decoder of docs/language_models.md, exported with random
 weights, runs in onnxruntime-webgpu and in headless Chromium, both on SwiftShader, the software
-device of Debian's chromium. A run passes if its outputs or tokens equal those of the CPU on the
-same file. Nodes are counted in the profile of the native run.
+device of Debian's chromium; with ``--target cuda``, in onnxruntime-gpu. A run passes if its
+outputs or tokens equal those of the CPU on the same file. Nodes are counted in the profile of the
+native run.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +31,7 @@ from coreai_onnx.passes import Target  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
 from tools.operators.journal import Journal, Key, sweep_parser  # noqa: E402
 from tools.operators.measuring import PASS, SKIPPED  # noqa: E402
-from tools.providers.cases import CASES, PLACES, Job  # noqa: E402
+from tools.providers.cases import CASES, CUDA_CASES, NATIVE, PLACES, Job  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.providers.worker")
 PATIENCE = 300
@@ -46,8 +47,7 @@ def main() -> int:
     if options.fresh:
         options.out.unlink(missing_ok=True)
     journal = Journal(options.out)
-    kinds = itertools.product(options.target, options.places)
-    every = [Job(*case, *kind) for kind in kinds for case in CASES]
+    every = _jobs(options.target, options.places)
     chosen = [job for job in every if re.search(options.only, " ".join(job.key))]
     if options.failed:
         chosen = [job for job in chosen if _failures(journal.found.get(job.key, []))]
@@ -69,13 +69,23 @@ def main() -> int:
     return 1 if any(map(_failures, known.values())) else 0
 
 
+def _jobs(targets: Iterable[str], places: Iterable[str]) -> list[Job]:
+    """Return the runs of each target, case by case; CUDA has no browser."""
+    return [
+        Job(*case, target, place)
+        for target in targets
+        for case in (CUDA_CASES if target == "cuda" else CASES)
+        for place in ([NATIVE] if target == "cuda" else places)
+    ]
+
+
 def _failures(found: Found) -> Found:
     return [run for run in found if run["status"] not in (PASS, SKIPPED)]
 
 
 def _recorded(found: dict[Key, Found]) -> list[dict[str, Any]]:
     """Return the results of cases that exist today, in their order."""
-    keys = [(*case, t, place) for t in get_args(Target) for case in CASES for place in PLACES]
+    keys = [job.key for job in _jobs(get_args(Target), PLACES)]
     fields = ("kind", "name", "target", "place")
     return [
         {**dict(zip(fields, key, strict=True)), **_without_time(found[key][0])}

@@ -98,6 +98,7 @@ from coreai_onnx.passes.layout.provider_kernels import (
     indices_in_int32,
     nans_by_comparison,
     negated_integers,
+    positions_of_doubles,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
@@ -256,5 +257,6 @@ EXACT: Final[tuple[Pass, ...]] = (
 CUDA: Final[tuple[Pass, ...]] = (
     cuda_decoder_attention,  # independent of the other passes
     contrib_packed_projections,  # after the attentions and 4-bit weights
+    positions_of_doubles,  # independent of the other passes
 )
 """In addition to `DEVICE`."""

@@ -18,7 +18,7 @@ def _generator(repo):
 
 
 def call(others):
-    return {"webgpu": 9, "copies": 3, "declared": 2, "others": others}
+    return {"device": 9, "copies": 3, "declared": 2, "others": others}
 
 
 NATIVE = {"target": "webgpu", "place": "native", "status": "pass"}
@@ -67,6 +67,14 @@ def test_nodes_are_counted_per_call_and_failures_are_listed(generator) -> None:
 def test_reasons_are_counted_over_the_models(generator) -> None:
     text = generator.rendered(RESULTS, OPENVINO)
     assert "| Sum-13(float) | no kernel | 5 | 2 |\n| Less-13(int64) | no kernel | 1 | 1 |" in text
+
+
+def test_files_for_cuda_were_recorded_with_a_scalar_on_the_cpu(repo) -> None:
+    rows = json.loads((repo / "tools/providers/results.json").read_text(encoding="utf-8"))["rows"]
+    on_cuda = [row for row in rows if row["target"] == "cuda"]
+    assert {row["kind"] for row in on_cuda if row["status"] != "pass"} == {"float16 folder"}
+    others = {what for row in on_cuda for call in row["calls"].values() for what in call["others"]}
+    assert others == {"Equal-13(float): beside values on the CPU"}
 
 
 def test_files_for_webgpu_were_recorded_without_other_nodes_on_the_cpu(repo) -> None:
