@@ -151,11 +151,13 @@ def write_embedding(folder: Path, config: Mapping[str, Any]) -> None:
             tensor = value.const_value
             if isinstance(tensor, ir.ExternalTensor) or tensor is None:
                 continue
-            if len(content := tensor.tobytes()) >= EXTERNAL_TENSOR_BYTES:
-                place = (source.name, data.find(content), len(content))
+            content = tensor.tobytes()
+            if len(content) >= EXTERNAL_TENSOR_BYTES and (offset := data.find(content)) >= 0:
+                shape, name = ir.Shape(tensor.shape.numpy()), str(value.name)
                 value.const_value = ir.ExternalTensor(
-                    *place, tensor.dtype, shape=tensor.shape, name=value.name, base_dir=folder
-                )
+                    source.name, offset, len(content), tensor.dtype, shape=shape, name=name,
+                    base_dir=folder,
+                )  # fmt: skip
     _append_features(model.graph, token, size)
     ir.save(model, folder / FEATURES_FILE)
 
@@ -169,9 +171,9 @@ def _append_features(graph: ir.Graph, token: int, size: int) -> None:
     graph.inputs.append(features)
 
     def constant(name: str, value: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        tensor = ir.tensor(value, dtype, name=f"features.{name}")
-        result = ir.val(tensor.name, const_value=tensor)
-        graph.initializers[tensor.name] = result
+        name = f"features.{name}"
+        result = ir.val(name, const_value=ir.tensor(value, dtype, name=name))
+        graph.initializers[name] = result
         return result
 
     def add(op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:

@@ -18,7 +18,7 @@ from coreai_onnx.errors import (
     ModelSourceError,
     QuantizationError,
 )
-from coreai_onnx.huggingface import ExportedFolder, export_model
+from coreai_onnx.huggingface import ExportedFolder, export_model, open_folder
 from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.huggingface.quantizing import quantize_programs
 from tests.models.media import MEDIA_MODELS, PICTURE_READERS, TEXT
@@ -101,6 +101,15 @@ def test_the_processor_reads_pictures_of_several_sizes(llava: tuple[Any, Exporte
     tokens = tokens_of_transformers(model, dict(inputs))[inputs["input_ids"].shape[1] :]
     expected = processor.tokenizer.decode(tokens, skip_special_tokens=True)
     assert coreai_onnx.generate(folder, text, images=images, stop_ids=[], **OPTIONS) == expected
+
+
+def test_a_folder_as_a_model_of_transformers(llava: tuple[Any, ExportedFolder]) -> None:
+    inputs = {
+        "input_ids": torch.tensor([[1, *[260] * 16, 5]]),
+        "pixel_values": torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
+    }
+    opened = open_folder(llava[1].path)
+    assert tokens_of_transformers(opened, inputs) == tokens_of_transformers(llava[0], inputs)
 
 
 @pytest.mark.parametrize(
