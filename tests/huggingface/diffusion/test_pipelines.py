@@ -163,7 +163,9 @@ def test_an_autoencoder_has_the_dtype_of_its_call(stable_diffusion: tuple[Any, P
     assert vae.dtype == torch.float16
 
 
-def test_the_safety_checker_is_left_out(with_checker: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_safety_checker_is_left_out(
+    with_checker: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(PipelineModel, "components", lambda _self: iter(()))
     coreai_onnx.export_model(with_checker, tmp_path / "folder")
     assert not (tmp_path / "folder" / "safety_checker").exists()
