@@ -149,7 +149,7 @@ def wan() -> Any:
         dim_mult=[1, 1, 1, 1],
         num_res_blocks=1,
         latents_mean=[0.0] * 4,
-        latents_std=[1.0] * 4,
+        latents_std=[20.0] * 4,  # otherwise its biases hide the latents
     )
     return diffusers.WanPipeline(
         **_t5("", model=transformers.UMT5EncoderModel),

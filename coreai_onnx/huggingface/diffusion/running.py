@@ -47,10 +47,12 @@ def open_pipeline(folder: str | PathLike[str], **settings: Any) -> Any:
             modules[name] = _module(path, entry, sessions)
     if not modules:
         raise ModelSourceError(f"{path}: there is no exported module; is it a folder of an export?")
+    diffusers = import_diffusers(path)
     with failures_as(ModelSourceError, f"cannot open the pipeline of {path}"):
-        return import_diffusers(path).DiffusionPipeline.from_pretrained(
-            path, local_files_only=True, low_cpu_mem_usage=False, **modules
-        )
+        base = diffusers.DiffusionPipeline
+        # The base does not know which modules are optional, and would load Wan's transformer.
+        kind = getattr(diffusers, base.load_config(path)["_class_name"], base)
+        return kind.from_pretrained(path, local_files_only=True, low_cpu_mem_usage=False, **modules)
 
 
 def _module(path: Path, entry: tuple[str, str], sessions: dict[str, Session]) -> torch.nn.Module:

@@ -80,7 +80,8 @@ def _encode(vae: Any, x: torch.Tensor) -> torch.Tensor:
     """
     if vae.config.patch_size is not None:
         x = _module_of(vae).patchify(x, patch_size=vae.config.patch_size)
-    return vae.quant_conv(vae.encoder(x))
+    parameters: torch.Tensor = vae.quant_conv(vae.encoder(x))
+    return parameters
 
 
 def _decode(vae: Any, z: torch.Tensor, *, return_dict: bool = True) -> Any:

@@ -23,7 +23,7 @@ from coreai_onnx.huggingface.diffusion import loading, open_pipeline
 from coreai_onnx.huggingface.diffusion.components import Component
 from coreai_onnx.huggingface.diffusion.loading import PipelineModel
 from coreai_onnx.huggingface.diffusion.recording import record
-from tests.models.diffusion import flux, small_pipeline
+from tests.models.diffusion import flux, small_pipeline, wan
 from tests.support.tolerances import assert_close
 
 # Of diffusers and torch, about their own code.
@@ -193,6 +193,14 @@ def test_flux_packs_latents() -> None:
     assert dims["txt_ids"] == {0: "sequence_length"}
     assert dims["guidance"] == dims["timestep"] == {0: "batch_size"}
     assert transformer.output_names == ["out_hidden_states"]
+
+
+def test_optional_modules(stable_diffusion: tuple[Any, Path], tmp_path: Path) -> None:
+    """Wan's transformer is one: either of two suffices."""
+    PipelineModel(wan()).save_companions(tmp_path, None)
+    for name in ("transformer", "text_encoder", "vae_decoder"):  # they are opened, not run
+        shutil.copy(stable_diffusion[1] / "text_encoder" / "model.onnx", tmp_path / name)
+    assert isinstance(open_pipeline(tmp_path), diffusers.WanPipeline)
 
 
 def test_a_run_leaves_the_pipeline_as_it_was(with_checker: Any) -> None:
