@@ -20,7 +20,8 @@ Made = Callable[["Feeder", Size], torch.Tensor]
 def _series(feeder: Feeder, size: Size, steps: int) -> torch.Tensor:
     channels = feeder.value("num_input_channels", default=feeder.value("input_size", default=1))
     shape = (size.batch, steps, channels)
-    return torch.randn(shape if channels > 1 or "num_patches" in vars(feeder.config) else shape[:2])
+    of_patches = feeder.config.model_type.startswith("patchts")
+    return torch.randn(shape if channels > 1 or of_patches else shape[:2])
 
 
 def _past(feeder: Feeder) -> int:
@@ -50,16 +51,46 @@ def _patch_rows(feeder: Feeder, size: Size) -> torch.Tensor:
 
 
 def _noise(feeder: Feeder, size: Size) -> torch.Tensor:
-    height, width = feeder.side(size)
-    patch = int(feeder.value("patch_size", default=16))
-    return torch.rand(size.batch, (height // patch) * (width // patch))
+    return torch.rand(size.batch, _patches(feeder, size))
 
 
 def _regions(width: str) -> Made:
     return lambda f, s: torch.rand(s.batch, REGIONS, int(f.value(width, default=32)))
 
 
+def _patches(feeder: Feeder, size: Size) -> int:
+    """Return how many patches an image has."""
+    height, width = feeder.side(size)
+    patch = int(feeder.value("patch_size", default=16))
+    return (height // patch) * (width // patch)
+
+
+def _grid(_: Feeder, size: Size) -> torch.Tensor:
+    """Return the row and the column of each of 16 patches of an image."""
+    places = torch.cartesian_prod(torch.arange(4), torch.arange(4))
+    return places.expand(size.batch, -1, -1).contiguous()
+
+
+def _tubes(feeder: Feeder, size: Size) -> torch.Tensor:
+    """Return which parts of a video are hidden: the same number in each row."""
+    tubes = _patches(feeder, size) * feeder.value("num_frames", default=2)
+    hidden = torch.arange(int(tubes // feeder.value("tubelet_size", default=1))) % 2 == 0
+    return hidden.expand(size.batch, -1).contiguous()
+
+
 EXTRA: dict[str, Made] = {
+    "pixel_position_ids": _grid,
+    "bool_masked_pos": _tubes,
+    "prompt_pixel_values": lambda f, s: f.image(s),
+    "prompt_masks": lambda f, s: f.image(s),
+    "image_attention_mask": lambda _, s: torch.ones(s.batch, s.length, 2, dtype=torch.int64),
+    "task_inputs": lambda f, s: torch.randint(4, 90, (s.batch, int(f.value("task_seq_len")))),
+    "target_sizes": lambda _, s: torch.full((s.batch, 2), 4),
+    "past_values_padding": lambda f, s: torch.zeros(s.batch, _past(f), dtype=torch.int64),
+    "freq": lambda _, s: torch.zeros(s.batch, 1, dtype=torch.int64),
+    "merge_sizes": lambda _, s: torch.ones(s.batch, dtype=torch.int64),
+    "state": _steps("max_state_dim"),
+    "latents": lambda f, s: torch.randn(s.batch, int(f.value("hidden_size")), s.length),
     "qformer_input_ids": lambda f, s: f.ids(s),
     "visual_feats": _regions("visual_feat_dim"),
     "visual_pos": _regions("visual_pos_dim"),

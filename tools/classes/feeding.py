@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from tools.classes.extra_inputs import EXTRA, extra
+from tools.classes.overrides import BINS
 from tools.foreign.case import SEED, Inputs, Size
 
 WORDS = 90
 """Ids of words are below it; special tokens have ids from 100 on."""
 _COUNTS = re.compile(r"tokens:? *(\d+).*?features:? *(\d+)", re.IGNORECASE | re.DOTALL)
 _TEXT = ("input_ids", "attention_mask", "bbox")
+_PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_index")
 _PICTURES = ("pixel_values", "pixel_values_videos")
 _SOUND = ("input_features", "input_values", "audio_values", "speech")
 _EMBEDDINGS = ("inputs_embeds", "query_embeds", "hidden_states", "encoder_hidden_states")
@@ -78,6 +80,9 @@ class Feeder:
         end = end[0] if isinstance(end, list | tuple) else end
         if isinstance(end, int) and 0 <= end < high:
             ids[:, -1] = end
+        question = self.value("question_token_id")
+        if question is not None:
+            ids[:, 1] = question
         return ids
 
     def side(self, size: Size) -> tuple[int, int]:
@@ -91,6 +96,13 @@ class Feeder:
         """Return the number of channels of an image."""
         return int(self.value("num_channels", "in_channels", "in_chans", "channels", default=3))
 
+    def bins(self) -> int:
+        """Return the number of bins of a spectrogram."""
+        return BINS.get(self.config.model_type) or int(
+            self.value("num_mel_bins", "feature_size", "input_feat_per_channel", "num_mel_channels",
+                       "input_dim", "n_mels", default=80)
+        )  # fmt: skip
+
     def image(self, size: Size) -> torch.Tensor:
         """Return images ``[batch, channels, height, width]``."""
         return torch.randn(size.batch, self.channels(), *self.side(size))
@@ -103,7 +115,7 @@ class Feeder:
     def text(self, size: Size, *, pictures: bool) -> Inputs:
         """Return the inputs of a text, with placeholders for images."""
         ids = self.ids(size)
-        placeholder = self.value("image_token_id", "image_token_index") if pictures else None
+        placeholder = self.value(*_PLACEHOLDERS) if pictures else None
         holds = isinstance(placeholder, int) and placeholder >= 0
         if holds:
             images = torch.full((size.batch, self.tokens), placeholder)
@@ -131,7 +143,9 @@ class Feeder:
         """Return the inputs of the decoder of an encoder-decoder."""
         takes = "decoder_input_ids" in self.names and self.value("is_encoder_decoder")
         needed = "decoder_input_ids" in self.required
-        if not (takes or needed):
+        # Such a head shifts the text itself, and reads the end of the sentence in it.
+        shifts = type(self.model).__name__.endswith("ForSequenceClassification")
+        if shifts or not (takes or needed):
             return {}
         return {"decoder_input_ids": self.ids(Size(size.batch, size.length // 2, 0))}
 
@@ -154,17 +168,30 @@ class Feeder:
             for name, x in self.patches(size).items()
         }
 
+    def rows_of_patches(self, size: Size) -> Inputs:
+        """Return images as a row of patches each, and the size of each in patches."""
+        patch = int(self.value("patch_size", default=16))
+        side = 4
+        given = {"pixel_values": torch.randn(size.batch, side**2, self.channels() * patch**2)}
+        if "pixel_attention_mask" in self.names:
+            given["pixel_attention_mask"] = torch.ones(size.batch, side**2, dtype=torch.int64)
+            given["spatial_shapes"] = torch.full((size.batch, 2), side)
+        return given
+
     def frames(self, name: str, shape: tuple[int, ...]) -> Inputs:
         """Return sound, with a mask of its frames if the model needs one."""
         given = {name: torch.randn(shape)}
+        length = max(n for n in shape[1:] if n != self.bins() or len(set(shape[1:])) == 1)
         for mask in ("input_features_mask", "feature_attention_mask"):
             if mask in self.names:
-                given[mask] = torch.ones(shape[0], max(shape[1:]), dtype=torch.int64)
+                given[mask] = torch.ones(shape[0], length, dtype=torch.int64)
         return given
 
     def embeddings(self, size: Size) -> Inputs:
         """Return hidden states, for a model that takes nothing else."""
         width = int(self.value("hidden_size", "d_model", default=32))
+        if self.value("downsampling_ratios"):
+            return {"hidden_states": torch.randn(size.batch, self.channels(), 3200)}
         names = [name for name in self.required if name in _EMBEDDINGS]
         return {name: torch.randn(size.batch, size.length, width) for name in names}
 
@@ -174,6 +201,8 @@ class Feeder:
         if self.names & {"image_grid_thw", "grid_thw"}:
             yield self.patches
             yield self.square_patches
+        if self.names & {"pixel_position_ids", "spatial_shapes"}:
+            yield self.rows_of_patches
         for name in _PICTURES:
             if name in self.names:
                 yield lambda size, name=name: {name: self.image(size)}
@@ -181,10 +210,7 @@ class Feeder:
 
     def sound(self) -> Iterator[Maker]:
         """Yield what sound can be: features, spectrograms, samples."""
-        bins = int(
-            self.value("num_mel_bins", "feature_size", "input_feat_per_channel", "num_mel_channels",
-                       "input_dim", "n_mels", default=80)
-        )  # fmt: skip
+        bins = self.bins()
         frames = 2 * int(self.value("max_source_positions", default=24))
         frames = int(self.value("max_length", "spec_size", default=frames))
         for name in _SOUND:
@@ -197,6 +223,7 @@ class Feeder:
                 lambda s: (s.batch, 1, frames, bins),
                 lambda s: (s.batch, 160 * s.length),
                 lambda s: (s.batch, 1, 160 * s.length),
+                lambda s: (s.batch, 192 * s.length),
             ):
                 yield lambda size, name=name, shape=shape: self.frames(name, shape(size))
 

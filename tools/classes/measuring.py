@@ -54,7 +54,7 @@ from tools.operators.measuring import (
 
 SECONDS = 100
 """At most for one step, of the processor's time."""
-PARAMETERS = 30_000_000
+PARAMETERS = 60_000_000
 """A model with more has a configuration that was not made small."""
 NEW_TOKENS = 8
 _CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
