@@ -177,9 +177,13 @@ def _changed_by_owner(default: Any) -> dict[str, Any]:
         own = vars(type(default)())
     except Exception:  # noqa: BLE001 - a part may need arguments
         return {}
-    names = [name for name in vars(default) if not name.startswith("_")]
-    found = {n: vars(default)[n] for n in names if n in own and own[n] != vars(default)[n]}
-    kept = {n: x for n, x in found.items() if not isinstance(x, PreTrainedConfig)}
+    kept = {
+        name: value
+        for name, value in vars(default).items()
+        if not (name.startswith("_") or isinstance(value, PreTrainedConfig))
+        and name in own
+        and own[name] != value
+    }
     features = getattr(default, "_out_features", None)
     if features and features != own.get("_out_features"):
         kept["out_features"] = features

@@ -73,7 +73,7 @@ def _grid(_: Feeder, size: Size) -> torch.Tensor:
 
 def _tubes(feeder: Feeder, size: Size) -> torch.Tensor:
     """Return which parts of a video are hidden: the same number in each row."""
-    tubes = _patches(feeder, size) * feeder.value("num_frames", default=2)
+    tubes = _patches(feeder, size) * feeder.value("num_frames", default=1)
     hidden = torch.arange(int(tubes // feeder.value("tubelet_size", default=1))) % 2 == 0
     return hidden.expand(size.batch, -1).contiguous()
 
@@ -89,6 +89,10 @@ EXTRA: dict[str, Made] = {
     "past_values_padding": lambda f, s: torch.zeros(s.batch, _past(f), dtype=torch.int64),
     "freq": lambda _, s: torch.zeros(s.batch, 1, dtype=torch.int64),
     "merge_sizes": lambda _, s: torch.ones(s.batch, dtype=torch.int64),
+    "decoder_input_values": lambda f, s: torch.randn(
+        s.batch, s.length, int(f.value("num_mel_bins", default=80))
+    ),
+    "inputs": lambda f, s: torch.randn(s.batch, s.length, int(f.value("d_model", default=32))),
     "state": _steps("max_state_dim"),
     "latents": lambda f, s: torch.randn(s.batch, int(f.value("hidden_size")), s.length),
     "qformer_input_ids": lambda f, s: f.ids(s),

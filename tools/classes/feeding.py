@@ -147,7 +147,11 @@ class Feeder:
         shifts = type(self.model).__name__.endswith("ForSequenceClassification")
         if shifts or not (takes or needed):
             return {}
-        return {"decoder_input_ids": self.ids(Size(size.batch, size.length // 2, 0))}
+        if self.config.model_type == "dia":
+            channels = [self.ids(Size(size.batch, size.length // 2, 0)) for _ in range(9)]
+            return {"decoder_input_ids": torch.stack(channels, dim=-1)}
+        books = int(self.value("num_codebooks", default=1))
+        return {"decoder_input_ids": self.ids(Size(size.batch * books, size.length // 2, 0))}
 
     def patches(self, size: Size) -> Inputs:
         """Return images as rows of patches, and the grid of each image."""
@@ -224,6 +228,7 @@ class Feeder:
                 lambda s: (s.batch, 160 * s.length),
                 lambda s: (s.batch, 1, 160 * s.length),
                 lambda s: (s.batch, 192 * s.length),
+                lambda s: (s.batch, 1600 * s.length),
             ):
                 yield lambda size, name=name, shape=shape: self.frames(name, shape(size))
 
