@@ -63,6 +63,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
     "vibevoice_acoustic_tokenizer_encoder": {"num_filters": 4, "depths": [1] * 7},
     "vibevoice_acoustic_tokenizer_decoder": {"num_filters": 4, "depths": [1] * 7},
+    "sam": {"prompt_encoder_config": {"image_embedding_size": 4}},
+    "sam_hq": {"prompt_encoder_config": {"image_embedding_size": 4}},
+    "sam_vision_model": {"num_pos_feats": 16},
+    "sam_hq_vision_model": {"num_pos_feats": 16},
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {
         "num_hidden_layers": 4,
