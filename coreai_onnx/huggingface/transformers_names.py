@@ -31,14 +31,14 @@ with imported_from("transformers"):
     from transformers.utils import ModelOutput
 
 
-class _Missing:
+class _NoStates:
     """Base of the layers that keep recurrent states, where transformers has no such layers."""
 
 
 # Without them, models with recurrent states have caches of their own: see `require_states`.
-LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _Missing)
+LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _NoStates)
 LinearAttentionAndFullAttentionLayer: Any = getattr(
-    cache_utils, "LinearAttentionAndFullAttentionLayer", _Missing
+    cache_utils, "LinearAttentionAndFullAttentionLayer", _NoStates
 )
 # A layer that keeps nothing; before 5.23, transformers uses a layer of states without any.
 DummyLayer: Any = getattr(cache_utils, "DummyLayer", LinearAttentionLayer)
