@@ -42,8 +42,19 @@ SUITES = {
 }
 """Test folders or files by suite; ``operators`` runs tools/sweep_operators.py instead."""
 OF_TRANSFORMERS = {
-    "folders": ["tests/huggingface"],
+    "tasks": ["tests/huggingface/heads"],
+    "generate": ["tests/huggingface/generation"],
+    "decoders": [
+        "tests/huggingface/test_decoders.py",
+        "tests/huggingface/test_encoder_decoders.py",
+    ],
     "generators": ["tests/models/test_generators.py"],
+    "folders": [
+        *("tests/huggingface/test_exporting.py", "tests/huggingface/test_sources.py"),
+        *("tests/huggingface/test_opened.py", "tests/huggingface/checkpoints"),
+        *("tests/huggingface/surroundings", "tests/huggingface/media"),
+        "tests/huggingface/test_caches.py",
+    ],
 }
 """The same for another version of transformers."""
 LACKING = re.compile(

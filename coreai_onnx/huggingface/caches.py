@@ -197,9 +197,12 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
                 f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
             )
         return []
-    # A cache of a model's own has no layers to find slots in.
-    if (own_class := _own_cache(model, parameter)) is not None:
+    # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
+    types = set(getattr(model.config, "layer_types", None) or ())
+    if (own_class := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
         require_states(name)
+    # A cache of a model's own has no layers to find slots in.
+    if own_class is not None:
         raise ConversionError(
             f"{name} keeps its states in a {own_class}, a class of its own",
             advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
@@ -305,6 +308,8 @@ def states_in_cache(model: torch.nn.Module) -> Iterator[None]:
         for name, module in model.named_modules()
         if type(module).__name__ == _RECURRENT_BLOCK
     }
+    if layers:
+        require_states(type(model).__name__, in_blocks=True)
 
     def wrap(_: Any) -> Any:
         return lambda block, *args, **given: _recurrent_block(block, layers[block], *args, **given)
@@ -322,7 +327,8 @@ def _recurrent_block(
     cache, length = given[CACHE], x.shape[1]
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
-    before = cache.get_recurrent_state(layer)
+    states = cache.layers[layer]
+    before = states.recurrent_states[0] if states.has_previous_state[0] else None
     # The last ``width - 1`` inputs are what a causal convolution reads of earlier calls.
     inputs = cache.update_conv_state(inputs, layer, conv_kernel_size=block.conv1d_width - 1)
     # The convolution pads on both sides: only the results of the new tokens are kept.

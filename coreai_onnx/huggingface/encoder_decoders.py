@@ -41,10 +41,12 @@ class _Encoded(BaseModelOutput):
 
     Attributes:
         router_logits: Which experts were chosen, which the decoder passes on.
+        router_probs: The same, as transformers 5.0 calls it.
         attention_mask: Which states the decoder of Moonshine reads; None: all.
     """
 
     router_logits: tuple[torch.Tensor, ...] | None = None
+    router_probs: tuple[torch.Tensor, ...] | None = None
     attention_mask: torch.Tensor | None = None
 
 

@@ -33,16 +33,16 @@ with imported_from("transformers"):
     from transformers.utils import ModelOutput
 
 
-class _Missing:
+class _NoStates:
     """Base of the layers that keep recurrent states, where transformers has no such layers."""
 
 
 # Without them, models with recurrent states have caches of their own: see `require_states`.
-LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _Missing)
+LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _NoStates)
 LinearAttentionAndFullAttentionLayer: Any = getattr(
-    cache_utils, "LinearAttentionAndFullAttentionLayer", _Missing
+    cache_utils, "LinearAttentionAndFullAttentionLayer", _NoStates
 )
-# A layer that keeps nothing; before 5.22, transformers uses a layer of states without any.
+# A layer that keeps nothing; before 5.23, transformers uses a layer of states without any.
 DummyLayer: Any = getattr(cache_utils, "DummyLayer", LinearAttentionLayer)
 
 CACHE = "cache" if hasattr(BaseModelOutputWithPast(), "cache") else "past_key_values"
@@ -66,19 +66,24 @@ require(
 )
 
 
-def require_states(of: str) -> None:
+def require_states(of: str, *, in_blocks: bool = False) -> None:
     """Check that layers of a cache keep recurrent states as this package reads them.
 
     Args:
         of: What has the states, for the message.
+        in_blocks: Whether only ``layers_block_type`` of a configuration tells which layers have
+            states, as for RecurrentGemma; 5.23, which added ``DummyLayer``, reads it.
 
     Raises:
-        LibraryVersionError: If transformers is older than 5.14.
+        LibraryVersionError: If transformers is older than 5.14 or 5.23.
     """
+    feature = f"a cache with the recurrent states of {of}"
+    if in_blocks and DummyLayer is LinearAttentionLayer:
+        raise needs("transformers", "5.23", feature)
     layer = (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")
     attributes = [(LinearAttentionLayer(), layer), (transformers.DynamicCache(), _UPDATES)]
     if any(missing(attributes)):
-        raise needs("transformers", "5.14", f"a cache with the recurrent states of {of}")
+        raise needs("transformers", "5.14", feature)
 
 
 def has_class_for(auto_class: Any, config: Any) -> bool:

@@ -75,8 +75,8 @@ def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
 
     # transformers 5.0 looks the forward up by ``[]``, a method that Python finds in the class only.
     has_method = hasattr(registered, "get_interface")
-    where = (registered, "get_interface") if has_method else (type(registered), "__getitem__")
-    with patched(*where, wrap):
+    owner = registered if has_method else type(registered)
+    with patched(owner, "get_interface" if has_method else "__getitem__", wrap):
         yield True
 
 

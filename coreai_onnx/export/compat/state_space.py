@@ -182,7 +182,10 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         cache = options.get("cache", options.get("cache_params"))  # "cache" from 5.24 on
         # The function of transformers does not receive the state of the layer.
-        state = None if cache is None else cache.get_recurrent_state(self.layer_idx)
+        layer = None if cache is None else cache.layers[self.layer_idx]
+        state = None
+        if layer is not None and layer.has_previous_state[0]:
+            state = layer.recurrent_states[0]
         states: Iterator[torch.Tensor | None] = itertools.repeat(state)
         # Zamba calls it for one head after the other, and its state has an axis of heads.
         if state is not None and state.ndim == 4:
