@@ -82,6 +82,7 @@ _REGISTRIES = ("_buffers", "_modules", "_non_persistent_buffers_set", "_paramete
 _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (ShapeEnv(), _ENVIRONMENT),  # instances: __init__ sets most of these
     (torch.nn.Module(), _REGISTRIES),
+    (tracing_config, ("fake_tensor_cache_enabled",)),
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
     (torch.zeros(0), ("_version",)),
 )
