@@ -30,7 +30,7 @@ def names_of_grid(encoder: Any, grid: torch.Tensor) -> list[str]:
         grid: Frames, rows and columns of patches of each picture, int64 ``[pictures, 3]``.
 
     Raises:
-        LibraryVersionError: If transformers is older than 5.23.
+        LibraryVersionError: If transformers is older than 5.14.
     """
     inputs: dict[str, Any] = {"grid_thw": grid}
     precompute_inputs(encoder, inputs)
