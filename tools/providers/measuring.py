@@ -72,7 +72,9 @@ class Subject:
 
     def _export(self) -> None:
         model = with_weights_of_16_bits(self._architecture.module())
-        model.generation_config.forced_eos_token_id = None
+        # transformers.js reads it from the configuration of the model, too.
+        for settings in (model.generation_config, model.config):
+            settings.forced_eos_token_id = None
         export_model(
             model,
             self.place,
