@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
 .PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
-.PHONY: test-oldest test-torch coverage clean
+.PHONY: test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -63,10 +63,28 @@ test-foreign: build
 test-transformers: build
 	@$(PYTHON) -W ignore tools/sweep_classes.py $(SWEEP)
 
+# On demand (docs/language_models.md): exported folders in all of transformers' pipelines.
+test-pipelines: $(READY)
+	@COREAI_PIPELINES=all $(PYTHON) -m pytest -q tests/huggingface/test_opened.py tests/huggingface/heads/test_masks.py
+
+# On demand (docs/diffusion.md): the pictures of diffusers' pipelines, in optimum too.
+test-diffusers: build
+	@VENV=$(VENV) tools/make_optimum_environment
+	@$(PYTHON) -W ignore tools/sweep_diffusion.py
+
 # On demand (docs/models_on_providers.md): the documented models on WebGPU, natively and in Chromium.
 test-webgpu: $(READY) test-programs
 	@VENV=$(VENV) tools/make_provider_environment webgpu
 	@build/webgpu-env/bin/python -W ignore tools/sweep_providers.py $(SWEEP)
+
+# On demand (docs/models_on_providers.md): the same models on CUDA, on a machine with a GPU.
+test-cuda: $(READY)
+	@VENV=$(VENV) tools/make_provider_environment cuda
+	@build/cuda-env/bin/python -W ignore tools/sweep_providers.py --target cuda $(SWEEP)
+
+# On demand (docs/language_models.md): models of pictures and sound against transformers.
+test-media: $(READY)
+	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)

@@ -200,7 +200,17 @@ def __getattr__(name: str) -> Any:
         return import_module("coreai_onnx.composites")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except (AttributeError, ImportError) as error:
+        if not sys.modules.get("torch"):
+            raise
+        from coreai_onnx.export.versions import refusal_after
+
+        refusal = refusal_after(error)
+        if refusal is None:
+            raise
+        raise refusal from error
     globals()[name] = value
     return value
 

@@ -33,7 +33,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def failures_as(kind: type[CoreaiError], what: str) -> Iterator[None]:
-    """Re-raise exceptions of the block as an error of this package.
+    """Re-raise exceptions of the block as an error of this package, in one line.
 
     Files may hold anything, and the libraries that read them may raise any exception.
 
@@ -46,7 +46,7 @@ def failures_as(kind: type[CoreaiError], what: str) -> Iterator[None]:
     except CoreaiError:
         raise
     except Exception as error:
-        raise kind(f"{what}\n  {reason_of(error)}") from error
+        raise kind(f"{what}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_the_reason_is_what_an_error_goes_back_to() -> None:
 
 
 def test_failures_of_libraries_become_errors_of_this_package() -> None:
-    message = "cannot write\n  KeyError: 'x'"
+    message = "cannot write: KeyError: 'x'"
     with pytest.raises(SaveError, match=message) as caught, failures_as(SaveError, "cannot write"):
         raise KeyError("x")
     assert isinstance(caught.value.__cause__, KeyError)

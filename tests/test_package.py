@@ -43,6 +43,31 @@ def test_other_names_are_errors() -> None:
         coreai_onnx.to_coreml  # noqa: B018 - reading it is the test
 
 
+WITH_AN_OLD_TORCH = """
+import sys
+import torch.export
+del torch.export.Dim
+torch.__version__ = "2.1.2+cpu"
+import coreai_onnx
+from coreai_onnx.cli import main
+assert main(["convert", "torch.nn:Identity", "-o", "model.onnx"]) == 2
+try:
+    coreai_onnx.patch_for_externalization
+except coreai_onnx.errors.TorchVersionError as error:
+    print(error, file=sys.stderr)
+coreai_onnx.session
+"""
+
+
+def test_an_old_torch_is_refused_in_one_line_and_runs_models() -> None:
+    command = [sys.executable, "-c", WITH_AN_OLD_TORCH]
+    folder = Path(coreai_onnx.__file__).parent.parent
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    needs = "coreai_onnx needs torch 2.12, 2.13 or 2.15, this is torch 2.1.2+cpu: "
+    missing = f"{needs}cannot import name 'Dim' from 'torch.export'"
+    assert result.stderr.splitlines() == [f"error: {missing}", missing]
+
+
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None

@@ -39,7 +39,13 @@ Each class is built with random weights from a small configuration, which is der
 default configuration: two layers, four heads, 128 words. It is exported by the
 [backend of transformers' exporters](language_models.md), which applies transformers' own patches
 for `torch.export`; dims that differ between the two sizes are dynamic. If `torch.export` takes the
-model only with fixed dims, it is measured with fixed dims.
+model only with fixed dims, it is measured with fixed dims. Convolutions keep the scale of their
+input: with the tiny weights of an untrained model, a detector has to choose among equal scores.
+
+Some classes need packages that this project does not install, and have no result in torch without
+them. SciPy and Pillow were installed for the sweep alone:
+`pip install --target build/sweep_site --no-deps scipy pillow`, then
+`PYTHONPATH=build/sweep_site make test-transformers`.
 
 * **conversion**: the program is converted and optimized, and runs at two sizes on the function
   bodies and on the kernels. It passes if all outputs agree with torch within the default tolerances

@@ -216,7 +216,8 @@ def _run_tests(platform: Platform) -> int:
         "all",
         COREAI_OPS_TESTS="ON",
         COREAI_OPS_GTEST_SOURCE="/usr/src/googletest",
-        CMAKE_CROSSCOMPILING_EMULATOR=platform.emulator,
+        # A program that is given to musl's loader would execute the loader again, not itself.
+        CMAKE_CROSSCOMPILING_EMULATOR="env" if "musl" in platform.target else platform.emulator,
         # Zig links programs for musl statically, and those load no library.
         CMAKE_EXE_LINKER_FLAGS="-dynamic" if "musl" in platform.target else "",
     )

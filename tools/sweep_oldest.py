@@ -158,15 +158,17 @@ def decoder(architecture: str, name: str) -> Cells:
 
 def cached_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Return new tokens of one text after cached ones, with random keys, values and states."""
-    rng, total = np.random.default_rng(0), CACHED + NEW
-    sizes = {"batch_size": 1, "sequence_length": NEW, "past_sequence_length": CACHED}
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    inputs = [info for info in model.graph.input if info.name not in defaults]
+    # A decoder without a cache, such as OpenAI-GPT, reads all tokens in each call.
+    cached = CACHED if any(info.name.startswith("past_") for info in inputs) else 0
+    rng, total = np.random.default_rng(0), cached + NEW
+    sizes = {"batch_size": 1, "sequence_length": NEW, "past_sequence_length": cached}
     feeds: dict[str, np.ndarray] = {
         "input_ids": rng.integers(3, 100, (1, NEW)),
         "attention_mask": np.ones((1, total), np.int64),
-        "position_ids": np.arange(CACHED, total)[None],
+        "position_ids": np.arange(cached, total)[None],
     }
-    defaults = {tensor.name for tensor in model.graph.initializer}
-    inputs = [info for info in model.graph.input if info.name not in defaults]
     for info in inputs:
         if info.name not in feeds:
             dims = info.type.tensor_type.shape.dim

@@ -1,4 +1,4 @@
-"""Run the models of the documentation on WebGPU, in processes that may crash.
+"""Run the models of the documentation on WebGPU or CUDA, in processes that may crash.
 
 python tools/sweep_providers.py                  continue where build/providers.jsonl ends
 python tools/sweep_providers.py --failed         repeat the runs that differ or failed
@@ -9,8 +9,9 @@ python tools/sweep_providers.py --record         write the results for docs/mode
 It runs in the environment of tools/make_provider_environment: ``make test-webgpu`` does both. Every
 architecture of docs/models.md and every decoder of docs/language_models.md, exported with random
 weights, runs in onnxruntime-webgpu and in headless Chromium, both on SwiftShader, the software
-device of Debian's chromium. A run passes if its outputs or tokens equal those of the CPU on the
-same file. Nodes are counted in the profile of the native run.
+device of Debian's chromium; with ``--target cuda``, in onnxruntime-gpu. A run passes if its
+outputs or tokens equal those of the CPU on the same file. Nodes are counted in the profile of the
+native run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,12 +30,12 @@ sys.path.insert(0, str(ROOT))  # the checkout's package and tests, whether or no
 from coreai_onnx.passes import Target  # noqa: E402
 from tools.operators.crew import Found, measure_with_bar  # noqa: E402
 from tools.operators.journal import Journal, Key, sweep_parser  # noqa: E402
-from tools.operators.measuring import PASS, SKIPPED  # noqa: E402
-from tools.providers.cases import CASES, PLACES, Job  # noqa: E402
+from tools.operators.measuring import PASS  # noqa: E402
+from tools.providers.cases import CASES, CUDA_CASES, NATIVE, PLACES, Job  # noqa: E402
 
 WORKER = (sys.executable, "-m", "tools.providers.worker")
-PATIENCE = 300
-"""Seconds without a line after which a worker counts as stuck: SwiftShader compiles slowly."""
+PATIENCE = 900
+"""Seconds without a line after which a worker counts as stuck: a loaded machine takes minutes."""
 BATCH = 12
 """Jobs after which a worker is replaced, because shaders stay in memory."""
 RECORD = ROOT / "tools" / "providers" / "results.json"
@@ -45,9 +47,7 @@ def main() -> int:
     if options.fresh:
         options.out.unlink(missing_ok=True)
     journal = Journal(options.out)
-    targets = options.target.split(",")
-    places = options.places.split(",")
-    every = [Job(*case, t, place) for t in targets for place in places for case in CASES]
+    every = _jobs(options.target, options.places)
     chosen = [job for job in every if re.search(options.only, " ".join(job.key))]
     if options.failed:
         chosen = [job for job in chosen if _failures(journal.found.get(job.key, []))]
@@ -69,13 +69,23 @@ def main() -> int:
     return 1 if any(map(_failures, known.values())) else 0
 
 
+def _jobs(targets: Iterable[str], places: Iterable[str]) -> list[Job]:
+    """Return the runs of each target, case by case; CUDA has no browser."""
+    return [
+        Job(*case, target, place)
+        for target in targets
+        for case in (CUDA_CASES if target == "cuda" else CASES)
+        for place in ([NATIVE] if target == "cuda" else places)
+    ]
+
+
 def _failures(found: Found) -> Found:
-    return [run for run in found if run["status"] not in (PASS, SKIPPED)]
+    return [run for run in found if run["status"] != PASS]
 
 
 def _recorded(found: dict[Key, Found]) -> list[dict[str, Any]]:
     """Return the results of cases that exist today, in their order."""
-    keys = [(*case, t, place) for t in get_args(Target) for case in CASES for place in PLACES]
+    keys = [job.key for job in _jobs(get_args(Target), PLACES)]
     fields = ("kind", "name", "target", "place")
     return [
         {**dict(zip(fields, key, strict=True)), **_without_time(found[key][0])}
@@ -90,9 +100,9 @@ def _without_time(run: dict[str, Any]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = sweep_parser(__doc__ or "", "providers", "cases that match: 'model bert'")
-    parser.add_argument("--target", default="onnxruntime", help="targets, separated by commas")
+    parser.add_argument("--target", nargs="+", choices=get_args(Target), default=["onnxruntime"])
     parser.add_argument("--again", action="store_true", help="also repeat finished runs")
-    parser.add_argument("--places", default=",".join(PLACES), help="separated by commas")
+    parser.add_argument("--places", nargs="+", choices=PLACES, default=PLACES)
     return parser
 
 

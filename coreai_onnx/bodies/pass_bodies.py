@@ -51,12 +51,14 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
 
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
+_ROTATED = ("B H T D", "B 1 T F", "B 1 T F")
 _PLAIN = {"num_batch_axes": 0, "transpose_rhs": 0}
 
 
 CALLS: Mapping[str, PassCall] = {
     "rms_norm": PassCall("rms_norm", ("A2 A1", "A1"), {"axes": (-1,)}),
-    "rope": PassCall("rope", ("B H T D", "B 1 T F", "B 1 T F"), {"interleaved": 0, "dims": 0}),
+    "rope": PassCall("rope", _ROTATED, {"interleaved": 0, "dims": 0}),
+    "rope.interleaved": PassCall("rope", _ROTATED, {"interleaved": 1, "dims": 0}),
     "swiglu": PassCall("swiglu", ("A2 A1", "A2 A1")),
     "geglu": PassCall("geglu", ("A2 A1", "A2 A1"), {"approximate": "none"}),
     "geglu.tanh": PassCall("geglu", ("A2 A1", "A2 A1"), {"approximate": "tanh"}),

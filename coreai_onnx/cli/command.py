@@ -84,6 +84,10 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
+        if sys.modules.get("torch"):
+            from coreai_onnx.export.versions import refusal_after
+
+            error = refusal_after(error) or error
         # Errors of this package are messages for the user; any other may be a bug, to be reported
         # with its traceback.
         expected = isinstance(error, CoreaiError)

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from coreai_onnx.errors import DynamicShapesError
 from coreai_onnx.export.compat.finite_checks import AssumesFinite, Repairs
-from coreai_onnx.export.compat.torch_names import symbolic_shapes_config
+from coreai_onnx.export.compat.torch_names import symbolic_shapes_config, tracing_config
 
 _READS_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # a property written in C
 
@@ -32,6 +32,8 @@ class TorchExport:
             (``backed_size_oblivious``).
         detached: Whether ``tensor.data`` is read as ``tensor.detach()``.
         finite: How branches on whether values are finite are exported; None to follow them.
+        cached: Whether torch keeps the shapes that an operator returned for the next call with
+            the same inputs.
     """
 
     args: tuple[Any, ...] = ()
@@ -42,6 +44,7 @@ class TorchExport:
     oblivious: bool = False
     detached: bool = False
     finite: type[AssumesFinite | Repairs] | None = None
+    cached: bool = True
 
     def __call__(self, model: torch.nn.Module) -> ExportedProgram:
         """Export a module."""
@@ -51,6 +54,8 @@ class TorchExport:
                 contexts.enter_context(_DetachedData())
             if self.finite is not None:
                 contexts.enter_context(self.finite())
+            if not self.cached:
+                contexts.enter_context(tracing_config.patch(fake_tensor_cache_enabled=False))
             return torch.export.export(
                 model,
                 self.args,

@@ -11,10 +11,17 @@ from pathlib import Path
 
 import torch
 
-from coreai_onnx.errors import TorchVersionError
+from coreai_onnx.errors import CoreaiError, TorchVersionError
+from coreai_onnx.model.dependencies import MISSING_IN_TORCH
 
 TESTED = ("2.12", "2.13", "2.15")
 """Minor releases of torch that the tests of docs/torch_versions.md have passed with."""
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version of torch, ``"2.13.0+cpu"``, belongs to a tested minor release."""
+    # With the dot, because 2.1 is also the beginning of 2.12.
+    return version.startswith(tuple(f"{minor}." for minor in TESTED))
 
 
 def warn_if_untested(version: str) -> None:
@@ -23,10 +30,9 @@ def warn_if_untested(version: str) -> None:
     Args:
         version: ``torch.__version__``, ``"2.13.0+cpu"``.
     """
-    # With the dot, because 2.1 is also the beginning of 2.12.
-    if not version.startswith(tuple(f"{minor}." for minor in TESTED)):
+    if not is_tested(version):
         warnings.warn(
-            f"coreai_onnx is tested with torch {_tested()}, this is torch {version}; "
+            f"coreai_onnx is tested with torch {_tested('and')}, this is torch {version}; "
             "compare the result with torch (coreai_onnx.compare) before you rely on it",
             UserWarning,
             stacklevel=2,
@@ -39,14 +45,27 @@ def lacks(what: str) -> TorchVersionError:
     Args:
         what: Python's message about what is missing.
     """
+    found = MISSING_IN_TORCH.pattern.search(what)
+    reason = found["what"] if found else what
     return TorchVersionError(
-        f"torch {torch.__version__} lacks something that coreai_onnx needs: {what}\n"
-        f"  coreai_onnx is tested with torch {_tested()}; install one of these"
+        f"coreai_onnx needs torch {_tested('or')}, this is torch {torch.__version__}: {reason}"
     )
 
 
-def _tested() -> str:
-    return f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
+def refusal_after(error: Exception) -> TorchVersionError | None:
+    """Return the error that explains a failed import; None if torch is not the reason.
+
+    Args:
+        error: What the import of a module of this package raised.
+    """
+    if not isinstance(error, AttributeError | ImportError) or isinstance(error, CoreaiError):
+        return None
+    is_explained = MISSING_IN_TORCH.is_in(error) and not is_tested(torch.__version__)
+    return lacks(str(error)) if is_explained else None
+
+
+def _tested(conjunction: str) -> str:
+    return f"{', '.join(TESTED[:-1])} {conjunction} {TESTED[-1]}"
 
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep

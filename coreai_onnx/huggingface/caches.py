@@ -14,10 +14,12 @@ from transformers import Cache, DynamicCache
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.huggingface.transformers_names import (
+    CACHE,
     DummyLayer,
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
+    require_states,
 )
 
 EXAMPLE_PAST = 4
@@ -195,8 +197,12 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
                 f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
             )
         return []
+    # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
+    types = set(getattr(model.config, "layer_types", None) or ())
+    if (own_class := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
+        require_states(name)
     # A cache of a model's own has no layers to find slots in.
-    if (own_class := _own_cache(model, parameter)) is not None:
+    if own_class is not None:
         raise ConversionError(
             f"{name} keeps its states in a {own_class}, a class of its own",
             advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
@@ -241,6 +247,7 @@ def slots_of_cache(cache: Any, part: str = "", recurrent: str = "recurrent") -> 
     slots: list[Slot] = []
     for index, layer in enumerate(cache.layers):
         if isinstance(layer, LinearAttentionLayer):
+            require_states(f"layer {index}")
             if layer.number_of_states != 1:
                 raise ConversionError(f"layer {index} keeps {layer.number_of_states} states")
             states = {"conv": layer.conv_states[0], recurrent: layer.recurrent_states[0]}
@@ -301,6 +308,8 @@ def states_in_cache(model: torch.nn.Module) -> Iterator[None]:
         for name, module in model.named_modules()
         if type(module).__name__ == _RECURRENT_BLOCK
     }
+    if layers:
+        require_states(type(model).__name__, in_blocks=True)
 
     def wrap(_: Any) -> Any:
         return lambda block, *args, **given: _recurrent_block(block, layers[block], *args, **given)
@@ -315,10 +324,11 @@ def _recurrent_block(
     block: Any, layer: int, x: torch.Tensor, position_ids: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, None]:
     """Compute a recurrent block of RecurrentGemma, with the states of a layer of the cache."""
-    cache, length = given["past_key_values"], x.shape[1]
+    cache, length = given[CACHE], x.shape[1]
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
-    before = cache.get_recurrent_state(layer)
+    states = cache.layers[layer]
+    before = states.recurrent_states[0] if states.has_previous_state[0] else None
     # The last ``width - 1`` inputs are what a causal convolution reads of earlier calls.
     inputs = cache.update_conv_state(inputs, layer, conv_kernel_size=block.conv1d_width - 1)
     # The convolution pads on both sides: only the results of the new tokens are kept.
@@ -334,7 +344,7 @@ def _recurrent_block(
 def cache_parameter(model: torch.nn.Module) -> str | None:
     """Return the name of the parameter of a model that takes its cache, or None."""
     taken = inspect.signature(model.forward).parameters
-    return next((n for n in ("past_key_values", "cache_params", STATE) if n in taken), None)
+    return next((n for n in ("past_key_values", "cache_params", CACHE, STATE) if n in taken), None)
 
 
 def _own_cache(model: torch.nn.Module, parameter: str) -> str | None:

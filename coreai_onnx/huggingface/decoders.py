@@ -80,6 +80,15 @@ class Decoder(torch.nn.Module):
         count = getattr(config, "max_position_embeddings", None)
         return Contract(padding, "static" if growing[0].is_static else "growing", count)
 
+    def finish(self, model: ir.Model) -> None:
+        """Make inputs of a converted decoder optional; it is changed in place."""
+        if self.selects_logits:
+            count_logits(model)
+
+    def first(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the first argument for tokens: the tokens."""
+        return tokens
+
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -97,8 +106,9 @@ class Decoder(torch.nn.Module):
         if parameter is not None:
             further |= {parameter: cache, "use_cache": True}
         if attention_mask is not None:
-            # Models with cache_params take the mask of the new tokens.
-            is_short = parameter == "cache_params"
+            # Models whose states are all recurrent take the mask of the new tokens.
+            kinds = {slot.kind for slot in self.slots}
+            is_short = bool(kinds) and kinds.isdisjoint(("key", "value", STATE))
             further["attention_mask"] = attention_mask[:, filled:] if is_short else attention_mask
         further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
         # In ``forward``, because torch.export traces the patched layers only while it runs.
@@ -140,12 +150,12 @@ class Decoder(torch.nn.Module):
         return ids, mask if self.takes_mask else None, positions, kept, past
 
 
-def cache_dims(slot: Slot, length: str | None = PAST) -> dict[int, str]:
+def cache_dims(slot: Slot, length: Any = PAST) -> dict[int, Any]:
     """Return the dynamic dims of a tensor of a cache.
 
     Args:
         slot: The tensor.
-        length: The name of the length of keys and values; None if it is fixed.
+        length: The name of the length of keys and values, or its ``Dim``; None if it is fixed.
     """
     if not slot.grows or length is None:
         return {0: BATCH}
@@ -170,7 +180,7 @@ def count_logits(model: ir.Model) -> None:
     """
     graph = model.graph
     inputs = {value.name: value for value in graph.inputs}
-    places, ids = inputs[KEPT], inputs["input_ids"]
+    places, ids = inputs[KEPT], graph.inputs[0]  # tokens, or their embeddings
     # An input with an initializer is optional in ONNX: callers that do not know it get all logits.
     count = ir.val(COUNT, const_value=ir.tensor(np.array(0, np.int64), name=COUNT))
     graph.inputs[list(graph.inputs).index(places)] = count

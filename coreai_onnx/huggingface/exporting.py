@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -14,18 +15,37 @@ import onnx_ir as ir
 import torch
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.errors import ExportRetryWarning, ModelSourceError
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.caches import Slot
-from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder, count_logits
-from coreai_onnx.huggingface.encoder_decoders import FIRST, CrossCache, DecoderPart, EncoderPart
+from coreai_onnx.huggingface.decoders import TOTAL, TOTAL_DIM, Decoder
+from coreai_onnx.huggingface.diffusion.components import Component
+from coreai_onnx.huggingface.diffusion.loading import PipelineModel
+from coreai_onnx.huggingface.encoder_decoders import (
+    ATTENTIONS,
+    FIRST,
+    CrossCache,
+    DecoderPart,
+    EncoderPart,
+)
 from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
-from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
+from coreai_onnx.huggingface.heads.head import Head
+from coreai_onnx.huggingface.heads.masks import mask_parts
+from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
+from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
+from coreai_onnx.huggingface.media.genai import genai_files, write_embedding
+from coreai_onnx.huggingface.media.parts import (
+    MEDIA_CLASSES,
+    encoder_decoder_of,
+    encodes_prompts,
+    media_parts,
+)
 from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
-from coreai_onnx.huggingface.sentences import SentenceHead, pooling_of
+from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
+from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
 from coreai_onnx.messages import begin_stage, printable, render, size_text
 from coreai_onnx.model.contract import PADDINGS
@@ -70,7 +90,8 @@ class ExportedFolder:
 
     def __str__(self) -> str:
         """Return the files with their sizes."""
-        rows = [(file.name, size_text(file.stat().st_size)) for file in self.files]
+        names = [(file.relative_to(self.path).as_posix(), file) for file in self.files]
+        rows = [(name, size_text(file.stat().st_size)) for name, file in names]
         return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
 
 
@@ -92,6 +113,7 @@ def export_model(
     check: bool = True,
     seed: int = 0,
     quantization: Mapping[str, Any] | None = None,
+    include: Sequence[str] = (),
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
@@ -99,17 +121,16 @@ def export_model(
     Batch, sequence and, for a decoder, the length of the cache are dynamic.
 
     Args:
-        source: A local folder of transformers (``config.json``, weights, tokenizer), a
-            ``config.json`` alone, whose model gets random weights, or a loaded model.
+        source: A local folder of transformers, a ``config.json`` alone (random weights), a loaded
+            model, or a pipeline of diffusers.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: ``"growing"`` (the default): the cache that a decoder returns is longer by the new
-            tokens; ``"static"``: it has the capacity of the input, and is updated in place.
+        cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
+            has the capacity of the input, and is updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
             default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
-        weights_dtype: The dtype to store weights in for a computation in float32: ``"float32"``,
-            ``"float16"`` or ``"bfloat16"``, rounding them; None keeps that of the source.
+        weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
@@ -119,34 +140,39 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
+        include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
 
     Returns:
         The folder; it prints as a table of its files.
 
     Raises:
-        ModelSourceError: If the source is missing, incomplete or unknown, the model has no head for
-            the task, or a weight exceeds the range of a dtype.
-        KernelsNotBuiltError: If the kernels are to be included, and there is no library.
+        ModelSourceError: If the source is missing or unknown, or does not fit the other arguments.
+        KernelsNotBuiltError, SessionError: If a library is not installed.
         SaveError: If the folder has other files than an export to overwrite, or is not writable.
         ExportError, ConversionError, QuantizationError: If a step or the check fails.
     """
-    check_arguments(quantization)  # errors before the work
+    check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
     is_static, padding = _cache_options(cache, padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
-    opset = chosen_opset(opset_version, minimum_onnxruntime, target)
+    task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    convert = _Conversion(loaded, target, opset, minimum_onnxruntime, check, quantization, padding)
-    programs, files = convert.programs(is_static=is_static)
+    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
+    programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
-    return ExportedFolder(path, loaded.task.name, programs, tuple(sorted(path.iterdir())))
+    return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
+
+
+def _files_of(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
 
 def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
     for name, program in programs.items():
+        (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         program.save(folder / name, external_data=external_data)
 
 
@@ -154,7 +180,10 @@ def _write_further(
     folder: Path, loaded: LoadedModel, files: Mapping[str, Any], library: Path | None
 ) -> None:
     """Write configuration and tokenizer, JSON files, and the kernel library if there is one."""
-    copy_companions(loaded.model, loaded.folder, folder)
+    if isinstance(loaded.model, PipelineModel):
+        loaded.model.save_companions(folder, loaded.folder)
+    else:
+        copy_companions(loaded.model, loaded.folder, folder)
     if library is not None:
         shutil.copyfile(library, folder / library.name)
         if CONFIG in files:
@@ -163,6 +192,8 @@ def _write_further(
             options |= {"custom_ops_library": library.name, "coreai.huge_pages": "1"}
     for name, content in files.items():
         write_json(folder / name, content)
+    if CONFIG in files:
+        write_embedding(folder, files[CONFIG]["model"])
 
 
 def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
@@ -209,12 +240,15 @@ class _Conversion:
     check: bool
     quantization: Mapping[str, Any] | None
     padding: str
+    include: Sequence[str] = ()
 
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
+        around = surroundings(self.include, self.loaded, self.opset, check=self.check)
         programs, files = _programs(self.loaded, self, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
         quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
+        around.add_to(programs)
         return programs, files
 
     def __call__(self, part: Any) -> OnnxProgram:
@@ -227,6 +261,9 @@ class _Conversion:
             # replaces.
             deferred=True,
             oblivious=True,
+            # With a cache of keys and values, an entry costs more than the calls it saves: Llama
+            # with 2 layers took a third less without, with 12 a sixth (torch 2.13, 2026-11).
+            cached=not part.slots,
         )
         converter = TorchConverter().add_pytorch_module(
             part.eval(),
@@ -237,11 +274,14 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
+        if isinstance(part, Component):
+            # Guards of the example's sizes, as for a decoder.
+            program.model.metadata_props.pop(RELATIONS, None)
         if isinstance(part, Decoder) and (contract := part.contract(self.padding)):
             contract.write(program.model.metadata_props)
         program.optimize(target=first_target(self.target, self.quantization))
-        if isinstance(part, Decoder) and part.selects_logits:
-            count_logits(program.model)
+        if isinstance(part, Decoder):
+            part.finish(program.model)
         stored = self.loaded.weights_dtype
         # A computation in 16 bits has its weights in 16 bits already.
         if self.loaded.model.dtype == torch.float32 and stored != torch.float32:
@@ -249,9 +289,12 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder):
+        if self.check and isinstance(part, Decoder | Component):
             begin_stage("check")
-            check_at_other_sizes(part, program)
+            if isinstance(part, Component):
+                part.check(program)
+            else:
+                check_at_other_sizes(part, program)
         return program
 
 
@@ -271,20 +314,60 @@ def _programs(
         known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
-    if loaded.task.auto_class not in _ENCODER_DECODERS:
+    if isinstance(loaded.model, PipelineModel):
+        with warnings.catch_warnings():
+            # Tables of positions limit height and width of some transformers.
+            warnings.simplefilter("ignore", ExportRetryWarning)
+            parts = loaded.model.components()
+            return {f"{part.name}/{MODEL_FILE}": convert(part) for part in parts}, {}
+    if by_file := _parts_by_file(loaded):
+        files = genai_files(by_file, loaded.model, loaded.folder)
+        return {file: convert(part) for file, part in by_file.items()}, files
+    if sound := sound_parts(loaded):
+        beside = {file: convert(part) for file, part in sound.beside.items()}
+        merged = _merged(sound.decoder, convert)
+        programs = {sound.encoder_file: convert(sound.encoder), **beside, MERGED_FILE: merged}
+        return programs, dict(sound.files)
+    if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
         return {MODEL_FILE: convert(head_of(loaded))}, {}
-    encoder = EncoderPart(loaded.model)
-    part = DecoderPart(loaded.model, encoder)
+    model, media, files = encoder_decoder_of(loaded.model)
+    encoder = EncoderPart(model)
+    part = DecoderPart(model, encoder, with_attentions=ATTENTIONS in convert.include)
+    beside = {file: convert(one) for file, one in media.items()}
+    return {**beside, ENCODER_FILE: convert(encoder), MERGED_FILE: _merged(part, convert)}, files
+
+
+def _merged(part: DecoderPart, convert: _Conversion) -> OnnxProgram:
+    """Convert a decoder, which computes the cache of the encoder's result in its first call."""
     merged = convert(part)
     outputs = {slot.past: slot.present for slot in part.cross}
     compute_inputs_in_first_call(merged.model, convert(CrossCache(part)).model, FIRST, outputs)
-    return {ENCODER_FILE: convert(encoder), MERGED_FILE: merged}, {}
+    return merged
+
+
+def _parts_by_file(loaded: LoadedModel) -> Mapping[str, Any]:
+    """Return the parts of a model that is split by file; nothing for other models."""
+    if loaded.task.name == "mask-generation":
+        return mask_parts(loaded.model)
+    if loaded.task.auto_class in MEDIA_CLASSES and not encodes_prompts(loaded.model):
+        return media_parts(loaded.model)
+    return {}
 
 
 def head_of(loaded: LoadedModel) -> Head:
-    """Return a model that runs once, with its head."""
-    if loaded.task.name == "sentence-similarity":
-        return SentenceHead(loaded.model, loaded.task, pooling_of(loaded.folder))
+    """Return a model that runs once, with its head.
+
+    Raises:
+        ModelSourceError: If it makes sound in several steps.
+    """
+    if loaded.task.name == "text-to-audio" and loaded.model.can_generate():
+        raise ModelSourceError(
+            f"{type(loaded.model).__name__} is not exported: several models generate the sound in "
+            "steps; of such models, SpeechT5 and MusicGen are, and those that run once, as VITS"
+        )
+    if loaded.task.name in EMBEDDINGS:
+        modules = modules_of(loaded.folder, loaded.task)
+        return SentenceHead(loaded.model, loaded.task, modules)
     return Head(loaded.model, loaded.task)
 
 

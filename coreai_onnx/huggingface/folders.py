@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -25,7 +26,27 @@ _COPIED = (
     "*processor_config.json",
 )
 """Files of a transformers folder that are not weights, as patterns."""
-WRITTEN = (*_COPIED, "*.onnx", "*.onnx.data", "genai_config.json", "*coreai_onnx_ops*")
+_READ_AT_THE_TOP = ("qwen2_vl",)
+"""Models of whose text_config transformers.js 4.3.1 knows nothing: it reads the sizes above it."""
+_SIZES_OF_CACHES = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"
+)  # fmt: skip
+_PARTS = ("text_encoder*", "unet", "transformer", "vae_encoder", "vae_decoder", "image_encoder")
+_OF_PIPELINES = (
+    "model_index.json",
+    "scheduler/scheduler_config.json",
+    *(f"{folder}/{file}" for folder in _PARTS for file in ("config.json", "*.onnx", "*.onnx.data")),
+    *(f"{folder}/{file}" for folder in ("tokenizer*", "feature_extractor") for file in _COPIED),
+)
+WRITTEN = (
+    *_COPIED,
+    "*.onnx",
+    "*.onnx.data",
+    "genai_config.json",
+    "vocoder_config.json",
+    "*coreai_onnx_ops*",
+    *_OF_PIPELINES,
+)
 """Files of an exported folder, as patterns."""
 
 
@@ -43,7 +64,15 @@ def copy_companions(model: Any, source: Path | None, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
     # The source may be a single configuration of another name.
     if not (target / "config.json").exists():
-        model.config.save_pretrained(target)
+        config = copy.deepcopy(model.config)
+        # As transformers does when it saves a model: readers choose the class by it.
+        config.architectures = config.architectures or [type(model).__name__]
+        config.save_pretrained(target)
+    if getattr(model.config, "model_type", "") in _READ_AT_THE_TOP:
+        config = json.loads((target / "config.json").read_text())
+        of_text = {name: config.get("text_config", {}).get(name) for name in _SIZES_OF_CACHES}
+        found = {name: value for name, value in of_text.items() if value is not None}
+        write_json(target / "config.json", found | config)
     settings = getattr(model, "generation_config", None)
     if settings is not None and not (target / "generation_config.json").exists():
         settings.save_pretrained(target)

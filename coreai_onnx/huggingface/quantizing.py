@@ -12,9 +12,8 @@ import torch
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
-from coreai_onnx.huggingface.generation.generating import read_tokenizer
-from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt
-from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE
+from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt, read_tokenizer
+from coreai_onnx.model.files.program_files import EMBEDDING_FILE, ENCODER_FILE, MERGED_FILE
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.quantization.options import rules_of
 from coreai_onnx.runtime.sessions.session import Session
@@ -117,7 +116,17 @@ def _calls_by_file(
 ) -> dict[str, Iterable[Any]]:
     """Return the inputs of the calls of each file."""
     calls = _windows(data, folder) if isinstance(data, str) else data
+    if EMBEDDING_FILE in sessions:
+        raise QuantizationError(
+            "calibration data of a model of pictures or sound names the inputs of each file: give "
+            f"a mapping of the names of files to calls, as {{{MERGED_FILE!r}: [...]}}"
+        )
     if ENCODER_FILE not in sessions:
+        if len(sessions) > 1:
+            raise QuantizationError(
+                "the data of a model of several files is a mapping from their names to calls; the "
+                f"files are {', '.join(sessions)}"
+            )
         ((name, session),) = sessions.items()
         return {name: (_completed(session, call) for call in calls)}
     both = list(calls)

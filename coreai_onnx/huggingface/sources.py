@@ -21,12 +21,15 @@ from safetensors import SafetensorError, safe_open
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
+from coreai_onnx.huggingface.diffusion.loading import is_pipeline, load_pipeline
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
-from coreai_onnx.huggingface.tasks import Task, task_of
+from coreai_onnx.huggingface.heads.sentences import MODULES, embedding_task_of
+from coreai_onnx.huggingface.heads.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
 from coreai_onnx.messages import begin_stage
+from coreai_onnx.model.dependencies import needs
 
-CONFIG, SENTENCES, GGUF = "config.json", "modules.json", ".gguf"
+CONFIG, GGUF = "config.json", ".gguf"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -78,8 +81,8 @@ def load_source(
     """
     begin_stage("load")
     import_torchao()
-    if isinstance(source, torch.nn.Module):
-        loaded = _of_object(source, task)
+    if not isinstance(source, str | PathLike):
+        loaded = _of_pipeline(source, task) if is_pipeline(source) else _of_object(source, task)
         # A copy takes as much memory as the model, so it is made only where a weight changes.
         if {dtype, weights_dtype or dtype} != {loaded.weights_dtype}:  # the given model stays
             loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
@@ -95,12 +98,15 @@ def load_source(
 
 
 def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> LoadedModel:
+    if is_pipeline(path):
+        return _of_pipeline(path, task, dtype)
     if path.is_dir():
-        config = _config(path / CONFIG)
+        config = read_config(path / CONFIG)
         # The configuration is that of a plain encoder; only this file tells that sentences are
         # embedded.
-        if task is None and (path / SENTENCES).is_file():
-            task = "sentence-similarity"
+        if task is None and (path / MODULES).is_file():
+            with failures_as(ModelSourceError, f"cannot read {path / MODULES}"):
+                task = embedding_task_of(path)
         chosen = task_of(config, task)
         # transformers reports a shard that is missing late, and in words about its hub.
         _check_weights(path)
@@ -126,7 +132,7 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
             f"{path}: no such folder or file\n  give a local folder of transformers with "
             "config.json and weights, or a config.json; nothing is downloaded"
         )
-    config = _config(path)
+    config = read_config(path)
     chosen = task_of(config, task)
     check_companions(path.parent)
     model_class = _class_of(config, chosen)
@@ -181,6 +187,16 @@ def _of_object(model: Any, task: str | None) -> LoadedModel:
     return LoadedModel(model, chosen, None, model.dtype)
 
 
+def _of_pipeline(source: Any, task: str | None, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    model = load_pipeline(source, dtype)
+    if task not in (None, model.task):
+        raise ModelSourceError(
+            f"{type(model.pipeline).__name__} is for {model.task}; it has no task {task!r}"
+        )
+    folder = source if isinstance(source, Path) else None
+    return LoadedModel(model, Task(model.task, "DiffusionPipeline"), folder, model.dtype)
+
+
 def _dtype_of(config: Any) -> torch.dtype:
     """Return the dtype of the weights that a configuration names; float32 if it names none."""
     dtype = config.get_text_config().dtype if config.dtype is None else config.dtype
@@ -218,13 +234,16 @@ def _class_of(config: Any, task: Task) -> Any:
     Otherwise that of transformers, which may be another one: of a T5 encoder, the whole T5.
 
     Raises:
+        LibraryVersionError: If transformers is too old for the task.
         ModelSourceError: If transformers has no such model for the architecture.
     """
     for name in list(getattr(config, "architectures", None) or ())[:1]:
         model_class = getattr(transformers, name, None)
         if model_class is not None and task.fits(name):
             return model_class
-    chosen = getattr(transformers, task.auto_class)
+    chosen = getattr(transformers, task.auto_class, None)
+    if chosen is None:
+        raise needs("transformers", "5.11", f"the task {task.name!r}")
     if not has_class_for(chosen, config):
         raise ModelSourceError(
             f"transformers has no {config.model_type} model with a head for the task {task.name!r}"
@@ -232,7 +251,7 @@ def _class_of(config: Any, task: Task) -> Any:
     return chosen
 
 
-def _config(path: Path) -> Any:
+def read_config(path: Path) -> Any:
     """Read a configuration.
 
     Raises:
@@ -255,7 +274,12 @@ def _config(path: Path) -> Any:
     if fault := setting_fault(content):
         raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        # Old files have the numbers of classes as strings, and pipelines take them as indices.
+        labels = getattr(config, "label2id", None) or {}
+        if any(isinstance(number, str) for number in labels.values()):
+            config.label2id = {label: int(number) for label, number in labels.items()}
+        return config
 
 
 def _check_weights(folder: Path) -> None:

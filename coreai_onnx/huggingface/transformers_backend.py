@@ -21,7 +21,6 @@ with ``torch.export``; this package converts, quantizes and runs them.
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from coreai_onnx.converter import TorchConverter
-from coreai_onnx.errors import LibraryVersionError, SpecializationWarning
+from coreai_onnx.errors import SpecializationWarning
 from coreai_onnx.model.dependencies import imported_from
 from coreai_onnx.model.python.builder.values import to_torch
 from coreai_onnx.program import OnnxProgram
@@ -42,12 +40,7 @@ from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.targets.opsets import Target, chosen_opset
 from coreai_onnx.targets.providers import Choice
 
-if importlib.util.find_spec("transformers.exporters") is None:
-    raise LibraryVersionError(
-        f"transformers {transformers.__version__} has no exporters for other packages; "
-        'pip install "transformers>=5.23" brings them, and export_model needs none'
-    )
-with imported_from("transformers"):
+with imported_from("transformers", "5.23", "a backend of transformers' exporters"):
     from transformers.exporters.auto import register_backend
     from transformers.exporters.configs import DynamoConfig
     from transformers.exporters.exporter_dynamo import DynamoExporter

@@ -5,54 +5,92 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import transformers
 
-from coreai_onnx.model.dependencies import imported_from, require
+from coreai_onnx.model.dependencies import imported_from, missing, needs, require
 
 with imported_from("transformers"):
-    from transformers.cache_utils import (
-        DummyLayer,
-        DynamicLayer,
-        LinearAttentionAndFullAttentionLayer,
-        LinearAttentionLayer,
-    )
+    from transformers import cache_utils
+    from transformers.cache_utils import DynamicLayer
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         Concatenate,
         MergeModulelist,
         WeightConverter,
         WeightRenaming,
-        apply_renamings,
         rename_source_key,
     )
     from transformers.initialization import no_init_weights
+    from transformers.masking_utils import create_causal_mask
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
         TensorProcessor,
         get_gguf_hf_weights_map,
         load_gguf_checkpoint,
     )
+    from transformers.modeling_outputs import BaseModelOutputWithPast
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.utils import ModelOutput
 
+
+class _NoStates:
+    """Base of the layers that keep recurrent states, where transformers has no such layers."""
+
+
+# Without them, models with recurrent states have caches of their own: see `require_states`.
+LinearAttentionLayer: Any = getattr(cache_utils, "LinearAttentionLayer", _NoStates)
+LinearAttentionAndFullAttentionLayer: Any = getattr(
+    cache_utils, "LinearAttentionAndFullAttentionLayer", _NoStates
+)
+# A layer that keeps nothing; before 5.23, transformers uses a layer of states without any.
+DummyLayer: Any = getattr(cache_utils, "DummyLayer", LinearAttentionLayer)
+
+CACHE = "cache" if hasattr(BaseModelOutputWithPast(), "cache") else "past_key_values"
+"""The name of caches among the arguments and results of models; 5.24 renamed it."""
 _STATES = ("conv_states", "recurrent_states", "conv_kernel_size", "has_previous_state")
 _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initialized")
 # Methods that the caches of this package override: transformers would not call them by another
 # name, and keep its own states.
 _UPDATES = ("update_conv_state", "update_recurrent_state")
+_CONVERTER = WeightConverter(
+    source_patterns=["a"], target_patterns="b", operations=[MergeModulelist()]
+)
 require(
     "transformers",
     [
         (DynamicLayer(), ("keys", "values", "is_initialized")),
         (DynamicLayer, ("update", "get_seq_length", "get_mask_sizes")),
-        (LinearAttentionLayer(), (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")),
-        (transformers.DynamicCache(), ("layers", "get_recurrent_state", *_UPDATES)),
-        (WeightConverter(["a"], "b", [MergeModulelist()]), ("operations", "source_patterns")),
+        (transformers.DynamicCache(), ("layers",)),
+        (_CONVERTER, ("operations", "source_patterns")),
     ],
 )
+
+
+def require_states(of: str, *, in_blocks: bool = False) -> None:
+    """Check that layers of a cache keep recurrent states as this package reads them.
+
+    Args:
+        of: What has the states, for the message.
+        in_blocks: Whether only ``layers_block_type`` of a configuration tells which layers have
+            states, as for RecurrentGemma; 5.23, which added ``DummyLayer``, reads it.
+
+    Raises:
+        LibraryVersionError: If transformers is older than 5.14 or 5.23.
+    """
+    feature = f"a cache with the recurrent states of {of}"
+    if in_blocks and DummyLayer is LinearAttentionLayer:
+        raise needs("transformers", "5.23", feature)
+    layer = (*_STATES, *_ARE_INITIALIZED, *_UPDATES, "number_of_states")
+    attributes = [(LinearAttentionLayer(), layer), (transformers.DynamicCache(), _UPDATES)]
+    if any(missing(attributes)):
+        raise needs("transformers", "5.14", feature)
 
 
 def has_class_for(auto_class: Any, config: Any) -> bool:
@@ -91,3 +129,65 @@ def model_of_config(cls: Any, config: Any) -> torch.nn.Module:
     require("transformers", [(cls, ("_from_config",))])
     model = cls._from_config(config)
     return model
+
+
+@contextmanager
+def attention_implementation(model: Any, name: str) -> Iterator[None]:
+    """While active, the layers of a model use an attention by its name."""
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001 - a call of the model would check the name
+    try:
+        for config, _ in before:
+            config._attn_implementation = name  # noqa: SLF001
+        yield
+    finally:
+        for config, implementation in before:
+            config._attn_implementation = implementation  # noqa: SLF001
+
+
+@contextmanager
+def with_attention(layers: Iterable[Any], name: str) -> Iterator[None]:
+    """While active, some layers of a model use an attention by its name, and the others do not."""
+    before = [(layer, layer.config) for layer in layers]
+    try:
+        for layer, config in before:
+            layer.config = copy.copy(config)
+            layer.config._attn_implementation = name  # noqa: SLF001 - as above
+        yield
+    finally:
+        for layer, config in before:
+            layer.config = config
+
+
+def precompute_inputs(encoder: Any, inputs: dict[str, Any]) -> None:
+    """Add what transformers computes outside of an exported encoder, from other inputs.
+
+    Raises:
+        LibraryVersionError: If transformers is older than 5.14.
+    """
+    with imported_from("transformers", "5.14", "an encoder of pictures of several sizes"):
+        from transformers.exporters.utils import precompute_export_inputs
+
+    precompute_export_inputs(encoder, inputs)
+
+
+def pipeline_class(task: str) -> Any:
+    """Return the class of transformers' pipeline for a task, or its qualified name.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    # Imported when needed: the pipelines import torchao, which prints warnings.
+    with imported_from("transformers"):
+        from transformers.pipelines import PIPELINE_REGISTRY
+
+    return PIPELINE_REGISTRY.check_task(task)[1]["impl"]
+
+
+def sentencepiece_model() -> Any:
+    """Return an empty model of SentencePiece, a protobuf message that transformers has."""
+    # Imported when needed: two libraries with this message in one process are an error of protobuf.
+    with imported_from("transformers"):
+        from transformers.utils.sentencepiece_model_pb2_new import ModelProto
+
+    return ModelProto()

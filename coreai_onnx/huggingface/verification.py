@@ -74,7 +74,7 @@ def check_generation(decoder: Decoder) -> None:
         steps = list(_teacher_forced(decoder, generated.sequences))
     first = decoder.input_names[: len(decoder.input_names) - len(decoder.slots)]
     for expected, actual in zip(generated.logits, steps, strict=False):  # it may end early
-        error, limit = _error(actual, expected)
+        error, limit = difference(actual, expected)
         # Not ``error > limit``: NaN must fail as well.
         if not error <= limit:
             raise ConversionError(
@@ -140,7 +140,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
             if place and decoder.slots[place - 1].is_static:
                 # What no token has been written to has no meaning, and no attention reads it.
                 result, expected = (x[:, :, : past + length] for x in (result, expected))
-            error, limit = _error(result, expected)
+            error, limit = difference(result, expected)
             if not error <= limit and moved is None:
                 # Only when a limit is exceeded: it runs torch several times more.
                 moved = _movements(decoder, first, cache, references, random)
@@ -158,7 +158,7 @@ def _randomized(
 ) -> tuple[Any, ...]:
     """Return arguments with random tokens and a random cache."""
     ids, *others, cache = decoder.arguments(*sizes)
-    tokens = _tokens(decoder.model, ids.shape, random)
+    tokens = decoder.first(_tokens(decoder.model, ids.shape[:2], random))
     # A text begins with states of zeros; some models do not read others before the first token.
     scale = _SCALE if sizes[-1] else 0.0
     values = [(torch.randn(x.shape, generator=random) * scale).to(x.dtype) for x in cache]
@@ -181,7 +181,7 @@ def _tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Ten
     return drawn[has_embedding.argsort(descending=True, stable=True)][: shape.numel()].view(shape)
 
 
-def _error(actual: Any, expected: torch.Tensor) -> tuple[float, float]:
+def difference(actual: Any, expected: torch.Tensor) -> tuple[float, float]:
     """Return the largest difference, and the largest that is rounding."""
     reference = expected.float().numpy()
     result = np.asarray(actual, np.float32)
@@ -216,7 +216,7 @@ def _movements(
             with torch.no_grad():
                 outputs = decoder(*first, [changed(x) for x in cache])
             pairs = zip(outputs, references, strict=True)
-            errors = [_error(output.float(), expected)[0] for output, expected in pairs]
+            errors = [difference(output.float(), expected)[0] for output, expected in pairs]
             largest = [max(pair) for pair in zip(largest, errors, strict=True)]
     finally:
         hook.remove()

@@ -19,8 +19,13 @@ from coreai_onnx.errors import LibraryVersionError
 
 # ---------------------------------------------------------------------- names
 @contextmanager
-def imported_from(library: str) -> Iterator[None]:
+def imported_from(library: str, version: str = "", feature: str = "") -> Iterator[None]:
     """Report a name that the block cannot import from a library.
+
+    Args:
+        library: The module of the library.
+        version: The first version that has the names, if only a feature needs it.
+        feature: What needs it; see `needs`.
 
     Raises:
         LibraryVersionError: If the installed version lacks one of the names.
@@ -28,6 +33,8 @@ def imported_from(library: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        if version:
+            raise needs(library, version, feature) from error
         raise lacks(library, str(error)) from error
 
 
@@ -66,6 +73,21 @@ def lacks(library: str, what: str) -> LibraryVersionError:
     )
 
 
+def needs(library: str, version: str, feature: str) -> LibraryVersionError:
+    """Return the error for a feature that needs a later version of a library.
+
+    Args:
+        library: The module of the library, named like its distribution.
+        version: The first version that the feature works with.
+        feature: The feature, as the subject of a sentence.
+    """
+    installed = getattr(importlib.import_module(library), "__version__", "")
+    return LibraryVersionError(
+        f"{feature} needs {library} {version}, and {installed} is installed; "
+        f'pip install "{library}>={version}"'
+    )
+
+
 # ---------------------------------------------------------------------- messages
 @dataclass(frozen=True)
 class MessageText:
@@ -92,6 +114,12 @@ def _text(library: str, regex: str, meaning: str) -> MessageText:
 
 _torch, _onnx = partial(_text, "torch"), partial(_text, "onnx")
 _onnxruntime = partial(_text, "onnxruntime")
+
+# imports from torch
+MISSING_IN_TORCH = _torch(
+    r"\A(?P<what>.*(from|module|module named) 'torch[.'].*?)( \(/.*)?\Z",
+    "torch has no such module or name; the file where it was looked for may follow",
+)
 
 # torch.export: why it failed
 FAKE_CONSTANT = _torch(

@@ -48,8 +48,9 @@ from coreai_onnx.passes.contrib.decoder_attention import (
     webgpu_decoder_attention,
 )
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
-from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits, device_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.linear_recurrences import contrib_linear_recurrences
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
@@ -97,11 +98,13 @@ from coreai_onnx.passes.layout.provider_kernels import (
     indices_in_int32,
     nans_by_comparison,
     negated_integers,
+    positions_of_doubles,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
     triangles_of_positions,
 )
+from coreai_onnx.passes.layout.running_maxima import running_maxima
 from coreai_onnx.passes.layout.split_after_heads import split_after_heads
 from coreai_onnx.passes.layout.transposes_of_products import (
     separate_transposes,
@@ -214,7 +217,7 @@ CONTRIB: Final[tuple[Pass, ...]] = (
 """Composites as onnxruntime's contrib ops (``com.microsoft``)."""
 
 DEVICE: Final[tuple[Pass, ...]] = (
-    contrib_linear_nbits,  # few-bit weights, which have no other kernel there
+    device_linear_nbits,  # few-bit weights, which have no other kernel there
     contrib_matmul_nbits,  # likewise
     casts_of_dtypes,  # independent of the other passes
 )
@@ -224,6 +227,8 @@ WEBGPU: Final[tuple[Pass, ...]] = (
     webgpu_decoder_attention,  # independent of the other passes
     contrib_packed_projections,  # after the attentions and 4-bit weights
     contrib_linear_attention,  # before composites are inlined: its body is a loop on the CPU
+    contrib_linear_recurrences,  # independent of the other passes
+    running_maxima,  # before the pass below that replaces Max
     sums_of_two,  # independent of the other passes
     negated_integers,  # before extrema, which it leaves
     bounds_of_integers,  # before the next one, which replaces Min and Max
@@ -252,5 +257,6 @@ EXACT: Final[tuple[Pass, ...]] = (
 CUDA: Final[tuple[Pass, ...]] = (
     cuda_decoder_attention,  # independent of the other passes
     contrib_packed_projections,  # after the attentions and 4-bit weights
+    positions_of_doubles,  # independent of the other passes
 )
 """In addition to `DEVICE`."""

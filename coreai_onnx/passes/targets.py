@@ -26,8 +26,9 @@ from coreai_onnx.passes.contrib.decoder_attention import (
     webgpu_decoder_attention,
 )
 from coreai_onnx.passes.contrib.embedding_nbits import contrib_embedding_nbits
-from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits
+from coreai_onnx.passes.contrib.few_bits import contrib_linear_nbits, device_linear_nbits
 from coreai_onnx.passes.contrib.linear_attention import contrib_linear_attention
+from coreai_onnx.passes.contrib.linear_recurrences import contrib_linear_recurrences
 from coreai_onnx.passes.contrib.moe import contrib_moe
 from coreai_onnx.passes.contrib.packed_projections import contrib_packed_projections
 from coreai_onnx.passes.contrib.qmoe import contrib_qmoe
@@ -234,7 +235,9 @@ CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
     contrib_attention: (("GroupQueryAttention", {}), ("MultiHeadAttention", {})),
     contrib_rope: (("RotaryEmbedding", {}),),
     contrib_linear_attention: (("LinearAttention", {}),),
+    contrib_linear_recurrences: (("LinearAttention", {}),),
     contrib_linear_nbits: (("MatMulNBits", {}),),
+    device_linear_nbits: (("MatMulNBits", {}),),
     contrib_embedding_nbits: (("GatherBlockQuantized", {}),),
     contrib_matmul_nbits: (("MatMulNBits", {}),),
     contrib_moe: (("MoE", {}),),

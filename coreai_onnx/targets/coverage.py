@@ -109,7 +109,9 @@ def kernel_fault(node: ir.Node, opset: int, types: Types, table: Table) -> str:
         return f"no kernel for opset {opset}, only for {', '.join(spans)}"
     for variable, dtype in _dtypes(node, opset, types):
         known = kinds.get(variable, "").split()
-        if known and dtype.name.lower() not in known and _WORDS.get(dtype) not in known:
+        # Sequences have no dtype of their own.
+        is_compared = known and dtype != ir.DataType.UNDEFINED
+        if is_compared and dtype.name.lower() not in known and _WORDS.get(dtype) not in known:
             return f"no kernel for {dtype.name.lower()} ({variable}), only for {', '.join(known)}"
     return ""
 

@@ -36,6 +36,17 @@ PACKAGES: dict[str, str] = {
     "CANNExecutionProvider": "onnxruntime-cann",
 }
 """The package on PyPI that has a provider."""
+OPTIONS: dict[str, tuple[str, ...]] = {
+    CPU: ("use_arena",),
+    WEBGPU: (
+        *("dawnBackendType", "defaultBufferCacheMode", "deviceId", "enableGraphCapture"),
+        *("enableInt64", "enablePIXCapture", "forceCpuNodeNames", "maxStorageBufferBindingSize"),
+        *("multiRotaryCacheConcatOffset", "powerPreference", "preferredLayout", "preserveDevice"),
+        *("queryResolveBufferCacheMode", "storageBufferCacheMode", "uniformBufferCacheMode"),
+        "validationMode",
+    ),
+}
+"""The options of providers that ignore all others; of WebGPU those of onnxruntime 1.27."""
 Choice = str | tuple[str, Mapping[str, object]]
 """An execution provider, perhaps with its options: ``("cuda", {"device_id": 1})``."""
 
@@ -53,20 +64,29 @@ def chosen_providers(choices: Choice | Iterable[Choice] | None) -> dict[str, dic
             one of them; None is none.
 
     Raises:
-        SessionError: If one is neither.
+        SessionError: If one is neither, or has no such option.
     """
     chosen: dict[str, dict[str, str]] = {}
     alone = isinstance(choices, str) or _is_pair(choices)
     for choice in [choices] if alone else choices or ():
         name, options = choice if isinstance(choice, tuple) and _is_pair(choice) else (choice, {})
-        if not isinstance(name, str):
+        if not (name and isinstance(name, str)):
             raise SessionError(
                 f"a provider must be a name, or a name and its options, got {choice!r:.60}"
             )
         # onnxruntime takes text only: True is the option "1".
         texts = {k: str(int(v) if isinstance(v, bool) else v) for k, v in options.items()}
+        _check_options(full_name(name), texts)
         chosen[full_name(name)] = texts
     return chosen
+
+
+def _check_options(provider: str, options: Mapping[str, str]) -> None:
+    known = OPTIONS.get(provider, options)
+    if unknown := [name for name in options if name not in known]:
+        raise SessionError(f"{provider} has no option {unknown[0]}; it has {', '.join(known)}")
+    if provider == CPU and options.get("use_arena", "0") not in ("0", "1"):
+        raise SessionError(f"{provider}: use_arena is 0 or 1, got {options['use_arena']}")
 
 
 def on_cpu(choices: Choice | Iterable[Choice] | None) -> bool:

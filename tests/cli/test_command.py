@@ -193,9 +193,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words")
     OnnxProgram({"main": linear_model()}).save(folder / "model.onnx")
     (folder / "models.py").write_text(MODELS)
-    (folder / "config.json").write_text(
-        json.dumps(BERT | {"model_type": "bert", "architectures": ["BertModel"]})
-    )
+    bert = {"model_type": "bert", "architectures": ["BertModel"], "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(BERT | bert))
     (folder / "syntax.py").write_text("def (:")
     (folder / "leaves.py").write_text("import sys; sys.exit(0)")
     (folder / "broken.pt2").write_bytes(b"PK no archive")

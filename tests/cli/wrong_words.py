@@ -110,6 +110,7 @@ _PROVIDERS: dict[str, list[list[str]]] = {
     "provider": [["--provider", value] for value in ("tpu", "", "QNNExecutionProvider")],
     "provider_option": [
         *(["--provider", "cpu", "--provider-option", value] for value in ("x", "=1", "")),
+        ["--provider", "cpu", "--provider-option", "use_arenas=0"],
         ["--provider-option", "use_arena=0"],
     ],
 }
@@ -185,6 +186,9 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
+        "include": [
+            ["--include", value] for value in ("tokens", "", "tokenizer", "nms", "cross_attentions")
+        ],
         "padding": [["--padding", value] for value in ("right", "")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from torch.fx.experimental import _config
 
@@ -84,17 +85,20 @@ def test_options_reach_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
     def export(model: Any, args: Any, kwargs: Any, **options: Any) -> None:
-        seen.update(options, oblivious=_config.backed_size_oblivious)
+        cached = FakeTensorMode().cache_enabled
+        seen.update(options, oblivious=_config.backed_size_oblivious, cached=cached)
 
     monkeypatch.setattr(torch.export, "export", export)
-    TorchExport((X,), strict=True, deferred=True, oblivious=True)(torch.nn.ReLU())
+    TorchExport((X,), strict=True, deferred=True, oblivious=True, cached=False)(torch.nn.ReLU())
     assert seen == {
         "dynamic_shapes": None,
         "strict": True,
         "prefer_deferred_runtime_asserts_over_guards": True,
         "oblivious": True,
+        "cached": False,
     }
     assert not _config.backed_size_oblivious
+    assert FakeTensorMode().cache_enabled
 
 
 def test_sizes_are_oblivious_for_a_time() -> None:

@@ -17,6 +17,7 @@ from coreai_onnx.export.versions import (
     is_torch,
     is_users,
     lacks,
+    refusal_after,
     relative_path,
     warn_if_untested,
 )
@@ -45,12 +46,36 @@ def test_all_tested_versions_can_be_installed() -> None:
 
 
 def test_what_a_torch_lacks_is_an_import_error_that_says_what_to_install() -> None:
-    error = lacks("cannot import name 'x' from 'torch'")
+    error = lacks("cannot import name 'x' from 'torch' (/lib/torch/__init__.py)")
     assert isinstance(error, CoreaiError)
     assert isinstance(error, ImportError)
-    assert f"torch {torch.__version__} lacks" in str(error)
-    assert "cannot import name 'x'" in str(error)
-    assert "2.12, 2.13 and 2.15; install one of these" in str(error)
+    assert str(error) == (
+        f"coreai_onnx needs torch 2.12, 2.13 or 2.15, this is torch {torch.__version__}: "
+        "cannot import name 'x' from 'torch'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "refused"),
+    [
+        ("2.1.2", ImportError("cannot import name 'Dim' from 'torch.export' (/a.py)"), True),
+        ("2.1.2", ModuleNotFoundError("No module named 'torch.export.graph_signature'"), True),
+        ("2.1.2", AttributeError("module 'torch' has no attribute 'int1'"), True),
+        ("2.16.0", ImportError("cannot import name 'Dim' from 'torch.export' (/a.py)"), True),
+        ("2.13.0", ImportError("cannot import name 'Dim' from 'torch.export' (/a.py)"), False),
+        ("2.16.0", ModuleNotFoundError("No module named 'torchvision'"), False),
+        ("2.16.0", AttributeError("'NoneType' object has no attribute 'shape'"), False),
+    ],
+)
+def test_what_an_unsupported_torch_lacks_explains_a_failed_import(
+    monkeypatch: pytest.MonkeyPatch, version: str, error: Exception, refused: bool
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    refusal = refusal_after(error)
+    assert (refusal is not None) == refused
+    if refusal is not None:
+        assert f"this is torch {version}: " in str(refusal)
+        assert "/a.py" not in str(refusal)
 
 
 def test_files_are_relative() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+import transformers
 
 import coreai_onnx
 from coreai_onnx.errors import (
@@ -23,7 +24,7 @@ from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions.session import Session
-from tests.huggingface.test_heads import VIT, model
+from tests.huggingface.heads.test_head import VIT, model
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
 from tests.support.huggingface_folders import BERT, llama, llama_folder
 from tests.support.tolerances import assert_close
@@ -260,3 +261,23 @@ def test_kernels_that_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(library.ENVIRONMENT_VARIABLE, "/nowhere/ops.so")
     with pytest.raises(KernelsNotBuiltError):
         export_model(llama(), tmp_path / "folder", include_kernels=True)
+
+
+def test_other_models_that_make_sound_in_steps_are_refused(tmp_path: Path) -> None:
+    """MusicGen Melody continues a sound, which its decoder reads before the tokens."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "ffn_dim": 16}
+    config = transformers.MusicgenMelodyConfig(
+        text_encoder=transformers.T5Config(
+            vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+        ),
+        audio_encoder=transformers.EncodecConfig(
+            hidden_size=8, num_filters=2, codebook_size=16, num_lstm_layers=1
+        ),
+        decoder=transformers.MusicgenMelodyDecoderConfig(vocab_size=16, num_codebooks=2, **sizes),
+    )
+    model = transformers.MusicgenMelodyForConditionalGeneration(config)
+    with pytest.raises(
+        ModelSourceError, match=r"MusicgenMelodyForConditional.* generate the sound in"
+    ):
+        export_model(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -10,10 +10,11 @@ import pytest
 import torch
 import transformers
 
+import coreai_onnx
 from coreai_onnx.cli import main
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.huggingface.exporting import export_model
-from coreai_onnx.huggingface.quantizing import calls_of_file
+from coreai_onnx.huggingface.quantizing import calls_of_file, quantize_programs
 from coreai_onnx.model.inventory import graphs
 from coreai_onnx.program import OnnxProgram
 from tests.support.huggingface_folders import BERT, llama_folder, tokenizer
@@ -143,3 +144,13 @@ def test_texts_that_cannot_be_read(tmp_path: Path) -> None:
         export_model(
             t5().eval(), tmp_path / "out", quantization={"method": "gptq", "calibration": [(IDS,)]}
         )
+
+
+@pytest.mark.parametrize("data", [TEXT, [{"input": torch.ones(2, 8)}]], ids=["text", "calls"])
+def test_data_of_several_files_names_them(data: Any) -> None:
+    """Of the files of a pipeline, none takes the calls of another."""
+    program = coreai_onnx.convert(torch.nn.Linear(8, 8), (torch.ones(2, 8),))
+    programs = {"unet/model.onnx": program, "vae_decoder/model.onnx": program}
+    message = "names to calls; the files are unet/model.onnx, vae_decoder/model.onnx"
+    with pytest.raises(QuantizationError, match=message):
+        quantize_programs(programs, {"bits": 4, "calibration": data}, "onnxruntime")

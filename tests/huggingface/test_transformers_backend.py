@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -184,7 +183,7 @@ def test_a_missing_argument_is_named() -> None:
 
 
 def test_a_transformers_without_exporters_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "transformers.exporters.auto", None)
     monkeypatch.delitem(sys.modules, transformers_backend.__name__)
     with pytest.raises(LibraryVersionError, match=r'pip install "transformers>=5.23"'):
         importlib.import_module(transformers_backend.__name__)

@@ -111,6 +111,12 @@ def fixed(dim: Any, size: int = 2) -> str:
     return export_failure(function, X[:size], dims=({0: dim},))
 
 
+def missing_name() -> str:
+    with pytest.raises(ImportError) as caught:
+        from torch.export import NoSuchName  # noqa: F401 - its failure is the result
+    return str(caught.value)
+
+
 def reasons(message: str) -> list[str]:
     return dependencies.REASON.pattern.findall(message)
 
@@ -203,6 +209,7 @@ COPY = "(float[2] x) => (float[2] y) { y = Identity (x) }"
 
 PROVOKED: dict[str, Callable[[], str | list[str] | Iterator[str]]] = {
     "FAKE_CONSTANT": lambda: export_failure(ReadsData()),
+    "MISSING_IN_TORCH": missing_name,
     "DERIVATIVE": lambda: export_failure(squares_derivative),
     "OPAQUE_CACHE": lambda: export_failure(lambda x, _: x, X, DynamicCache()),
     "OPAQUE_TYPE": lambda: export_failure(lambda x: (x, torch.float32)),

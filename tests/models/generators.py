@@ -131,13 +131,14 @@ _PHI4 = {
 """With small encoders of pictures and sound, which are not exported."""
 _ZAMBA = {
     **SHAPE,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 4,
     "attention_head_dim": 32,
     "n_mamba_heads": 2,
     "mamba_d_state": 8,
     "mamba_dt_rank": 4,
-    "attn_layer_period": 3,
-    "attn_layer_offset": 2,
+    # transformers adds two layers of Mamba and one of both in front: these are of both.
+    "attn_layer_period": 1,
+    "attn_layer_offset": 0,
 }
 _ZAMBA2 = {
     **SHAPE,

@@ -26,7 +26,8 @@ from tests.models.generators import (
 )
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE, SWITCH
 
-LENGTH = 64
+LENGTH = 32
+"""Four times the windows of the zoo; prompts and tokens are several chunks of its state spaces."""
 BATCHES = (padded(PROMPTS[:1]), padded(PROMPTS))
 
 

@@ -15,9 +15,9 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.cli import main
-from coreai_onnx.huggingface.heads import Head
+from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.sources import load_source
-from tests.huggingface.test_heads import VIT
+from tests.huggingface.heads.test_head import VIT
 from tests.support.huggingface_folders import BERT
 from tests.support.tolerances import assert_close
 
@@ -115,6 +115,14 @@ _LISTENER = {
     "decoder_ffn_dim": 32, "max_source_positions": 20, "classifier_proj_size": 16,
 }  # fmt: skip
 _VIDEO = {**VIT, "num_frames": 4}
+_MATTE = {
+    "backbone_config": {
+        **VIT, "model_type": "vitdet", "image_size": 32, "pretrain_image_size": 32,
+        "patch_size": 16, "num_channels": 4, "residual_block_indices": [],
+        "window_block_indices": [], "out_features": ["stage2"],
+    },
+    "hidden_size": 32, "convstream_hidden_sizes": [8, 8, 8], "fusion_hidden_sizes": [16, 8, 8, 8],
+}  # fmt: skip
 _SERIES = {"context_length": 32, "patch_length": 8, "patch_stride": 8, "prediction_length": 8}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "BertForMultipleChoice": ("multiple-choice", BERT),
@@ -164,6 +172,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "VitMatteForImageMatting": ("image-matting", _MATTE),
     "VideoMAEForVideoClassification": ("video-classification", _VIDEO),
     "TimesformerForVideoClassification": ("video-classification", _VIDEO),
     "OwlViTForObjectDetection": ("zero-shot-object-detection", _TEXT_AND_IMAGE),

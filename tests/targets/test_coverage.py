@@ -38,6 +38,17 @@ def test_the_dtype() -> None:
     assert found(text, CUDA) == []
 
 
+def test_a_loop_that_collects() -> None:
+    text = """main (int64 m, bool go, float[2] x) => (float[n] y) {
+      none = SequenceConstruct (x)
+      all = Loop <body = g (int64 i, bool c, seq(float[n]) s) => (bool d, seq(float[n]) t) {
+        d = Identity (c)  z = Neg (x)  t = SequenceInsert (s, z)
+      }> (m, go, none)
+      y = ConcatFromSequence <axis = 0> (all)
+    }"""
+    assert found(text, CUDA) == []
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

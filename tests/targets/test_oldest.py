@@ -19,6 +19,8 @@ from coreai_onnx.passes.contrib.decoder_attention import (
     cuda_decoder_attention,
     webgpu_decoder_attention,
 )
+from coreai_onnx.passes.contrib.few_bits import device_linear_nbits
+from coreai_onnx.passes.contrib.linear_recurrences import contrib_linear_recurrences
 from coreai_onnx.passes.targets import CONTRIB_OPS
 from coreai_onnx.targets.contrib import contrib_since
 from coreai_onnx.targets.oldest import check_oldest, node_since
@@ -59,7 +61,11 @@ def test_standard_ops_of_the_table_are_recorded() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_pass_of_a_target_writes_a_younger_op(target: Target) -> None:
-    assert CONTRIB_OPS.keys() == {*CONTRIB, webgpu_decoder_attention, cuda_decoder_attention}
+    for_providers = {
+        *(webgpu_decoder_attention, cuda_decoder_attention),
+        *(contrib_linear_recurrences, device_linear_nbits),
+    }
+    assert CONTRIB_OPS.keys() == {*CONTRIB, *for_providers}
     for minimum in MINIMA:
         for one in passes_for(target, minimum):
             for op, forms in CONTRIB_OPS.get(one, ()):

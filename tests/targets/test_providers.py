@@ -37,7 +37,22 @@ def test_choices(choices: Any, expected: dict[str, dict[str, str]]) -> None:
     assert list(chosen) == list(expected)
 
 
-@pytest.mark.parametrize("choices", [[3], [None], [("cuda", 3)], [(3, {})]])
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (("cpu", {"use_arenas": 1}), "CPUExecutionProvider has no option use_arenas; it has use_"),
+        (("cpu", {"use_arena": "yes"}), "CPUExecutionProvider: use_arena is 0 or 1, got yes"),
+        (("webgpu", {"device_id": 1}), "WebGpuExecutionProvider has no option device_id; it has"),
+    ],
+)
+def test_options_that_onnxruntime_would_ignore(choice: Any, message: str) -> None:
+    with pytest.raises(SessionError, match=f"^{message}"):
+        chosen_providers(choice)
+    name, _ = choice
+    assert chosen_providers((name, {})) == {NAMES[name]: {}}
+
+
+@pytest.mark.parametrize("choices", [[3], [None], [""], [("cuda", 3)], [(3, {})]])
 def test_choices_that_are_no_names(choices: Any) -> None:
     with pytest.raises(SessionError, match="a provider must be a name, or a name and its options"):
         chosen_providers(choices)

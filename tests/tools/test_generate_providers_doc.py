@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import pytest
 
@@ -17,7 +18,7 @@ def _generator(repo):
 
 
 def call(others):
-    return {"webgpu": 9, "copies": 3, "declared": 2, "others": others}
+    return {"device": 9, "copies": 3, "declared": 2, "others": others}
 
 
 NATIVE = {"target": "webgpu", "place": "native", "status": "pass"}
@@ -39,8 +40,16 @@ ROWS = [
         "detail": "no | such type",
     },
     {**NATIVE, "kind": "folder", "name": "mpt", "status": "mismatch", "detail": "[1], [2]"},
+    {**NATIVE, "kind": "folder", "name": "rwkv", "calls": {"decode": call({})}},
+    {
+        **NATIVE,
+        "kind": "folder",
+        "name": "rwkv",
+        "place": "browser",
+        "note": "knows no model of this type",
+    },
 ]
-RESULTS = {"cases": 4, "rows": ROWS}
+RESULTS = {"cases": 5, "rows": ROWS}
 TIMES = {name: {"min": 2.0, "median": 3.0} for name in ("kernels", "body")}
 OPENVINO = {
     "machine": "A CPU.",
@@ -52,14 +61,16 @@ OPENVINO = {
 def test_nodes_are_counted_per_call_and_failures_are_listed(generator) -> None:
     text = generator.rendered(RESULTS, OPENVINO)
     assert (
-        "3 of 4 models were measured so far. 2 of 3 models pass natively, 0 of 1 in Chromium."
+        "4 of 5 models were measured so far. 3 of 4 models pass natively, 1 of 2 in Chromium."
         in text
     )
-    assert "In 1 of 3 calls, no other node is on the CPU." in text
+    assert "In 2 of 4 calls, no other node is on the CPU." in text
     assert "| bert | 9 | 2 | 4 | 3 | 2e-06 | – |" in text
     assert "| llama | prefill | 9 | 2 | 2 | 3 | equal | – |" in text
     assert "|  | decode | 9 | 2 | 0 | 3 |  |  |" in text
     assert "| mpt | – | – | – | – | – | mismatch | run failed |" in text
+    assert "| rwkv | decode | 9 | 2 | 0 | 3 | equal | pass (web) |" in text
+    assert "| rwkv | knows no model of this type |" in text
     assert r"| mpt | browser | run failed | no \| such type |" in text
 
 
@@ -68,13 +79,20 @@ def test_reasons_are_counted_over_the_models(generator) -> None:
     assert "| Sum-13(float) | no kernel | 5 | 2 |\n| Less-13(int64) | no kernel | 1 | 1 |" in text
 
 
-def test_rows_of_an_earlier_rule_say_so(generator) -> None:
-    assert "before the rule asked" not in generator.rendered(RESULTS, OPENVINO)
-    old = {"webgpu": 9, "copies": 3, "shapes": 7, "others": {}}
-    row = {**ROWS[0], "target": "onnxruntime", "calls": {"run": old}}
-    text = generator.rendered({"cases": 4, "rows": [row, *ROWS]}, OPENVINO)
-    assert text.count("before the rule asked") == 1
-    assert "| bert | 9 | 7 | 0 | 3 | 2e-06 | – |" in text
+def test_files_for_cuda_were_recorded_with_a_scalar_on_the_cpu(repo) -> None:
+    rows = json.loads((repo / "tools/providers/results.json").read_text(encoding="utf-8"))["rows"]
+    on_cuda = [row for row in rows if row["target"] == "cuda"]
+    assert {row["kind"] for row in on_cuda if row["status"] != "pass"} == {"float16 folder"}
+    others = {what for row in on_cuda for call in row["calls"].values() for what in call["others"]}
+    assert others == {"Equal-13(float): beside values on the CPU"}
+
+
+def test_files_for_webgpu_were_recorded_without_other_nodes_on_the_cpu(repo) -> None:
+    rows = json.loads((repo / "tools/providers/results.json").read_text(encoding="utf-8"))["rows"]
+    native = [row for row in rows if (row["target"], row["place"]) == ("webgpu", "native")]
+    assert {row["status"] for row in native} == {"pass"}
+    calls = [(row["name"], call["others"]) for row in native for call in row["calls"].values()]
+    assert [(name, others) for name, others in calls if others] == []
 
 
 def test_ratios_are_our_time_divided_by_that_of_openvino(generator) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.rules.tree import REPO
 from tools.run_with_torch import (
     DEFECTS,
+    LACKING,
+    OF_TRANSFORMERS,
     SUITES,
     Result,
     constraints,
@@ -25,6 +27,8 @@ REPORT = """<testsuites><testsuite>
   <testcase classname="tests.test_x" name="b[1]"><failure/></testcase>
   <testcase classname="tests.test_x" name="c"><error/></testcase>
   <testcase classname="tests.test_x" name="d"><skipped/></testcase>
+  <testcase classname="tests.test_x" name="e"><failure>
+    pip install "transformers>=5"</failure></testcase>
 </testsuite></testsuites>"""
 
 
@@ -40,7 +44,9 @@ def test_the_environment_has_the_usual_versions_of_all_but_torch() -> None:
 def test_a_report_names_what_failed(tmp_path: Path) -> None:
     path = tmp_path / "report.xml"
     path.write_text(REPORT)
-    assert read_report(path) == Result(1, ["tests.test_x.b[1]", "tests.test_x.c"], 1)
+    assert read_report(path) == Result(
+        1, ["tests.test_x.b[1]", "tests.test_x.c"], 1, ["tests.test_x.e"]
+    )
 
 
 def test_no_report_is_a_failure(tmp_path: Path) -> None:
@@ -52,11 +58,30 @@ def test_known_defects_are_counted_apart() -> None:
     result = Result(7, ["tests.test_x.b[1]", "tests.test_x.c", "operators.sort: detail"])
     assert unexpected(result, defects) == ["tests.test_x.c"]
     assert line("2.15.0", "export", result, defects) == "| 2.15.0 | export | 7 | 2 | 1 |"
+    result.lacking.append("tests.test_x.e")
+    row = "| transformers 5.0.0 | tasks | 7 | 1 | 2 | 1 |"
+    assert line("transformers 5.0.0", "tasks", result, defects) == row
 
 
-@pytest.mark.parametrize("torch", ["2.12.1", "2.15.0"])
-def test_known_defects_are_tests_that_are_there(torch: str) -> None:
-    for name, reason in known(torch).items():
+@pytest.mark.parametrize(
+    ("message", "lacks"),
+    [
+        ("AttributeError: module transformers has no attribute Gemma4Config", True),
+        ("No module named 'transformers.models.clip.image_processing_pil_clip'", True),
+        ("cannot import name 'DummyLayer' from 'transformers.cache_utils'", True),
+        ("AssertionError: float32", False),
+    ],
+)
+def test_a_failure_through_something_that_transformers_lacks(message: str, lacks: bool) -> None:
+    assert bool(LACKING.search(message)) is lacks
+
+
+@pytest.mark.parametrize(
+    "version", ["2.12.1", "2.15.0", "transformers 5.0.0", "transformers 5.10.0"]
+)
+def test_known_defects_are_tests_that_are_there(version: str) -> None:
+    assert known(version)
+    for name, reason in known(version).items():
         assert reason
         if name.startswith("tests."):
             module, _, test = name.partition("[")[0].rpartition(".")
@@ -66,7 +91,7 @@ def test_known_defects_are_tests_that_are_there(torch: str) -> None:
 
 
 def test_the_suites_are_tests_that_are_there() -> None:
-    tests = [path for suite in SUITES.values() for path in suite]
+    tests = [path for suite in (SUITES | OF_TRANSFORMERS).values() for path in suite]
     assert tests
     assert all((REPO / path).exists() for path in tests)
 

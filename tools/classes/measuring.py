@@ -12,6 +12,7 @@ import onnx_ir
 import torch
 import transformers
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind, SymIntArgument
 from torch.utils import _pytree as pytree
 from transformers import CONFIG_MAPPING
 from transformers.exporters.configs import DynamoConfig
@@ -30,7 +31,7 @@ from tests.support.tolerances import as_numpy
 from tools.backend.measuring import open_stock
 from tools.classes.configurations import small_configs
 from tools.classes.feeding import found_inputs
-from tools.foreign.case import FIRST, SECOND, SEED, Case, Inputs, dims_that_vary, spread
+from tools.foreign.case import FIRST, SECOND, SEED, Case, Inputs, Size, dims_that_vary, spread
 from tools.foreign.measuring import (
     Outcome,
     Progress,
@@ -53,9 +54,10 @@ from tools.operators.measuring import (
 
 SECONDS = 100
 """At most for one step, of the processor's time."""
-PARAMETERS = 30_000_000
+PARAMETERS = 60_000_000
 """A model with more has a configuration that was not made small."""
 NEW_TOKENS = 8
+_CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 def built(model_type: str, name: str) -> tuple[Any, list[Inputs]]:
@@ -72,10 +74,24 @@ def built(model_type: str, name: str) -> tuple[Any, list[Inputs]]:
             model = _constructed(name, config).eval().requires_grad_(requires_grad=False)
             for layer in model.modules():
                 spread(layer)
+                _enliven(layer)
             return model, found_inputs(model, (FIRST, SECOND))
         except Exception as error:  # noqa: BLE001 - any configuration may be impossible
             reasons.append(line(error))
     raise ValueError(reasons[0])
+
+
+def _enliven(layer: torch.nn.Module) -> None:
+    """Give a convolution weights that keep the scale of its input.
+
+    Those of an untrained model are so small that deep features hardly depend on the image, and
+    a detector has to choose among equal scores.
+    """
+    weight = getattr(layer, "weight", None)
+    if isinstance(layer, _CONVOLUTIONS) and isinstance(weight, torch.nn.Parameter):
+        scale = weight.std() * weight[0].numel() ** 0.5
+        if 0 < scale < 1:
+            weight.div_(scale)
 
 
 def _check_size(name: str, config: Any) -> None:
@@ -118,6 +134,26 @@ class ClassSubject(Subject):
             prepared = [_prepared(self.module, each) for each in self.given]
             self.arguments = dict(zip(sizes, prepared, strict=True))
             self.expected = {s: self._expected(a) for s, a in self.arguments.items()}
+
+    def flat(self, size: Size) -> list[torch.Tensor]:
+        """Return the tensors among the arguments, in the order of the exported program.
+
+        torch.export sorts keyword arguments as the signature of forward has them.
+        """
+        given = self.arguments[size]
+        if self._exported is not None and self._exported.call_spec.in_spec is not None:
+            names = self._exported.call_spec.in_spec.children()[1].context
+            given = {name: given[name] for name in names}
+        return [x for x in pytree.tree_leaves(given) if torch.is_tensor(x)]
+
+    def tensors_of(self, results: list[Any]) -> list[Any]:
+        """Return the results of the exported program that are tensors in torch, not numbers."""
+        specs = self.exported().graph_signature.output_specs
+        outputs = [spec for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
+        if len(outputs) != len(results):
+            return results
+        pairs = zip(results, outputs, strict=True)
+        return [x for x, spec in pairs if not isinstance(spec.arg, SymIntArgument)]
 
     def shapes(self) -> Any:
         """Return ``Dim.AUTO`` for every dim that differs between the two sizes."""
@@ -178,7 +214,9 @@ def measure_ours(subject: ClassSubject, progress: Progress) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         return Outcome(CONVERSION_FAILED, line(error))
     progress(RUN_FAILED)
-    return run_at_both(subject, opened_runner(program), sorted({False, kernels_built()}))
+    run = opened_runner(program)
+    kernels = sorted({False, kernels_built()})
+    return run_at_both(subject, lambda *given: subject.tensors_of(run(*given)), kernels)
 
 
 def measure_generation(subject: ClassSubject, progress: Progress) -> Outcome:

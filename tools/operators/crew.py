@@ -168,10 +168,11 @@ class _Worker:
         self.patience = patience
         self.served = -1
         self._rest = b""
+        paths = (str(REPO), os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
             command,
             cwd=REPO,
-            env={**os.environ, "PYTHONPATH": str(REPO)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

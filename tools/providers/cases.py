@@ -9,13 +9,15 @@ from tests.models.generators import GENERATORS, RWKV
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE, SWITCH
 from tests.models.zoo import ARCHITECTURES
 
-MODEL, FOLDER = "model", "folder"
+MODEL, FOLDER, HALF = "model", "folder", "float16 folder"
 NATIVE, BROWSER = PLACES = "native", "browser"
-"""onnxruntime-webgpu; onnxruntime-web or transformers.js in Chromium."""
+"""The onnxruntime of the provider; onnxruntime-web or transformers.js in Chromium."""
 MODELS = {one.name: one for one in ARCHITECTURES}
 FOLDERS = {**GENERATORS, **{one.name: one for one in (RWKV, *SEQUENCE_TO_SEQUENCE, SWITCH)}}
 """Language models of docs/language_models.md by name."""
 CASES = (*((MODEL, name) for name in MODELS), *((FOLDER, name) for name in FOLDERS))
+CUDA_CASES = (*CASES, *((HALF, name) for name in FOLDERS))
+"""SwiftShader has no float16, in which CUDA has GroupQueryAttention."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Job:
     """A case for a target, in one place.
 
     Attributes:
-        kind: ``MODEL`` or ``FOLDER``.
+        kind: ``MODEL``, ``FOLDER`` or ``HALF``.
         name: The name of the architecture.
         target: As for ``optimize``.
         place: ``NATIVE`` or ``BROWSER``.
@@ -33,6 +35,11 @@ class Job:
     name: str
     target: str
     place: str
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the job is for CUDA, which has no browser."""
+        return self.target == "cuda"
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ WITHOUT_SUBGROUPS = Path(__file__).resolve().parents[2] / "build/webgpu-env/libv
 """A loader that hides subgroups, of ``no_subgroups.c``."""
 
 
+@functools.cache
 def use_swiftshader() -> None:
     """Let Dawn, which onnxruntime-webgpu contains, find SwiftShader; call it before a session.
 

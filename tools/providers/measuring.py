@@ -1,13 +1,12 @@
-"""Run one case on WebGPU, natively and in Chromium, and compare with the CPU on the same file."""
+"""Run one case on WebGPU, in Chromium or on CUDA, and compare with the CPU on the same file."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,19 +17,30 @@ from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.targets.contrib import default_padding
 from tests.models.generators import PROMPTS, padded, with_weights_of_16_bits
 from tests.support.tolerances import assert_close
-from tools.operators.measuring import MISMATCH, PASS, SKIPPED
-from tools.providers.browser import ROOT, Chromium
-from tools.providers.cases import FOLDER, MODEL, Job, architecture
-from tools.providers.tracing import Placement, sessions_on_webgpu
+from tools.operators.measuring import MISMATCH, PASS
+from tools.providers.cases import HALF, MODEL, Job, architecture
+from tools.providers.tracing import CUDA, WEBGPU, Placement, sessions_on
 
-FILES = ROOT / "build" / "providers"
+if TYPE_CHECKING:
+    from tools.providers.browser import Chromium
+
+FILES = Path(__file__).resolve().parents[2] / "build" / "providers"
 LENGTH = 16
 """Tokens to generate."""
 ENCODERS = ("t5", "bart", "switch", "whisper")
 PROMPT = [5, 9, 17, 33, 8]
 EQUALLY_LONG = ([5, 9, 17], [4, 101, 33], [77, 6, 12])
 """Token ids of a batch for files without padding."""
-NOT_IN_THE_BROWSER = {"whisper": "its inputs are no tokens", "rwkv": "it takes no mask"}
+_NO_TYPE = "knows no model of this type"
+NOT_IN_TRANSFORMERS_JS = {
+    "whisper": "takes audio, and the prompt is a spectrogram",
+    "falcon": "takes one tensor for keys and values if multi_query is set",
+    **dict.fromkeys(("mixtral", "mamba2", "mamba", "falcon_mamba", "jamba"), _NO_TYPE),
+    **dict.fromkeys(("recurrent_gemma", "openai_gpt", "dbrx", "glm4", "granite_moe"), _NO_TYPE),
+    **dict.fromkeys(("jetmoe", "gemma3n", "gemma4", "zamba", "zamba2", "rwkv"), _NO_TYPE),
+    **dict.fromkeys(("phi4_multimodal", "switch"), _NO_TYPE),
+}
+"""Folders that run in onnxruntime-web alone, and why."""
 
 
 class Subject:
@@ -42,10 +52,10 @@ class Subject:
         self.place = FILES / job.target / job.kind / job.name
         shutil.rmtree(self.place, ignore_errors=True)
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        if job.kind == FOLDER:
-            self._export()
-        else:
+        if job.kind == MODEL:
             self._convert()
+        else:
+            self._export()
 
     def _convert(self) -> None:
         one = self._architecture
@@ -62,8 +72,20 @@ class Subject:
 
     def _export(self) -> None:
         model = with_weights_of_16_bits(self._architecture.module())
-        model.generation_config.forced_eos_token_id = None
-        export_model(model, self.place, target=self.job.target, check=False)  # type: ignore[arg-type]
+        # transformers.js reads it from the configuration of the model, too.
+        for settings in (model.generation_config, model.config):
+            settings.forced_eos_token_id = None
+        export_model(
+            model,
+            self.place,
+            target=self.job.target,  # type: ignore[arg-type]
+            dtype=self._dtype,
+            check=False,
+        )
+
+    @property
+    def _dtype(self) -> str:
+        return "float16" if self.job.kind == HALF else "float32"
 
     @property
     def file(self) -> Path:
@@ -109,7 +131,7 @@ class Subject:
         if self.job.name == "rwkv":  # it takes no mask
             return [(torch.tensor([PROMPT]), None)]
         if self.job.name not in ENCODERS:
-            is_unpadded = default_padding(self.job.target) == "none"
+            is_unpadded = default_padding(self.job.target, self._dtype) == "none"
             return [padded(PROMPTS[:1]), padded(EQUALLY_LONG if is_unpadded else PROMPTS)]
         found = []
         for batch in (1, 3):
@@ -120,16 +142,17 @@ class Subject:
 
 
 def run_natively(subject: Subject) -> dict[str, Any]:
-    """Run a case in onnxruntime-webgpu; returns the status and where the nodes of a call ran."""
+    """Run a case in onnxruntime; returns the status and where the nodes of a call ran."""
+    sessions = sessions_on(CUDA if subject.job.on_cuda else WEBGPU)
     if subject.job.kind == MODEL:
-        _ = subject.expected  # on the CPU, before sessions open on WebGPU
-        with sessions_on_webgpu() as opened:
+        _ = subject.expected  # on the CPU, before sessions open on the provider
+        with sessions as opened:
             session = coreai_onnx.session(subject.file, kernels=False)
             actual = [session.ort.run(None, batch) for batch in subject.batches]
         calls = {"run": opened[0].placements()[0]}
         return {**subject.difference(actual), "calls": _as_json(calls)}
     wanted = subject.tokens()
-    with sessions_on_webgpu() as opened:
+    with sessions as opened:
         tokens = subject.tokens()
     runs = [one.placements() for one in opened[: 2 if subject.job.name in ENCODERS else 1]]
     calls = {"prefill": runs[0][0], "decode": runs[0][1]}
@@ -141,22 +164,33 @@ def run_natively(subject: Subject) -> dict[str, Any]:
 def run_in_browser(subject: Subject, chromium: Chromium) -> dict[str, Any]:
     """Run a case in Chromium; returns the status, and the number of nodes on each provider."""
     job = subject.job
+    chromium.release()  # what a case that failed left open
     if job.kind == MODEL:
-        actual = chromium.run(subject.file, subject.batches)
+        actual = [chromium.run(subject.file, batch) for batch in subject.batches]
         return {**subject.difference(actual), "placed": chromium.placed()}
-    if job.name in NOT_IN_THE_BROWSER:
-        return {"status": SKIPPED, "detail": NOT_IN_THE_BROWSER[job.name]}
+    if job.name in NOT_IN_TRANSFORMERS_JS:
+        wanted = subject.tokens()
+        with chromium.sessions():
+            tokens = subject.tokens()
+        return {**_same(tokens, wanted), "note": NOT_IN_TRANSFORMERS_JS[job.name]}
     cls = "AutoModelForSeq2SeqLM" if job.name in ENCODERS else "AutoModelForCausalLM"
-    tokens = chromium.generate(cls, subject.place, PROMPT, LENGTH)
+    row = chromium.generate(cls, subject.place, PROMPT, LENGTH)
     model = LanguageModel.open(subject.place, kernels=False)
-    wanted = model.generate(torch.tensor([PROMPT]), max_new_tokens=LENGTH, stop_ids=())
-    return _same(tokens, np.asarray(wanted)[0].tolist())
+    expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=LENGTH, stop_ids=())
+    return _same([[row]], [np.asarray(expected).tolist()])
 
 
 def _same(tokens: Any, wanted: Any) -> dict[str, Any]:
     if tokens == wanted:
         return {"status": PASS}
-    return {"status": MISMATCH, "detail": f"{json.dumps(tokens)}, expected {json.dumps(wanted)}"}
+    pairs = [pair for both in zip(tokens, wanted, strict=True) for pair in zip(*both, strict=True)]
+    differing = [
+        f"token {at} of prompt {index} is {token}, expected {expected}"
+        for index, (sequence, other) in enumerate(pairs)
+        for at, (token, expected) in enumerate(zip(sequence, other, strict=False))
+        if token != expected
+    ]
+    return {"status": MISMATCH, "detail": differing[0] if differing else "another length"}
 
 
 def _as_json(calls: dict[str, Placement]) -> dict[str, Any]:

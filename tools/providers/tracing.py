@@ -1,4 +1,4 @@
-"""Sessions on WebGPU that record on which provider each node runs, and why one is on the CPU."""
+"""Sessions on a provider that record where each node runs, and why one is on the CPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ import onnxruntime as ort
 from coreai_onnx.model.standard.model_types import ModelTypes
 from coreai_onnx.targets.coverage import declared
 
-WEBGPU, CPU = "WebGpuExecutionProvider", "CPUExecutionProvider"
+CPU = "CPUExecutionProvider"
+WEBGPU, CUDA = "WebGpuExecutionProvider", "CUDAExecutionProvider"
+_OPTIONS = {CUDA: {"use_tf32": "0"}}
+"""By default, onnxruntime-gpu multiplies float32 with mantissas of 10 bits; torch does not."""
 NO_KERNEL, PREFERRED, REFUSED = "no kernel", "beside values on the CPU", "kernel refuses the node"
-_NOT_FOUND = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
+_NOT_FOUND = re.compile(
+    r"(?:webgpu|CUDA) kernel not found in registries for Op type: (\S+) node name: (.*)"
+)
 _FORCED = re.compile(r"Force fallback to CPU execution for node: (\S*)")
 _COPIES = ("MemcpyFromHost", "MemcpyToHost")
 _ENDING = "_kernel_time"
@@ -33,13 +38,13 @@ class Placement:
     """Where the nodes of one run ran.
 
     Attributes:
-        webgpu: Number of nodes on WebGPU.
-        copies: Number of copies between the CPU and WebGPU.
+        device: Number of nodes on the provider.
+        copies: Number of copies between the CPU and the provider.
         declared: Number of nodes that are on the CPU on purpose; see `targets.coverage.declared`.
         others: The other nodes on the CPU: ``op(dtypes): reason``, with their numbers.
     """
 
-    webgpu: int = 0
+    device: int = 0
     copies: int = 0
     declared: int = 0
     others: Counter[str] = field(default_factory=Counter)
@@ -47,7 +52,7 @@ class Placement:
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a line of results."""
         return {
-            "webgpu": self.webgpu,
+            "device": self.device,
             "copies": self.copies,
             "declared": self.declared,
             "others": dict(sorted(self.others.items())),
@@ -55,20 +60,25 @@ class Placement:
 
 
 class Traced:
-    """A session on WebGPU that is profiled, and what onnxruntime logged when it opened it."""
+    """A session on a provider that is profiled, and what onnxruntime logged when it opened it."""
 
-    def __init__(self, model: Any, options: ort.SessionOptions, **settings: Any) -> None:
+    def __init__(
+        self, provider: str, model: Any, options: ort.SessionOptions, **settings: Any
+    ) -> None:
         # The functions of a file have the opset of its graph.
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else _load(model)
         self._opset = next(one.version for one in proto.opset_import if not one.domain)
-        self._folder = tempfile.TemporaryDirectory(prefix="webgpu_")
+        self._provider = provider
+        self._folder = tempfile.TemporaryDirectory(prefix="provider_")
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(self._folder.name) / "profile")
         optimized = Path(self._folder.name) / "optimized.onnx"
         options.optimized_model_filepath = str(optimized)
         options.log_severity_level = 1  # GetCapability logs the nodes it leaves to the CPU
         with _stderr_in(Path(self._folder.name) / "log") as log:
-            self.ort = ort.InferenceSession(model, options, providers=[WEBGPU, CPU], **settings)
+            self.ort = ort.InferenceSession(
+                model, options, providers=[(provider, _OPTIONS.get(provider, {})), CPU], **settings
+            )
         text = log.read_text(errors="replace")
         self._missing = {(op, name.strip()) for op, name in _NOT_FOUND.findall(text)}
         self._forced = set(_FORCED.findall(text))
@@ -91,8 +101,8 @@ class Traced:
             facts = event["args"]
             if facts["op_name"] in _COPIES:
                 found.copies += 1
-            elif facts["provider"] == WEBGPU:
-                found.webgpu += 1
+            elif facts["provider"] == self._provider:
+                found.device += 1
             elif event["name"].removesuffix(_ENDING) in self._declared:
                 found.declared += 1
             else:
@@ -112,23 +122,23 @@ class Traced:
 
 
 @contextmanager
-def sessions_on_webgpu() -> Iterator[list[Traced]]:
-    """Open every session on WebGPU, also those of coreai_onnx; yields them in order."""
+def sessions_on(provider: str) -> Iterator[list[Traced]]:
+    """Open every session on a provider, also those of coreai_onnx; yields them in order."""
     opened: list[Traced] = []
     original = ort.InferenceSession
 
-    def on_webgpu(
+    def on_provider(
         model: Any, sess_options: Any = None, providers: Any = None, **settings: Any
     ) -> Any:
         del providers
         ort.InferenceSession = original
         try:
-            opened.append(Traced(model, sess_options or ort.SessionOptions(), **settings))
+            opened.append(Traced(provider, model, sess_options or ort.SessionOptions(), **settings))
         finally:
-            ort.InferenceSession = on_webgpu
+            ort.InferenceSession = on_provider
         return opened[-1].ort
 
-    ort.InferenceSession = on_webgpu
+    ort.InferenceSession = on_provider
     try:
         yield opened
     finally:

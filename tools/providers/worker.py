@@ -5,6 +5,7 @@ It speaks as tools.operators.worker does; a job has one call.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -17,10 +18,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from tools.operators.measuring import CONVERSION_FAILED, RUN_FAILED, line
+from tools.operators.measuring import CONVERSION_FAILED, RUN_FAILED, reason
 from tools.operators.reporting import reporter
-from tools.providers.browser import Chromium
-from tools.providers.cases import NATIVE, Job
+from tools.providers.cases import BROWSER, Job
 from tools.providers.device import use_swiftshader
 from tools.providers.measuring import Subject, run_in_browser, run_natively
 
@@ -29,14 +29,13 @@ def main() -> None:
     """Serve jobs until the input ends."""
     say = reporter()
     torch.set_num_threads(1)
-    use_swiftshader()
     with ExitStack() as stack:
-        pages: list[Chromium] = []
 
-        def page() -> Chromium:
-            if not pages:
-                pages.append(stack.enter_context(Chromium()))
-            return pages[0]
+        @functools.cache
+        def page() -> Any:
+            from tools.providers.browser import Chromium  # CUDA needs no browser
+
+            return stack.enter_context(Chromium())
 
         say(done=True)
         for text in sys.stdin:
@@ -49,19 +48,21 @@ def main() -> None:
 
 def serve(job: Job, say: Any, page: Any) -> None:
     """Run a case where the job says."""
+    if not job.on_cuda:
+        use_swiftshader()
     say(call=0, step=CONVERSION_FAILED)
     start = time.monotonic()
     try:
         subject = Subject(job)
     except Exception as error:  # noqa: BLE001 - the failure is the result
-        say(call=0, status=CONVERSION_FAILED, detail=line(error))
+        say(call=0, status=CONVERSION_FAILED, detail=reason(error))
         return
     say(call=0, step=RUN_FAILED)
     try:
-        native = job.place == NATIVE
-        found = run_natively(subject) if native else run_in_browser(subject, page())
+        browser = job.place == BROWSER
+        found = run_in_browser(subject, page()) if browser else run_natively(subject)
     except Exception as error:  # noqa: BLE001 - the failure is the result
-        found = {"status": RUN_FAILED, "detail": line(error)}
+        found = {"status": RUN_FAILED, "detail": reason(error)}
     say(call=0, seconds=round(time.monotonic() - start, 1), **found)
 
 

@@ -17,13 +17,15 @@ export a model of transformers to a folder with its tokenizer
 SOURCE is a local folder of transformers (config.json, weights, tokenizer), a GGUF file
 (docs/gguf.md), or a config.json alone, whose model gets random weights. The folder is run by
 coreai_onnx.generate, onnxruntime, onnxruntime-genai, optimum and transformers.js
-(docs/language_models.md).
+(docs/language_models.md). A folder of diffusers (model_index.json) becomes one that diffusers and
+optimum run (docs/diffusion.md).
 
   coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
   coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
   coreai-onnx export my_llama-q4_k_m.gguf -o my_llama_onnx --target kernels
   coreai-onnx export my_llama -o my_llama_int4 --bits 4 --rule "*lm_head=8" --target kernels
+  coreai-onnx export my_minilm -o my_minilm_onnx --include tokenizer pooling
 """
 
 
@@ -64,6 +66,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="replace an earlier export in FOLDER, when the new one is complete",
     )
     parser.add_argument(
+        "--include",
+        nargs="+",
+        default=[],
+        metavar="PART",
+        help="what else the file computes: tokenizer, image_processor, image_decoder, nms, "
+        "pooling, cross_attentions",
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
@@ -93,6 +103,7 @@ def execute(options: argparse.Namespace) -> int:
             check=not options.no_check,
             seed=options.seed,
             quantization=bits,
+            include=options.include,
         )
     for program in exported.programs.values():
         quantization.print_reports(program, layers=options.layers)

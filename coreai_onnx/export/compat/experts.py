@@ -22,13 +22,10 @@ from coreai_onnx.model.dependencies import require
 IMPLEMENTATIONS = ("grouped_mm", "batched_mm", "eager")
 """The implementations of transformers that are replaced; they are equivalent."""
 Exchange = Callable[[str | None, Callable[..., Any]], Callable[..., Any]]
-_MEMBERS = (
-    *("_apply_gate", "_is_expert_parallel", "has_bias", "has_gate"),
-    *("has_post_expert_norm", "is_transposed"),
-)
+_MEMBERS = ("_apply_gate", "has_bias", "is_transposed")
 """What transformers adds to modules of experts, and the forwards here read."""
-_LOOKS_UP = "get_interface"
-"""The method of transformers' registry that returns the forward of an experts module."""
+_LATER_MEMBERS = {"has_gate": True, "has_post_expert_norm": False, "_is_expert_parallel": False}
+"""What later releases than 5.0 add to them, with what the experts of earlier ones do."""
 
 
 @contextmanager
@@ -45,10 +42,10 @@ def experts_as_gather_mm() -> Iterator[None]:
     """
     with ExitStack() as patches:
         patches.enter_context(exchanged_experts(_gathered))
-        for home, name, wrap in _FURTHER:
+        for home, name, method, wrap in _FURTHER:
             experts_class = getattr(sys.modules.get(f"transformers.models.{home}"), name, None)
             if experts_class is not None:
-                patches.enter_context(patched(experts_class, "forward", wrap))
+                patches.enter_context(patched(experts_class, method, wrap))
         yield
 
 
@@ -65,17 +62,21 @@ def exchanged_experts(exchange: Exchange) -> Iterator[bool]:
     # Not imported here: a model of transformers has imported it, and others do not need it.
     home = sys.modules.get("transformers.integrations.moe")
     registered: Any = getattr(home, "ALL_EXPERTS_FUNCTIONS", None)
-    if not hasattr(registered, _LOOKS_UP):
+    if registered is None:
         yield False
         return
 
     def wrap(inherited: Callable[..., Any]) -> Callable[..., Any]:
-        def get_interface(implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-            return exchange(implementation, inherited(implementation, default))
+        def look_up(*arguments: Any) -> Callable[..., Any]:
+            implementation = arguments[0] if has_method else arguments[1]
+            return exchange(implementation, inherited(*arguments))
 
-        return get_interface
+        return look_up
 
-    with patched(registered, _LOOKS_UP, wrap):
+    # transformers 5.0 looks the forward up by ``[]``, a method that Python finds in the class only.
+    has_method = hasattr(registered, "get_interface")
+    owner = registered if has_method else type(registered)
+    with patched(owner, "get_interface" if has_method else "__getitem__", wrap):
         yield True
 
 
@@ -100,13 +101,17 @@ def experts_forward(original: Callable[..., Any]) -> Callable[..., torch.Tensor]
     ) -> torch.Tensor:
         require("transformers", [(self, _MEMBERS)])
         # Each device holds only some of the matrices, which gather_mm would need in one tensor.
-        if self._is_expert_parallel:
+        if _later(self, "_is_expert_parallel"):
             spread: torch.Tensor = original(self, hidden_states, top_k_index, top_k_weights)
             return spread
         product = functools.partial(expert_product, self)
         return weighted_experts(self, product, hidden_states, top_k_index, top_k_weights)
 
     return forward
+
+
+def _later(experts: Any, member: str) -> bool:
+    return bool(getattr(experts, member, _LATER_MEMBERS[member]))
 
 
 def weighted_experts(
@@ -126,14 +131,15 @@ def weighted_experts(
         top_k_index: Integers, ``[tokens, k]``.
         top_k_weights: ``[tokens, k]``.
     """
-    first = "gate_up_proj" if experts.has_gate else "up_proj"
+    has_gate = _later(experts, "has_gate")
+    first = "gate_up_proj" if has_gate else "up_proj"
     x = product(first, hidden_states[:, None, None, :], top_k_index)
     # The activations of transformers take one axis of tokens.
     flat = x.flatten(0, 2)
-    flat = experts._apply_gate(flat) if experts.has_gate else experts.act_fn(flat)  # noqa: SLF001
+    flat = experts._apply_gate(flat) if has_gate else experts.act_fn(flat)  # noqa: SLF001
     x = flat.reshape(*x.shape[:3], flat.shape[-1])
     x = product("down_proj", x, top_k_index).squeeze(2)
-    if experts.has_post_expert_norm:
+    if _later(experts, "has_post_expert_norm"):
         x = experts.post_expert_norm(x)
     weighted: torch.Tensor = x * top_k_weights.unsqueeze(-1)
     return weighted.sum(dim=1).to(hidden_states.dtype)
@@ -173,7 +179,8 @@ def _switch(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         x = hidden_states[:, None, None, :]
         inner = experts[0].act(_product(x, first, chosen))
         outputs = _product(inner, last, chosen)[:, 0, 0]
-        return outputs * scores * selected.sum(dim=-1)  # 0 beyond the capacity of an expert
+        is_routed = selected.to(scores.dtype).sum(dim=-1)  # 0 beyond the capacity of an expert
+        return outputs * scores * is_routed
 
     return forward
 
@@ -196,14 +203,83 @@ def _switch_router(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
+def _jetmoe_router(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward of JetMoE's router without the rows sorted by expert.
+
+    It returns the chosen experts ``[tokens, k]`` and their weights in place of the sorted rows.
+    """
+    del original
+
+    def forward(self: Any, hidden_states: torch.Tensor) -> Any:
+        logits = self.layer(hidden_states).float()
+        best, chosen = logits.topk(self.top_k, dim=1)
+        return chosen, None, best.softmax(dim=1).type_as(hidden_states), None, logits
+
+    return forward
+
+
+def _jetmoe_mlp(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the forward of JetMoE's gated layers."""
+    del original
+
+    def forward(self: Any, layer_input: torch.Tensor) -> torch.Tensor:
+        rows = layer_input.flatten(0, 1)
+        chosen, _, weights, _, _ = self.router(rows)
+        x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
+        gate, up = x.chunk(2, dim=-1)
+        return _jetmoe_sum(self, self.activation(gate) * up, chosen, weights, layer_input)
+
+    return forward
+
+
+def _jetmoe_sum(
+    layer: Any, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of the last products of the chosen experts, by batch and token."""
+    x = _product(x, layer.output_linear.weight, chosen).squeeze(2)
+    total = (x * weights.unsqueeze(-1)).sum(dim=1).view(*like.shape[:2], -1)
+    biased: torch.Tensor = total + layer.bias
+    return biased
+
+
+def _jetmoe_queries(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that computes the queries of JetMoE's attention."""
+    del original
+
+    def queries(self: Any, layer_input: torch.Tensor) -> Any:
+        rows = layer_input.flatten(0, 1)
+        chosen, _, weights, _, logits = self.router(rows)
+        x = _product(rows[:, None, None, :], self.input_linear.weight, chosen)
+        return x.view(*layer_input.shape[:2], self.top_k, -1), logits, (chosen, weights)
+
+    return queries
+
+
+def _jetmoe_outputs(original: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Return the method that computes the outputs of JetMoE's attention."""
+    del original
+
+    def outputs(self: Any, layer_input: torch.Tensor, routing: Any) -> torch.Tensor:
+        chosen, weights = routing
+        rows = layer_input.flatten(0, 1).unsqueeze(2)
+        return _jetmoe_sum(self, rows, chosen, weights, layer_input)
+
+    return outputs
+
+
+_JETMOE = "jetmoe.modeling_jetmoe"
 _SWITCH = "switch_transformers.modeling_switch_transformers"
 _FURTHER = (
-    ("dbrx.modeling_dbrx", "DbrxExperts", _dbrx),
-    (_SWITCH, "SwitchTransformersExperts", _switch),
-    (_SWITCH, "SwitchTransformersTop1Router", _switch_router),
+    ("dbrx.modeling_dbrx", "DbrxExperts", "forward", _dbrx),
+    (_JETMOE, "JetMoeTopKGating", "forward", _jetmoe_router),
+    (_JETMOE, "JetMoeMoE", "forward", _jetmoe_mlp),
+    (_JETMOE, "JetMoeMoA", "map", _jetmoe_queries),
+    (_JETMOE, "JetMoeMoA", "reduce", _jetmoe_outputs),
+    (_SWITCH, "SwitchTransformersExperts", "forward", _switch),
+    (_SWITCH, "SwitchTransformersTop1Router", "forward", _switch_router),
 )
 """Classes of transformers that loop over the experts themselves, and what replaces
-their forwards."""
+their methods."""
 
 
 def expert_product(experts: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:

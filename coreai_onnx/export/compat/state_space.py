@@ -179,16 +179,20 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
         original: The forward.
     """
 
-    def forward(self: Any, *args: Any, cache_params: Any = None, **options: Any) -> Any:
+    def forward(self: Any, *args: Any, **options: Any) -> Any:
+        cache = options.get("cache", options.get("cache_params"))  # "cache" from 5.24 on
         # The function of transformers does not receive the state of the layer.
-        state = None if cache_params is None else cache_params.get_recurrent_state(self.layer_idx)
+        layer = None if cache is None else cache.layers[self.layer_idx]
+        state = None
+        if layer is not None and layer.has_previous_state[0]:
+            state = layer.recurrent_states[0]
         states: Iterator[torch.Tensor | None] = itertools.repeat(state)
         # Zamba calls it for one head after the other, and its state has an axis of heads.
         if state is not None and state.ndim == 4:
             # The carry of a scan is contiguous.
             states = iter([x.contiguous() for x in state.unbind(1)])
         with patched(home, SELECTIVE, functools.partial(_selective_scan, states)):
-            return original(self, *args, cache_params=cache_params, **options)
+            return original(self, *args, **options)
 
     return forward
 
@@ -264,11 +268,11 @@ def _linear_recurrence(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return RWKV's attention as a scan.
+    """Return RWKV's attention as two scans: of the largest exponents, and of the sums.
 
     For each token ``(n + exp(first + k) v) / (d + exp(first + k))``, then ``n ← exp(-decay) n +
     exp(k) v`` and ``d`` likewise. Both are stored with the factor ``exp(-m)``, where ``m`` is their
-    largest exponent.
+    largest exponent. Neither scan has more than two operations a step.
     """
     if not _is_of_transformers(original):
         return original
@@ -280,23 +284,27 @@ def _wkv(original: Callable[..., Any]) -> Callable[..., Any]:
         time_decay, time_first, key, value, state, return_state = arguments.values()
         decay = -torch.exp(time_decay)
 
-        def update(before: Any, token: Any) -> tuple[Any, torch.Tensor]:
-            (n, d, m), (k, v) = before, token
-            # No exponential of a difference to the largest exponent overflows.
-            largest = torch.maximum(m, k + time_first)
-            old, new = torch.exp(m - largest), torch.exp(k + time_first - largest)
-            output = (old * n + new * v) / (old * d + new)
-            largest = torch.maximum(m + decay, k)
-            old, new = torch.exp(m + decay - largest), torch.exp(k - largest)
-            return (old * n + new * v, old * d + new, largest), output
+        def largest_exponent(m: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            # A scan of torch refuses a body that returns its argument.
+            return torch.maximum(m + decay, k), m.clone()
 
-        k = key.float().transpose(0, 1)
+        def sums(before: torch.Tensor, token: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            rate, added = token
+            return rate * before + added, before.clone()
+
+        k, v = (x.float().transpose(0, 1) for x in (key, value))
         zeros = torch.zeros_like(k[0])
-        first = (zeros, zeros, zeros - _NEVER) if state is None else state
-        # A scan of torch refuses carried values that share memory or change their strides.
-        first = tuple(x.clone(memory_format=torch.contiguous_format) for x in first)
-        last, outputs = scan_tokens(update, first, (k, value.float().transpose(0, 1)))
-        states = list(last) if return_state or state is not None else None
+        n, d, m = (zeros, zeros, zeros - _NEVER) if state is None else state
+        last_m, m = scan_tokens(largest_exponent, m.contiguous(), k)
+        # No exponential of a difference to the largest exponent overflows.
+        after = torch.maximum(m + decay, k)
+        rate, new = torch.exp(m + decay - after)[..., None], torch.exp(k - after)
+        added = torch.stack((new * v, new), -1)
+        last, before = scan_tokens(sums, torch.stack((n, d), -1), (rate, added))
+        largest = torch.maximum(m, k + time_first)
+        old, new = torch.exp(m - largest)[..., None] * before, torch.exp(k + time_first - largest)
+        outputs = (old[..., 0] + new * v) / (old[..., 1] + new)
+        states = [*last.unbind(-1), last_m] if return_state or state is not None else None
         return outputs.transpose(0, 1).to(key.dtype), states
 
     return attention

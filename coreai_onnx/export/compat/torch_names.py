@@ -27,6 +27,7 @@ try:
     from torch._decomp import core_aten_decompositions
     from torch._decomp import decomposition_table as all_decompositions
     from torch._dynamo import OptimizedModule, assume_constant_result, nonstrict_trace
+    from torch._dynamo import config as tracing_config
     from torch._dynamo.exc import TorchDynamoException, UserError, UserErrorType
     from torch._dynamo.source import ConstantSource
     from torch._export.verifier import SpecViolationError
@@ -81,6 +82,7 @@ _REGISTRIES = ("_buffers", "_modules", "_non_persistent_buffers_set", "_paramete
 _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (ShapeEnv(), _ENVIRONMENT),  # instances: __init__ sets most of these
     (torch.nn.Module(), _REGISTRIES),
+    (tracing_config, ("fake_tensor_cache_enabled",)),
     (torch.ops.aten.add.Tensor, ("_can_decompose", "_schema", "decompose")),
     (torch.zeros(0), ("_version",)),
 )

@@ -84,7 +84,8 @@ class BodyExport:
         """Return the exported program of a body; functional, its weights under ``module.``."""
         # The export of the calling program has already made all conditions on sizes.
         with torch.no_grad(), known_loops(body, self._trusts), size_oblivious():
-            export = TorchExport(inputs, dynamic_shapes=dynamic_shapes, deferred=True)
+            # Few calls of a body are equal, and an entry costs more than a call.
+            export = TorchExport(inputs, dynamic_shapes=dynamic_shapes, deferred=True, cached=False)
             program = export(body)
             if self._decompositions:
                 program = program.run_decompositions(self._decompositions)

@@ -190,7 +190,7 @@ class _Loader(NamedTuple):
         packed: dict[str, dict[str, LayerWeight]] = {}
         for path, module in model.named_modules():
             # The experts interface of transformers sets this attribute on all of its modules.
-            if not hasattr(module, "has_gate"):
+            if not hasattr(module, "is_transposed"):
                 continue
             for attribute, parameter in module.named_parameters(recurse=False):
                 if parameter.dim() != 3:  # a bias

@@ -11,7 +11,6 @@ from coreai_onnx.huggingface.transformers_names import (
     MergeModulelist,
     WeightConverter,
     WeightRenaming,
-    apply_renamings,
     get_model_conversion_mapping,
     rename_source_key,
 )
@@ -86,7 +85,7 @@ class WeightNames:
         """Return the number of an expert and of the part of its weight."""
         # The star of a pattern is the number of the expert.
         number = re.escape(pattern).replace(r"\*", r"(\d+)")
-        match = re.search(number, apply_renamings(name, self._renamings))
+        match = re.search(number, rename_source_key(name, self._renamings, [])[0])
         for converter in self._converters:
             if match and pattern in converter.source_patterns:
                 merges = [type(operation) for operation in converter.operations]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -219,6 +219,13 @@ class Configuration:
                     f"{name} is {value}, and the model has the tokens 0 to {size - 1}\n"
                     f"  correct {GENERATION_CONFIG} of the folder"
                 )
+
+
+def generation_settings(
+    rules: Mapping[str, Any], stop_ids: Sequence[int], pad_id: int
+) -> dict[str, Any]:
+    """Return the settings of transformers' ``GenerationConfig`` for rules and special tokens."""
+    return {**rules, "eos_token_id": list(stop_ids) or None, "pad_token_id": pad_id}
 
 
 def option_fault(options: Mapping[str, Any]) -> str:

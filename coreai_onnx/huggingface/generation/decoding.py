@@ -17,9 +17,18 @@ from coreai_onnx.messages import size_text
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
 
-_ENCODED = {"encoder_hidden_states", "encoder_attention_mask", "use_cache_branch"}
+_STATE = "encoder_hidden_states"
+_ENCODED = {_STATE, "encoder_attention_mask", "use_cache_branch"}
+ATTENTIONS = "cross_attentions."
 _KEYS_AND_VALUES = "past_key_values."
-_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", *_ENCODED}
+_EMBEDDED = {"inputs_embeds", "token_type_ids", "deepstack_features"}
+_TOKENS = ("input_ids", "inputs_embeds")
+_ROWS = (_STATE, *_TOKENS)
+"""Inputs that have a row for each sequence."""
+_INPUTS = {
+    *("input_ids", "attention_mask", "position_ids", "cache_position"),
+    *(_ENCODED | _EMBEDDED),
+}
 
 
 class Decoding(Cache):
@@ -35,6 +44,8 @@ class Decoding(Cache):
     Attributes:
         ids: The tokens so far, int64 ``[batch, length]``.
         fixed: Inputs that are the same in every step: the result of an encoder.
+        attentions: The attention to it of the tokens that were read last, by layer, if the file has
+            these outputs.
     """
 
     def __init__(self, session: Session) -> None:
@@ -47,6 +58,8 @@ class Decoding(Cache):
         check_decoder(session)
         self.ids = torch.zeros(0, 0, dtype=torch.int64)
         self.fixed: dict[str, Any] = {}
+        self.attentions: tuple[torch.Tensor, ...] = ()
+        self._attentions = [x.name for x in session.outputs if x.name.startswith(ATTENTIONS)]
         self._session, self._stream = session, session.stream()
         self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
         self._mask = self.ids
@@ -93,6 +106,7 @@ class Decoding(Cache):
         # The stream holds the states from now on; the empty ones start it only.
         self._first_states, self._read = {}, self.ids.shape[1]
         # Files of others may name it in another way; logits come first in all of them.
+        self.attentions = tuple(torch.from_numpy(outputs[name]) for name in self._attentions)
         logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
         return torch.from_numpy(np.asarray(logits, np.float32))
 
@@ -134,8 +148,9 @@ class Decoding(Cache):
         if self._read == 0:
             self._capacity = max(length, self._capacity)
             if self.ids.numel():
-                batch = self.ids.shape[0]
-                self._first_states = _empty_states(self._session, batch, self._capacity)
+                # MusicGen has several rows of tokens for each sequence.
+                rows = self.fixed.get(_STATE, self.ids)
+                self._first_states = empty_states(self._session, len(rows), self._capacity)
         elif length > self._capacity:
             # Twice as much: growing by one token would copy the cache in every step.
             self._capacity = max(length, 2 * self._capacity)
@@ -145,6 +160,16 @@ class Decoding(Cache):
         """Return the number of tokens that the cache holds."""
         del layer_idx
         return self._read
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return the number of tokens after a call, and the place of the first one."""
+        del layer_idx
+        return self._read + query_length, 0
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a call has filled the cache."""
+        return self._read > 0
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Continue from other sequences of the batch, one for each row, int64 ``[batch]``."""
@@ -212,7 +237,7 @@ def check_decoder(session: Session) -> None:
     names = {info.name for info in session.inputs}
     first = session.outputs[0] if session.outputs else None
     rank = -1 if first is None else len(first.dims)
-    if "input_ids" not in names or names - _INPUTS or rank != 3:
+    if names.isdisjoint(_TOKENS) or names - _INPUTS or rank != 3:
         raise GenerationError(
             "the model is not a decoder: it takes input_ids, attention_mask and position_ids, or "
             f"input_ids and cache_position, and returns logits [batch, sequence, vocabulary]\n"
@@ -220,16 +245,16 @@ def check_decoder(session: Session) -> None:
         )
 
 
-def _empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]:
+def empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]:
     """Return an empty value for each state that has no initial value in the file.
 
     The length of keys and values is the capacity where it is fixed, and 0 otherwise.
     """
     initial = session.stream().state
     # The batch has the name that the exporter gave it; other dims of a state are empty.
-    ids = next(info for info in session.inputs if info.name == "input_ids")
+    rows = next(x for name in _ROWS for x in session.inputs if x.name == name)
     return {
-        info.name: _empty(info, {ids.dims[0]: batch, CAPACITY: capacity})
+        info.name: _empty(info, {rows.dims[0]: batch, CAPACITY: capacity})
         for info in session.state_inputs
         if info.name not in initial
     }

@@ -12,9 +12,20 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
-from coreai_onnx.huggingface.generation.configuration import Configuration, option_fault
+from coreai_onnx.huggingface.generation.configuration import (
+    Configuration,
+    generation_settings,
+    option_fault,
+)
 from coreai_onnx.huggingface.generation.decoding import check_decoder
-from coreai_onnx.huggingface.generation.prompts import Prompt, read_features, read_prompt
+from coreai_onnx.huggingface.generation.media_model import open_media, pictures_media
+from coreai_onnx.huggingface.generation.media_prompts import MEDIA_OPTIONS, Media
+from coreai_onnx.huggingface.generation.prompts import (
+    Prompt,
+    read_features,
+    read_prompt,
+    read_tokenizer,
+)
 from coreai_onnx.huggingface.generation.session_model import (
     SAMPLING,
     SessionModel,
@@ -25,7 +36,12 @@ from coreai_onnx.huggingface.generation.session_model import (
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 from coreai_onnx.model.files.new_files import file_fault
-from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
+from coreai_onnx.model.files.program_files import (
+    EMBEDDING_FILE,
+    ENCODER_FILE,
+    MERGED_FILE,
+    MODEL_FILE,
+)
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import HasModel
 from coreai_onnx.runtime.tensors.outputs import Array
@@ -34,7 +50,6 @@ from coreai_onnx.targets.providers import Choice
 _NEW_TOKENS = 64
 _OTHER_LOOPS = frozenset({"assistant_model", "prompt_lookup_num_tokens", "streamer"})
 """Options that the loops of transformers are needed for."""
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 class Options(TypedDict, total=False):
@@ -64,6 +79,8 @@ class Options(TypedDict, total=False):
     language: str | Sequence[str] | None
     task: str | None
     return_timestamps: bool | None
+    images: Any
+    audio: Any
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,7 @@ class LanguageModel:
             GenerationConfig.
         speech: Whisper's own generation, of a folder with its ``generation_config.json``.
         context: The longest text that the model knows, in tokens; None if it is not known.
+        media: The model with its encoders of pictures or sound, of a folder that has them.
     """
 
     session: Session
@@ -93,6 +111,7 @@ class LanguageModel:
     rules: Mapping[str, Any] = field(default_factory=dict)
     speech: Speech | None = None
     context: int | None = None
+    media: Media | None = None
 
     @classmethod
     def open(
@@ -119,23 +138,25 @@ class LanguageModel:
         """
         path = Path(folder)
         # Both files make an encoder and a decoder; one alone is left over from something else.
+        embeds = not (file_fault(path / EMBEDDING_FILE) or file_fault(path / MERGED_FILE))
         encodes = not (file_fault(path / ENCODER_FILE) or file_fault(path / MERGED_FILE))
-        if not encodes and file_fault(path / MODEL_FILE):
+        if not (encodes or embeds) and file_fault(path / MODEL_FILE):
             is_folder = file_fault(path) == "is a folder"
             what = f"there is no {MODEL_FILE}" if is_folder else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
-        file = path / (MERGED_FILE if encodes else MODEL_FILE)
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
-        session = Session(file, **how)
+        session = Session(path / (MERGED_FILE if encodes or embeds else MODEL_FILE), **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
-        encoder = speech = None
+        encoder = speech = media = None
         if encodes:
             encoder = Session(path / ENCODER_FILE, **how)
             speech = Speech(path, encoder, session) if settings.is_speech else None
+            media = pictures_media(path, session, encoder, settings)
+        media = open_media(path, session, settings, how, encoder) if embeds else media
         return cls(
             session,
             read_tokenizer(path),
@@ -146,6 +167,7 @@ class LanguageModel:
             settings.rules,
             speech,
             settings.context,
+            media,
         )
 
     def as_transformers(self) -> SessionModel:
@@ -154,12 +176,12 @@ class LanguageModel:
         Its ``generate`` is that of transformers, with all arguments; the options that are not given
         are those of the folder's ``generation_config.json``, as far as `generate` uses them.
         """
-        settings = dict(self.rules)
+        if self.media is not None:
+            return self.media.model  # type: ignore[no-any-return]  # a class made on opening
+        settings = generation_settings(self.rules, self.stop_ids, self.pad_id)
         if self.encoder is not None:
             settings["decoder_start_token_id"] = self.start_id
-        ends = list(self.stop_ids) or None
         with failures_as(GenerationError, "a setting of the generation is not valid"):
-            settings |= {"eos_token_id": ends, "pad_token_id": self.pad_id}
             return SessionModel(self.session, settings, self.encoder)
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
@@ -170,7 +192,7 @@ class LanguageModel:
         asked, arguments = self._arguments(prompt, checked)
         # The loop of transformers takes 0.2 to 0.3 ms longer for a token (a Llama of two layers and
         # one of 2.9 million parameters, 0.7 and 1.4 ms a token, one thread, AVX-512, 2026-11).
-        custom = all_steps if _is_stepwise(checked) else None
+        custom = all_steps if _is_stepwise(checked) and self.media is None else None
         failures = failures_as(GenerationError, "the generation failed")
         with failures, torch.no_grad(), seeded(checked.get("seed")):
             sequences = self._model.generate(**arguments, custom_generate=custom)
@@ -189,6 +211,8 @@ class LanguageModel:
             # Timestamps decide where the next window begins: tokens are final only at the end of a
             # window.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
+        if self.media is not None:
+            raise GenerationError("a model of pictures or sound streams by generate(…, streamer=…)")
         if not _is_stepwise(checked):
             raise GenerationError("beams and candidates are final only at the end; use generate")
         asked, arguments = self._arguments(prompt, checked)
@@ -213,9 +237,15 @@ class LanguageModel:
                     "generation_config.json of Whisper"
                 )
         options = {name: x for name, x in checked.items() if name not in ("seed", "stop_ids")}
+        media = {name: options.pop(name) for name in MEDIA_OPTIONS if name in options}
+        if media and self.media is None:
+            raise GenerationError(f"the model has no encoder of {next(iter(media))}")
         mask = options.pop("attention_mask", None)
         name = self._model.main_input_name
-        if name == "input_features":
+        if media and self.media is not None:
+            asked, further = self.media.read(prompt, media)
+            options |= further
+        elif name == "input_features":
             asked = read_features(prompt)
         else:
             # An encoder numbers positions from the left: padding belongs on the right.
@@ -280,7 +310,9 @@ def generate(
             ``num_return_sequences``, ``assistant_model`` (also a folder or a `LanguageModel`),
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
             ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
-            ``return_timestamps``.
+            ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
+            of what the processor takes (sounds perhaps with their ``sampling_rate``), or the inputs
+            that it returned, for a prompt of token ids.
 
     Returns:
         For text the new text, without the prompt, for a list of texts a list. For token ids the
@@ -365,19 +397,3 @@ def _checked(options: Options) -> dict[str, Any]:
 def _is_stepwise(options: Mapping[str, Any]) -> bool:
     """Return whether each step gives the next token of each sequence."""
     return options.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(options)
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of a folder, or None if it has none.
-
-    Raises:
-        GenerationError: If it cannot be read.
-    """
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        return None
-    # transformers imports this class lazily, and slowly: folders without a tokenizer do without it.
-    from transformers import AutoTokenizer
-
-    with failures_as(GenerationError, f"cannot read the tokenizer in {folder}"):
-        # A folder names everything that is needed: nothing may be downloaded.
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from coreai_onnx.errors import GenerationError
+from coreai_onnx.errors import GenerationError, failures_as
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,19 @@ def read_features(prompt: Any) -> Prompt:
     is_single = features.ndim == 2
     batch = features[None] if is_single else features
     return Prompt(batch, None, is_text=False, is_single=is_single)
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a folder, or None if it has none.
+
+    Raises:
+        GenerationError: If it cannot be read.
+    """
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        return None
+    # transformers imports this class lazily, and slowly: folders without a tokenizer do without it.
+    from transformers import AutoTokenizer
+
+    with failures_as(GenerationError, f"cannot read the tokenizer in {folder}"):
+        # A folder names everything that is needed: nothing may be downloaded.
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)

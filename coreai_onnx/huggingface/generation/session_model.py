@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import transformers
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -17,11 +20,21 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
+from coreai_onnx.huggingface.transformers_names import CACHE
 from coreai_onnx.runtime.sessions.session import Session
 
 SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """The options that turn on sampling."""
+
+
+_SAME_KINDS = frozenset({("f", "f"), ("i", "i")})
+_DEFAULTS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "attention_mask": torch.ones_like,
+    "token_type_ids": torch.zeros_like,
+}
+"""What models compute with if they are given no such input."""
 
 
 class WithoutWeights:
@@ -36,6 +49,34 @@ class WithoutWeights:
     def dtype(self) -> torch.dtype:
         """The dtype of inputs and results."""
         return torch.float32
+
+
+def model_class(config: Any, file: Path) -> Any:
+    """Return the class of transformers that a configuration names.
+
+    Args:
+        config: The configuration.
+        file: Where it is from, for errors.
+
+    Raises:
+        ModelSourceError: If it names none, or transformers does not have it.
+    """
+    name = next(iter(config.architectures or ()), None)
+    cls = getattr(transformers, name or "", None)
+    if not isinstance(cls, type):
+        raise ModelSourceError(f"{file}: transformers has no class {name}")
+    return cls
+
+
+def without_weights(cls: Any, config: Any, methods: Mapping[str, Any], *bases: type) -> Any:
+    """Return a model of a class of transformers with other methods and no weights.
+
+    Raises:
+        ModelSourceError: If the class does not take the configuration.
+    """
+    # No memory for weights, and no time to draw them.
+    with torch.device("meta"), failures_as(ModelSourceError, f"cannot build a {cls.__name__}"):
+        return type(cls.__name__, (*bases, WithoutWeights, cls), dict(methods))(config).eval()
 
 
 class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
@@ -73,8 +114,13 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate, as ``generate`` of transformers does."""
         # A cache of transformers would find no keys and values to hold.
-        options.setdefault("past_key_values", Decoding(self._session))
+        options.setdefault(CACHE, Decoding(self._session))
         return super().generate(*args, **options)
+
+    def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the decoder reads beside new tokens and the encoder's result."""
+        del input_ids
+        return {}
 
     def forward(
         self,
@@ -85,6 +131,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         logits_to_keep: int = 0,
+        cache: Decoding | None = None,
         **unused: Any,
     ) -> Seq2SeqLMOutput:
         """Read tokens, and return the logits after the last ones.
@@ -92,25 +139,27 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         Args:
             input_ids: The tokens of a decoder, or those that an encoder reads.
             attention_mask: Their mask.
-            past_key_values: The sequences so far, which the tokens are appended to.
+            past_key_values: The sequences so far, which the tokens are appended to; before 5.24.
             decoder_input_ids: The tokens of a decoder that has an encoder.
             decoder_attention_mask: Their mask.
             encoder_outputs: The result of the encoder.
             logits_to_keep: How many of the last tokens to return logits of; 0 for all of them.
+            cache: The same, from 5.24 on.
             **unused: Arguments of other models.
         """
         # Without a cache, transformers passes all tokens in every step.
-        is_continued = past_key_values is not None and unused.get("use_cache") is not False
-        decoding = past_key_values if is_continued else Decoding(self._session)
-        assert decoding is not None
+        decoding = past_key_values if cache is None else cache
+        if decoding is None or unused.get("use_cache") is False:
+            decoding = Decoding(self._session)
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
-            decoding.fixed = _encoded(encoder_outputs, attention_mask)
+            assert input_ids is not None
+            decoding.fixed = encoded(encoder_outputs, attention_mask) | self.further(input_ids)
         else:
             mask = attention_mask
         assert input_ids is not None
         decoding.extend(input_ids, mask)
-        return Seq2SeqLMOutput(logits=decoding.read(logits_to_keep), past_key_values=decoding)
+        return Seq2SeqLMOutput(logits=decoding.read(logits_to_keep), **{CACHE: decoding})
 
 
 class SessionEncoder(torch.nn.Module):
@@ -131,26 +180,36 @@ class SessionEncoder(torch.nn.Module):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
+        input_values: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the last hidden state."""
         del kwargs
-        if input_ids is not None and attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
         arguments = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "input_features": input_features,
+            "input_values": input_values,
+            "pixel_values": pixel_values,
         }
         # Encoders of a fixed length take no mask.
         infos = {info.name: info for info in self._session.inputs}
+        if attention_mask is None and "attention_mask" in infos:
+            states = input_features if input_ids is None else input_ids
+            assert states is not None
+            arguments["attention_mask"] = torch.ones(states.shape[:2], dtype=torch.int64)
         feeds = {
             name: x.numpy().astype(infos[name].numpy_dtype)
             for name, x in arguments.items()
             if x is not None and name in infos
         }
         (state, *_) = self._session.run(**feeds)
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        result = BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        if "attention_mask" in infos:
+            # The decoder reads it too, and the states need not have its length: Speech2Text.
+            result["attention_mask"] = arguments["attention_mask"]
+        return result
 
 
 def steps(
@@ -176,11 +235,11 @@ def steps(
         random: Draws the samples.
         **inputs: Further arguments of the model.
     """
-    decoding: Decoding = inputs["past_key_values"]
+    decoding: Decoding = inputs[CACHE]
     # The last token is returned, but not read.
     decoding.reserve(generation_config.max_length - 1)
     if model.config.is_encoder_decoder:
-        decoding.fixed = _encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
+        decoding.fixed = encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
         decoding.extend(input_ids)
     else:
         decoding.extend(input_ids, inputs.get("attention_mask"))
@@ -231,8 +290,50 @@ def seeded(seed: int | None) -> Iterator[None]:
         random.set_state(before)
 
 
-def _encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def encoded(outputs: Any, mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return what a decoder reads of an encoder in every step."""
     state = outputs.last_hidden_state
-    mask = torch.ones(state.shape[:2], dtype=torch.int64) if mask is None else mask
-    return {"encoder_hidden_states": state, "encoder_attention_mask": mask}
+    mask = outputs.get("attention_mask") if mask is None else mask
+    mask = torch.ones(state.shape[:2]) if mask is None else mask
+    # That of Speech2Text's processor is int32.
+    return {"encoder_hidden_states": state, "encoder_attention_mask": mask.to(torch.int64)}
+
+
+def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Run a session with arguments of a model, and return the outputs by name.
+
+    Args:
+        session: The session.
+        arguments: Tensors and options by name.
+
+    Raises:
+        ModelSourceError: If a tensor is not an input of the file, and changes the result.
+        InputError: If an input is missing, or has another shape than the file takes.
+    """
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor)}
+    names = [info.name for info in session.inputs]
+    for name, x in tensors.items():
+        if name == "is_longer":  # CLAP reads it with fusion only, which is not exported
+            continue
+        default = _DEFAULTS.get(name, torch.ones_like if name.endswith("mask") else None)
+        if name not in names and (default is None or not torch.equal(x, default(x))):
+            raise ModelSourceError(
+                f"the file has no input {name}, and computes as if it were not given; "
+                f"its inputs are {', '.join(names)}"
+            )
+    feeds = {name: tensors[name] for name in names if name in tensors}
+    for name, default in _DEFAULTS.items():
+        if name in names and "input_ids" in feeds:
+            feeds.setdefault(name, default(feeds["input_ids"]))
+    for info in session.inputs:
+        if info.name in feeds:
+            feeds[info.name] = _as_input(feeds[info.name], info)
+    outputs = session.run(**feeds)
+    return {info.name: torch.from_numpy(outputs[info.name]) for info in session.outputs}
+
+
+def _as_input(x: torch.Tensor, info: Any) -> Any:
+    """Return floats as the floats, and integers as the integers that an input has."""
+    dtype = np.dtype(info.numpy_dtype)
+    array = x.numpy()
+    return array.astype(dtype) if (array.dtype.kind, dtype.kind) in _SAME_KINDS else array

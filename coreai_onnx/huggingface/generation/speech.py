@@ -16,7 +16,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from coreai_onnx.errors import GenerationError, failures_as
 from coreai_onnx.huggingface.generation.configuration import CONFIG
-from coreai_onnx.huggingface.generation.decoding import Decoding
+from coreai_onnx.huggingface.generation.decoding import ATTENTIONS, Decoding
 from coreai_onnx.huggingface.generation.prompts import read_features
 from coreai_onnx.huggingface.generation.session_model import (
     SAMPLING,
@@ -51,13 +51,16 @@ class Speech:
             config = WhisperConfig.from_pretrained(folder, local_files_only=True)
             settings = GenerationConfig.from_pretrained(folder, local_files_only=True)
             _check_sizes(config, encoder, decoder)
+            layers = config.encoder_layers, config.decoder_layers
             # The layers run in the sessions, and padding needs no embedding here.
             config.encoder_layers = config.decoder_layers = 0
             config.pad_token_id = None
-            self._model = _Whisper(config, encoder, decoder)
+            self.model = _Whisper(config, encoder, decoder)
+            # Timestamps of words read the attention of each layer.
+            config.encoder_layers, config.decoder_layers = layers
         if settings.repetition_penalty is not None:  # transformers takes no integer
             settings.repetition_penalty = float(settings.repetition_penalty)
-        self._model.generation_config = settings
+        self.model.generation_config = settings
 
     def generate(self, prompt: Any, options: Mapping[str, Any]) -> Array:
         """Return the tokens that ``generate`` of transformers returns for the same settings.
@@ -84,8 +87,7 @@ class Speech:
             arguments["eos_token_id"] = list(options["stop_ids"])
         failures = failures_as(GenerationError, "Whisper's generation failed")
         with failures, torch.no_grad(), seeded(options.get("seed")):
-            # The states are in the session: a cache of transformers would find no keys and values.
-            tokens = self._model.generate(spectrogram.ids, use_cache=False, **arguments)
+            tokens = self.model.generate(spectrogram.ids, **arguments)
         ids: Array = tokens.numpy()
         return ids[0] if spectrogram.is_single else ids
 
@@ -121,6 +123,7 @@ class _Whisper(WithoutWeights, WhisperForConditionalGeneration):
         self._encoder_in_session, self._decoder = SessionEncoder(encoder), decoder
         self._decoding: Decoding | None = None
         self._state: torch.Tensor | None = None
+        self._has_attentions = any(info.name.startswith(ATTENTIONS) for info in decoder.outputs)
 
     def get_encoder(self, *_: Any, **__: Any) -> torch.nn.Module:
         """Return the encoder."""
@@ -145,8 +148,35 @@ class _Whisper(WithoutWeights, WhisperForConditionalGeneration):
             )
         if encoder_outputs is None:
             encoder_outputs = self._encoder_in_session(input_features=input_features)
+        last = self._decoding
+        was_read = (
+            last is not None
+            and encoder_outputs.last_hidden_state is self._state
+            and last.ids.shape[1] + 1 == decoder_input_ids.shape[1]
+        )
         decoding = self._continued(decoder_input_ids, encoder_outputs.last_hidden_state)
-        return Seq2SeqLMOutput(logits=decoding.logits()[:, None])
+        logits = decoding.logits()
+        # Of tokens that a beam exchange made the decoder read again, transformers has them already.
+        count = 1 if was_read else decoder_input_ids.shape[1]
+        attentions = tuple(x[:, :, -count:] for x in decoding.attentions)
+        # transformers collects those of the decoder's own tokens as well, which nothing reads.
+        return Seq2SeqLMOutput(
+            logits=logits[:, None], cross_attentions=attentions, decoder_attentions=()
+        )
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        """Generate, as ``generate`` of transformers does.
+
+        Raises:
+            GenerationError: If timestamps of words are asked for, and the file has no attentions.
+        """
+        if options.get("return_token_timestamps") and not self._has_attentions:
+            raise GenerationError(
+                "timestamps of words need the attention to the sound, which the file does not "
+                'return: export the model with include=["cross_attentions"]'
+            )
+        # The states are in the session: a cache of transformers would find no keys and values.
+        return super().generate(*args, **{"use_cache": False, **options})
 
     def _continued(self, ids: torch.Tensor, state: torch.Tensor) -> Decoding:
         """Return a decoding of these tokens; the last call's if they extend it by one token."""

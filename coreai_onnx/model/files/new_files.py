@@ -242,14 +242,24 @@ def check_new(folder: Path, *, replaces: Sequence[str] = ()) -> None:
             f"cannot write {folder}: it exists and is not empty; give a new folder, or "
             "overwrite=True (--overwrite)"
         )
-    strangers = [x.name for x in there if not x.is_file() or not any(map(x.match, replaces))]
-    if there and not any(file.suffix == ".onnx" for file in there):
+    strangers = [x.name for x in there if not _is_written(x, replaces)]
+    if there and not any(x.suffix == ".onnx" or any(x.glob("*.onnx")) for x in there):
         strangers = [file.name for file in there]
     if strangers:
         raise SaveError(
             f"cannot replace {folder}: an export does not write {', '.join(strangers[:3])}\n"
             "  give a new folder, or remove this one yourself"
         )
+
+
+def _is_written(path: Path, patterns: Sequence[str]) -> bool:
+    """Whether patterns name a file, or every file of a folder: those with a slash."""
+    if path.is_file():
+        return any("/" not in pattern and path.match(pattern) for pattern in patterns)
+    folders = [pattern for pattern in patterns if "/" in pattern]
+    inside = list(path.iterdir()) if path.is_dir() else []
+    # An empty folder is not of an export.
+    return bool(inside) and all(x.is_file() and any(map(x.match, folders)) for x in inside)
 
 
 def _put(temporary: Path, folder: Path) -> None:

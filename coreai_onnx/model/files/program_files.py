@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -30,6 +31,8 @@ MANIFEST = "coreai_manifest.json"
 MANIFEST_VERSION = 1
 MODEL_FILE, ENCODER_FILE = "model.onnx", "encoder_model.onnx"
 MERGED_FILE = "decoder_model_merged.onnx"
+EMBEDDING_FILE = "embed_tokens.onnx"
+MEDIA_FILES = MappingProxyType({"image": "vision_encoder.onnx", "audio": "audio_encoder.onnx"})
 """The files in a folder of `export_model`, which `generate` reads: optimum's names."""
 
 
@@ -174,8 +177,9 @@ def bundled_files(folder: Path) -> dict[str, Path]:
     """
     path = folder / MANIFEST
     if not path.is_file():
+        example = "".join(f", such as {file}," for file in sorted(folder.glob("*.onnx"))[:1])
         raise LoadError(
-            f"{folder}: is a folder without a {MANIFEST}; give a .onnx file or a bundle"
+            f"{folder}: is a folder without a {MANIFEST}; give a .onnx file{example} or a bundle"
         )
     with failures_as(LoadError, f"{path}: is not a manifest"):
         content = json.loads(path.read_text())

@@ -280,11 +280,13 @@ class _DecoderAttentionWriter:
             edit, mask = self._edit, self._tokens.mask
             last = edit.constant("tokens_axis", np.array([1], np.int64))
             first = edit.constant("tokens_first", np.array([0], np.int64))
-            one = edit.constant("tokens_one", np.array(1, np.int64))
-            integer, rows = np.dtype(np.int64), list(mask.shape[:1])
-            count = edit.add("ReduceSum", node, [mask, last], integer, rows, keepdims=0)
-            place = edit.add("Sub", node, [count, one], integer, rows)
+            one = edit.constant("tokens_one", np.array(1, np.int32))
+            integer, narrow, rows = np.dtype(np.int64), np.dtype(np.int32), list(mask.shape[:1])
+            # WebGPU has kernels for int32 only.
+            tokens = edit.add("Cast", node, [mask], narrow, mask.shape, to=_INT32)
+            count = edit.add("ReduceSum", node, [tokens, last], narrow, rows, keepdims=0)
+            place = edit.add("Sub", node, [count, one], narrow, rows)
             total = edit.add("Shape", node, [mask], integer, [1], start=1, end=2)
             whole = edit.add("Squeeze", node, [total, first], integer, [])
-            self._lengths = [edit.add("Cast", node, [x], to=_INT32) for x in (place, whole)]
+            self._lengths = [place, edit.add("Cast", node, [whole], narrow, [], to=_INT32)]
         return self._lengths

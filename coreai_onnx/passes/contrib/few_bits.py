@@ -91,12 +91,12 @@ def packed_zeros(edit: Edit, call: gs.Node, zeros: gs.Tensor, bits: int, name: s
     return edit.add("Cast", call, [sums], np.dtype(np.uint8), shape, to=int(ir.DataType.UINT8))
 
 
-def float32_scales(edit: Edit, call: gs.Node, scales: gs.Tensor) -> gs.Tensor:
-    """Return scales in float32: the file has them as they are, onnxruntime casts them once."""
-    if dtype_of(scales) == _SINGLE:
+def scales_in(edit: Edit, call: gs.Node, scales: gs.Tensor, dtype: np.dtype) -> gs.Tensor:
+    """Return scales in a dtype: the file has them as they are, onnxruntime casts them once."""
+    if dtype_of(scales) == dtype:
         return scales
-    shape = static_shape_of(scales)
-    return edit.add("Cast", call, [scales], _SINGLE, shape, to=int(ir.DataType.FLOAT))
+    to = int(ir.DataType.from_numpy(dtype))
+    return edit.add("Cast", call, [scales], dtype, static_shape_of(scales), to=to)
 
 
 def codes_in_rows(edit: Edit, call: gs.Node, codes: gs.Tensor) -> gs.Tensor:
@@ -141,13 +141,27 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     points are packed. Scales that are not float32 stay as they are in the file, before a Cast that
     onnxruntime computes when it loads it.
     """
+    return _rewritten(edit, node, why, (_SINGLE,))
+
+
+@rewrites(composites=("linear_nbits",))
+def device_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """As contrib_linear_nbits → the op as GPUs have it: in float16 too.
+
+    linear_nbits(x, codes, scales, zeros, , bias) → y
+    becomes     com.microsoft::MatMulNBits(x, codes, scales, zeros, , bias) → y
+    """
+    return _rewritten(edit, node, why, (_SINGLE, np.dtype(np.float16)))
+
+
+def _rewritten(edit: Edit, node: gs.Node, why: Why, dtypes: Sequence[np.dtype]) -> bool:
     bits = int(attribute_of(node, "bits", 4))
     group = int(attribute_of(node, "group_size", 32))
     is_rounded = attribute_of(node, "activation_bits", 0) == _BYTE
     codes, scales = node.inputs[1:3]
     zeros, reason = optional_parts(node, _OPTIONAL)
-    if dtype_of(node.inputs[0]) != np.dtype(np.float32):
-        return why("the dtype is not float32", node)
+    if (dtype := dtype_of(node.inputs[0])) is None or dtype not in dtypes:
+        return why(f"the dtype is not {' or '.join(map(str, dtypes))}", node)
     if len(shape_of(node.inputs[0]) or ()) < 2:
         return why("the input is not known to be a matrix", node)
     if reason:
@@ -159,7 +173,7 @@ def contrib_linear_nbits(edit: Edit, node: gs.Node, why: Why) -> bool:
     if reason := obstacle_in_codes(edit.graph, codes, zeros, bits):
         return why(reason, node)
     outputs, groups, _ = static_shape_of(codes) or (0, 0, 0)
-    inputs = [node.inputs[0], codes, float32_scales(edit, node, scales)]
+    inputs = [node.inputs[0], codes, scales_in(edit, node, scales, dtype)]
     if zeros is not None:
         inputs.append(packed_zeros(edit, node, zeros, bits, f"{codes.name}.zero_points"))
     # Without the attribute, onnxruntime leaves the activations in float32.

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     constant_of,
@@ -164,6 +164,23 @@ def signs_by_comparison(edit: Edit, node: gs.Node, why: Why) -> bool:
         side = edit.add(op, node, [x, zero], np.dtype(bool), shape)
         sides.append(edit.add("Cast", node, [side], dtype, shape, to=to))
     edit.become(node, "Sub", sides)
+    return True
+
+
+@rewrites("ArgMax", "ArgMin")
+def positions_of_doubles(edit: Edit, node: gs.Node, _: Why) -> bool:
+    """ArgMax and ArgMin of integers → of float64, for which CUDA has kernels.
+
+    ArgMax(x:i64)     becomes     ArgMax(Cast(x, to=f64))
+
+    Integers beyond 2^53 that round to the same float64 count as equal.
+    """
+    x, dtype = node.inputs[0], dtype_of(node.inputs[0])
+    if dtype is None or dtype.kind not in "iu":
+        return False
+    to = int(ir.DataType.DOUBLE)
+    wide = edit.add("Cast", node, [x], np.dtype(np.float64), shape_of(x), to=to)
+    set_input(node, 0, wide)
     return True
 
 

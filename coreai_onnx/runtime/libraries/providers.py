@@ -15,7 +15,7 @@ from coreai_onnx.errors import ProviderError, SessionError
 from coreai_onnx.model.dependencies import SOURCE_LOCATION
 from coreai_onnx.targets.coverage import has_kernels
 from coreai_onnx.targets.opsets import PROVIDER_TARGETS
-from coreai_onnx.targets.providers import CPU, unavailable
+from coreai_onnx.targets.providers import CPU, WEBGPU, unavailable
 from coreai_onnx.targets.releases import DEVICES, text_of
 
 _RECORD = "session.record_ep_graph_assignment_info"
@@ -35,7 +35,10 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
     for name, settings in providers.items():
         # `InferenceSession(providers=...)` does not accept the providers of plugins, and providers
         # that are built in without devices, as WebGPU is, are known by their names only.
-        if device := _devices().get(name):
+        device = _devices().get(name)
+        if name == CPU or device is None:
+            _set_options(options, name, settings)
+        if device is not None:
             options.add_provider_for_devices([device], dict(settings))
         elif name in ort.get_available_providers() and hasattr(options, "add_provider"):
             try:
@@ -44,6 +47,14 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
                 raise _not_loaded(name, error) from error
         else:
             raise missing_provider(name)
+
+
+def _set_options(options: ort.SessionOptions, provider: str, settings: Mapping[str, str]) -> None:
+    """Set the options of providers that onnxruntime adds without their options."""
+    if provider == CPU and "use_arena" in settings:
+        options.enable_cpu_mem_arena = settings["use_arena"] == "1"
+    for name, value in settings.items() if provider == WEBGPU else ():
+        options.add_session_config_entry(f"ep.{provider.lower()}.{name}", value)
 
 
 def record_claims(options: ort.SessionOptions) -> None:

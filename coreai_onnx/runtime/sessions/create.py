@@ -8,7 +8,7 @@ from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source
-from coreai_onnx.targets.providers import Choice
+from coreai_onnx.targets.providers import Choice, chosen_providers
 
 
 def session(
@@ -78,5 +78,5 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
-        providers=(*([] if provider is None else [provider]), *providers),
+        providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )

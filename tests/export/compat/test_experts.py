@@ -11,6 +11,8 @@ from transformers.integrations import moe
 from transformers.models.dbrx.configuration_dbrx import DbrxFFNConfig
 from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.jetmoe.configuration_jetmoe import JetMoeConfig
+from transformers.models.jetmoe.modeling_jetmoe import JetMoeMoA, JetMoeMoE
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.switch_transformers.modeling_switch_transformers import (
     SwitchTransformersSparseMLP,
@@ -120,3 +122,23 @@ def test_the_numbers_of_loops_over_experts() -> None:
             program = torch.export.export(switch, (x,))
     assert not any("nonzero" in str(node.target) for node in program.graph.nodes)
     assert bool((expected[1] == 0).all(dim=-1).any())
+
+
+def test_the_numbers_of_jetmoe() -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_key_value_heads": 2, "kv_channels": 3}
+    config = JetMoeConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
+    mlp, attention = JetMoeMoE(config), JetMoeMoA(config)
+    for parameter in (*mlp.parameters(), *attention.parameters()):
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 5, 8)
+
+    def outputs() -> tuple[torch.Tensor, ...]:
+        queries, logits, routing = attention.map(x)
+        return mlp(x), queries, logits, attention.reduce(queries.tanh(), routing)
+
+    with torch.no_grad():
+        expected = outputs()
+        with experts_as_gather_mm():
+            assert_close(outputs(), expected)
+            program = torch.export.export(mlp, (x,))
+    assert not any("sort" in str(node.target) for node in program.graph.nodes)

@@ -14,6 +14,8 @@ from transformers.models.recurrent_gemma.modeling_recurrent_gemma import Recurre
 
 import coreai_onnx
 from coreai_onnx.export.compat.state_space import CHUNKED, scan, state_space_layers_as_ops
+from coreai_onnx.targets.coverage import gaps
+from coreai_onnx.targets.providers import WEBGPU
 from tests.models.mixtures import STATEFUL
 from tests.support.tolerances import assert_close
 
@@ -28,6 +30,23 @@ class Layer(torch.nn.Module):
 
 
 mamba2_chunk_scan = CHUNKS
+
+
+class Attention(torch.nn.Module):
+    """RWKV's attention with a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay, self.first = (torch.nn.Parameter(torch.randn(4)) for _ in range(2))
+
+    def forward(self, key: torch.Tensor, value: torch.Tensor, *state: torch.Tensor) -> Any:
+        outputs, last = rwkv_linear_attention(
+            self.decay, self.first, key, value, list(state), return_state=True
+        )
+        return outputs, *last
+
+
+rwkv_linear_attention = rwkv.rwkv_linear_attention
 
 
 def tensors(batch: int, length: int) -> tuple[torch.Tensor, ...]:
@@ -166,3 +185,24 @@ def test_the_numbers_of_rwkv() -> None:
         with state_space_layers_as_ops(layer):
             found = rwkv.rwkv_linear_attention(*given, state, return_state=True)
         assert_close(found, (outputs, last))
+
+
+def test_files_for_webgpu_have_no_loop() -> None:
+    torch.manual_seed(0)
+    layer = Attention().eval()
+
+    def arguments(batch: int, length: int) -> list[torch.Tensor]:
+        tokens = torch.randn(batch, length, 4), torch.randn(batch, length, 4)
+        return [*tokens, torch.rand(batch, 4), torch.rand(batch, 4), torch.randn(batch, 4)]
+
+    dims: Any = [{0: "batch", 1: "length"}] * 2 + [{0: "batch"}] * 3
+    given = arguments(2, 5)
+    dynamic_shapes = {"key": dims[0], "value": dims[1], "state": tuple(dims[2:])}
+    program = coreai_onnx.convert(layer, tuple(given), dynamic_shapes=dynamic_shapes)
+    program.optimize(target="webgpu")
+    assert all(gap.declared for gap in gaps(program.model, WEBGPU))
+    for batch, length in ((1, 1), (2, 5), (3, 40)):
+        given = arguments(batch, length)
+        given[0][0, length // 2] = 200.0  # an exponent beyond float32
+        with torch.no_grad():
+            assert_close(list(program.run(*given).values()), list(layer(*given)))

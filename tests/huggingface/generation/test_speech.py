@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "suppress_tokens": [3, 5],
     "begin_suppress_tokens": [7],
     "max_initial_timestamp_index": 4,
+    "alignment_heads": [[0, 0], [0, 1]],
 }
 """Timestamps are the tokens from 61 on."""
 FRAMES = 40
@@ -41,7 +43,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LanguageMod
     model: Any = whisper.module()
     model.generation_config = transformers.GenerationConfig(**SETTINGS)
     folder = tmp_path_factory.mktemp("speech") / "folder"
-    export_model(model, folder)
+    export_model(model, folder, include=["cross_attentions"])
     return model, LanguageModel.open(folder)
 
 
@@ -87,6 +89,36 @@ def test_long_audio_of_different_lengths(exported: tuple[Any, LanguageModel]) ->
     options = {"return_timestamps": True, "attention_mask": mask}
     wanted = model.generate(features, **options)
     assert whisper.generate(features, **options).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES])
+def test_timestamps_of_words(exported: tuple[Any, LanguageModel], frames: int, beams: int) -> None:
+    model, whisper = exported
+    assert whisper.speech is not None
+    features, mask = spectrogram(2, frames), torch.ones(2, frames, dtype=torch.int64)
+    mask[:, frames - 7 :] = 0
+    options = {
+        "attention_mask": mask, "num_beams": beams, "return_timestamps": True,
+        "return_token_timestamps": True, "return_segments": True,
+    }  # fmt: skip
+    wanted = model.generate(features, **options)
+    result = whisper.speech.model.generate(features, **options)
+    assert torch.equal(result["sequences"], wanted["sequences"])
+    for segments, others in zip(result["segments"], wanted["segments"], strict=True):
+        for segment, other in zip(segments, others, strict=True):
+            assert torch.equal(segment["token_timestamps"], other["token_timestamps"])
+    times = wanted["segments"][0][0]["token_timestamps"]
+    assert len(times.unique()) > 1
+
+
+def test_no_timestamps_of_words_without_attentions(exported: tuple[Any, LanguageModel]) -> None:
+    whisper = exported[1].speech
+    assert whisper is not None
+    decoder = Namespace(outputs=[Namespace(name="logits")])
+    model = type(whisper.model)(whisper.model.config, exported[1].encoder, decoder)
+    with pytest.raises(GenerationError, match=r'include=\["cross_attentions"\]'):
+        model.generate(spectrogram(1), return_token_timestamps=True)
 
 
 def test_sampling_with_a_seed(exported: tuple[Any, LanguageModel]) -> None:

@@ -15,6 +15,7 @@ from coreai_onnx.model.packed_codes import pack_rows
 from coreai_onnx.passes.contrib.few_bits import (
     become_matmul_nbits,
     contrib_linear_nbits,
+    device_linear_nbits,
     packed_zeros,
 )
 from coreai_onnx.passes.engine.edit import Edit
@@ -93,6 +94,18 @@ def test_calls_are_onnxruntimes(
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     assert attributes.get("accuracy_level", 0) == (4 if rounding else 0)
     assert_close(run(model, feeds), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_calls_of_devices(dtype: torch.dtype) -> None:
+    model, inputs = call(4, dtype=dtype, bias=True)
+    x = inputs[0]
+    assert x is not None
+    before = run(model, {"input": x.numpy()})
+    assert run_passes(model, [device_linear_nbits]).counts["device_linear_nbits"] == 1
+    cast = ["Cast"] if dtype == torch.float32 else []  # of the scales
+    assert [node.op_type for node in model.graph] == [*cast, "MatMulNBits"]
+    assert_close(run(model, {"input": x.numpy()}), before)
 
 
 def test_many_scales_keep_their_dtype_in_the_file() -> None:

@@ -119,6 +119,7 @@ CONVERTED: dict[str, list[Call]] = {
         Call("rope", ((2, 3, 5, 8), ROPE, ROPE)),
         Call("rope", ((2, 3, 5, 8), (5, 4), (5, 4))),
     ],
+    "rope.interleaved": [Call("rope", ((2, 3, 5, 8), ROPE, ROPE), {"interleaved": 1})],
     "swiglu": [Call("swiglu", ((5, 8), (5, 8)))],
     "geglu": [Call("geglu", ((5, 8), (5, 8)))],
     "geglu.tanh": [Call("geglu", ((5, 8), (5, 8)), {"approximate": "tanh"})],

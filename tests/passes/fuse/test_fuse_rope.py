@@ -155,3 +155,56 @@ def test_constant_tables_with_different_halves_stay() -> None:
     assert "rope" not in [node.op_type for node in program.model.graph]
     misses = [m.miss.reason for m in program.pass_report.near_misses if m.pass_name == "fuse_rope"]
     assert misses == ["the cosines of both halves may differ"]
+
+
+class Neighbors(torch.nn.Module):
+    """Rotates pairs of neighbors, as Flux (heads on the third axis) and GPT-J do."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        parts = angle.split([1, 3], dim=-1)
+        cos, sin = (
+            torch.cat([f(part).repeat_interleave(2, dim=-1) for part in parts], dim=-1)
+            for f in (torch.cos, torch.sin)
+        )
+        if self.heads == 1:
+            turned = torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
+        else:
+            first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+            turned = torch.stack([-second, first], dim=-1).flatten(3)
+        return x * cos.unsqueeze(self.heads) + turned * sin.unsqueeze(self.heads)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_pairs_of_neighbors_are_one_node(heads: int, batch: int) -> None:
+    shape = (2, 3, 5, 8) if heads == 1 else (2, 5, 3, 8)
+    inputs = torch.randn(shape), torch.randn(batch, 5, 4)
+    length = torch.export.Dim("length")
+    program = coreai_onnx.convert(
+        Neighbors(heads), inputs, dynamic_shapes=({3 - heads: length}, {1: length})
+    )
+    ops = Counter(node.op_type for node in program.model.graph)
+    assert (ops["rope.interleaved"], ops["Mul"], ops["Neg"]) == (1, 0, 0)
+    others = inputs[0].repeat(1, heads, 3 - heads, 1), inputs[1].repeat(1, 2, 1)
+    for x, angle in (inputs, others):
+        for kernels in (False, True):
+            assert_close(program.run(x, angle, kernels=kernels)[0], Neighbors(heads)(x, angle))
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_neighbors_with_angles_of_their_own_stay(lane: int) -> None:
+    class Unequal(torch.nn.Module):
+        def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+            second, first = x[..., 1 - lane :: 2], x[..., lane::2]
+            turned = torch.stack([-second, first], dim=-1).flatten(-2)
+            return x * table.cos() + turned * table.sin()
+
+    inputs = torch.rand(1, 2, 3, 8), torch.rand(1, 1, 3, 8)
+    program = coreai_onnx.convert(Unequal(), inputs)
+    assert "rope" not in "".join(node.op_type for node in program.model.graph)
+    misses = [m.miss.reason for m in program.pass_report.near_misses if m.pass_name == "fuse_rope"]
+    assert misses == ["the cosines of both halves may differ"] * (1 - lane)

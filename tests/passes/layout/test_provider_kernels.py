@@ -15,6 +15,7 @@ from coreai_onnx.passes.layout.provider_kernels import (
     indices_in_int32,
     nans_by_comparison,
     negated_integers,
+    positions_of_doubles,
     signs_by_comparison,
     sums_of_two,
     transposes_of_tables,
@@ -114,6 +115,15 @@ def test_signs() -> None:
     same_numbers(text, signs_by_comparison, {"x": NUMBERS["x"]}, opset=18)
     no_op_is_left(text, signs_by_comparison, "Sign")
     leaves(text.replace("int64", "float"), signs_by_comparison, "the sign of NaN is NaN", opset=18)
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_positions_of_the_largest_integer(op: str) -> None:
+    text = f"""main (int64[2, 3] x) => (int64[2, 1] y) {{
+      y = {op} <axis = 1, select_last_index = 1> (x)
+    }}"""
+    same_numbers(text, positions_of_doubles, {"x": NUMBERS["x"]}, opset=18)
+    leaves(text.replace("int64[2, 3]", "float[2, 3]"), positions_of_doubles, opset=18)
 
 
 @pytest.mark.parametrize("op", ["Neg", "Abs"])

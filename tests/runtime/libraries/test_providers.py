@@ -57,6 +57,17 @@ def test_a_provider_that_is_not_available() -> None:
         add_providers(options, {"Nobody": {}})
 
 
+def test_options_that_onnxruntime_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ort.SessionOptions()
+    add_providers(options, {CPU: {"use_arena": "0"}})
+    assert not options.enable_cpu_mem_arena
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [WEBGPU, CPU])
+    with pytest.raises(ProviderError, match="cannot load it"):  # this onnxruntime has no WebGPU
+        add_providers(options, {WEBGPU: {"preferredLayout": "NCHW"}})
+    entry = "ep.webgpuexecutionprovider.preferredLayout"
+    assert options.get_session_config_entry(entry) == "NCHW"
+
+
 def test_which_are_installed() -> None:
     assert has_provider(CPU)
     assert not has_provider("Nobody")

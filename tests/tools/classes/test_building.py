@@ -47,6 +47,31 @@ def test_one_layer_of_each_kind_is_kept() -> None:
     assert config.num_hidden_layers == 2
 
 
+def test_lists_with_a_value_per_layer_keep_the_layers_that_are_left() -> None:
+    config = next(small_configs(transformers.LagunaConfig))
+    assert config.num_hidden_layers == len(config.layer_types) == len(config.mlp_layer_types)
+    assert len(config.num_attention_heads_per_layer) == config.num_hidden_layers
+    depth = next(small_configs(transformers.DepthAnythingConfig))
+    assert depth.backbone_config.num_hidden_layers == len(depth.neck_hidden_sizes) == 4
+    assert depth.backbone_config.out_features == ["stage1", "stage2", "stage3", "stage4"]
+
+
+def test_fields_that_the_whole_model_changes_in_a_part_are_kept() -> None:
+    config = next(small_configs(transformers.RTDetrConfig))
+    assert config.backbone_config.out_features == ["stage2", "stage3", "stage4"]
+    assert config.encoder_in_channels == [32, 64, 128]
+
+
+def test_mamba_heads_have_the_inner_width() -> None:
+    config = next(small_configs(transformers.Mamba2Config))
+    assert config.num_heads * config.head_dim == config.expand * config.hidden_size
+
+
+def test_sizes_without_a_default_are_filled_in_the_second_profile() -> None:
+    first, second, *_ = small_configs(transformers.EsmConfig)
+    assert (first.vocab_size, second.vocab_size) == (None, 128)
+
+
 def test_given_fields_win_over_the_rules() -> None:
     config = shrunk(transformers.LlamaConfig(), PROFILES[0], {"hidden_size": 48}, {})
     assert (config.hidden_size, config.num_hidden_layers) == (48, 2)
@@ -75,6 +100,12 @@ def test_given_fields_win_over_the_rules() -> None:
                 "decoder_input_ids": (2, 6),
             },
         ),
+        (
+            "bert",
+            "BertForMultipleChoice",
+            {"input_ids": (2, 2, 12), "attention_mask": (2, 2, 12)},
+        ),
+        ("vit_mae", "ViTMAEModel", {"pixel_values": (2, 3, 32, 32), "noise": (2, 16)}),
     ],
 )
 def test_inputs_follow_from_the_signature(
@@ -85,6 +116,13 @@ def test_inputs_follow_from_the_signature(
     assert all(second[key].shape[0] == SECOND.batch for key in first)
     with torch.no_grad():
         model(**first)
+
+
+def test_convolutions_of_small_models_keep_the_scale_of_their_input() -> None:
+    model, (inputs, _) = built("resnet", "ResNetModel")
+    with torch.no_grad():
+        pooled = model(**inputs).pooler_output
+    assert (pooled[0] - pooled[1]).abs().max() > 0.1
 
 
 def test_the_first_complaint_is_the_reason_of_a_model_that_runs_on_nothing() -> None:

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from tools.providers import tracing
-from tools.providers.tracing import CPU, NO_KERNEL, REFUSED, WEBGPU, sessions_on_webgpu
+from tools.providers.tracing import CPU, NO_KERNEL, REFUSED, WEBGPU, sessions_on
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Cos(x) }'
@@ -58,7 +58,7 @@ def _stand_in(monkeypatch, tmp_path):
 
     class Session:
         def __init__(self, model, options, providers) -> None:
-            assert providers == [WEBGPU, CPU]
+            assert providers == [(WEBGPU, {}), CPU]
             tracing.os.write(2, LOG.encode())
             onnx.save(GRAPH, options.optimized_model_filepath)
 
@@ -70,13 +70,13 @@ def _stand_in(monkeypatch, tmp_path):
 
 
 def test_nodes_of_each_run(stand_in) -> None:
-    with sessions_on_webgpu() as opened:
+    with sessions_on(WEBGPU) as opened:
         session = onnxruntime.InferenceSession(MODEL, providers=[CPU])
         assert isinstance(session, stand_in)
     assert onnxruntime.InferenceSession is stand_in
     first, second = opened[0].placements()
     assert first.as_json() == {
-        "webgpu": 1,
+        "device": 1,
         "copies": 1,
         "declared": 1,
         "others": {
@@ -85,4 +85,4 @@ def test_nodes_of_each_run(stand_in) -> None:
             f"Pad-21(float): {REFUSED}": 1,
         },
     }
-    assert (second.webgpu, second.others) == (1, {})
+    assert (second.device, second.others) == (1, {})

@@ -117,8 +117,9 @@ def _length(src: Value, axis: int, first: Dim, end: Dim | None, size: Dim, step:
 
 
 def _from_begin(index: Dim, size: Dim) -> Dim:
-    """Return a position counted from the start."""
-    return as_dim(index + size) if isinstance(index, int) and index < 0 else index
+    """Return a position counted from the start; a symbol stands for a size, which is positive."""
+    negative = index < 0 if isinstance(index, int) else index.is_negative
+    return as_dim(index + size) if negative else index
 
 
 def _without(dims: Sequence[Dim], axis: int) -> list[Dim]:

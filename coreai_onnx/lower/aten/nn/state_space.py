@@ -107,6 +107,9 @@ def _between(
         rate: The decay in each chunk, ``[C, B, G, R, 1, 1]``.
         query: ``[C, B, G, 1, N, L]``.
     """
+    count, inner_dims = dims_of(query)[0], dims_of(state)
+    set_dims(added, (count, *inner_dims))
+    set_dims(rate, (count, *inner_dims[:3], 1, 1))
 
     def step(inner: OpBuilder, before: Value, slices: list[Value]) -> tuple[Value, Value]:
         added, rate, query = slices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import torch
 
 from coreai_onnx.lower.nodes.builder import OpBuilder
@@ -66,14 +67,19 @@ def extreme_index(
     rank = rank_of(self)
     if rank == 0:
         return op.const(0)
-    key = order_key(op, self, nan_last=largest)
-    if dim is None:
-        # Without an axis, torch counts through the flattened tensor.
-        key = flat(op, key)
-    op_type = "ArgMax" if largest else "ArgMin"
+    # Without an axis, torch counts through the flattened tensor.
+    x, first = (flat(op, self), 0) if dim is None else (self, wrap(dim, rank))
     keepdims = int(keepdim and dim is not None)
-    first = 0 if dim is None else wrap(dim, rank)
-    where = op.node(op_type, key, axis=first, keepdims=keepdims)
+    if dtype_of(x) in (torch.float32, torch.float64):
+        # Their key would be float64, which GPUs do not have. Whether ReduceMax ignores a NaN does
+        # not matter here: a NaN comes first.
+        best = reduced(op, "ReduceMax" if largest else "ReduceMin", x, [first], keepdim=True)
+        is_best = op.Cast(op.Equal(x, best), to=ir.DataType.FLOAT)
+        score = op.Where(op.IsNaN(x), op.const(2.0), is_best)
+        where = op.ArgMax(score, axis=first, keepdims=keepdims)
+    else:
+        key = order_key(op, x, nan_last=largest)
+        where = op.node("ArgMax" if largest else "ArgMin", key, axis=first, keepdims=keepdims)
     return op.reshape(where, [1] * rank) if keepdim and dim is None else where
 
 

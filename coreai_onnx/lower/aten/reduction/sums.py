@@ -146,9 +146,9 @@ def _truth(
     true = op.cast(x, torch.bool)
     if op.opset >= 20 and is_static(dims_of(x)) and numel(dims_of(x)) != 0:
         return reduced(op, extreme, true, axes, keepdim=keepdim)
-    return op.cast(
-        reduced(op, count, op.cast(true, torch.int64), axes, keepdim=keepdim), torch.bool
-    )
+    # CUDA multiplies int32 only; a sum of ones may exceed it.
+    counted = torch.int32 if count == "ReduceProd" else torch.int64
+    return op.cast(reduced(op, count, op.cast(true, counted), axes, keepdim=keepdim), torch.bool)
 
 
 @lowers("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")

@@ -74,17 +74,45 @@ def iota(op: OpBuilder, length: Dim, *, start: Dim, step: Dim, dtype: torch.dtyp
 @lowers("aten.linspace.default", "aten.logspace.default")
 def spaced(
     op: OpBuilder,
-    start: Number,
-    end: Number,
+    start: Scalar,
+    end: Scalar,
     steps: int,
     base: float | None = None,
     *,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """``steps`` evenly spaced numbers from start to end, or ``base`` to the power of them."""
+    if any(isinstance(x, sympy.Basic) for x in (start, end)):
+        return _spaced_by_dims(op, start, end, steps, base, dtype or torch.get_default_dtype())
     if base is None:
         return op.const(torch.linspace(start, end, steps, dtype=dtype))
     return op.const(torch.logspace(start, end, steps, base, dtype=dtype))
+
+
+def _spaced_by_dims(
+    op: OpBuilder, start: Scalar, end: Scalar, steps: int, base: float | None, dtype: torch.dtype
+) -> Value:
+    """Return the numbers of `spaced` where the start or the end is a dim.
+
+    As in torch, the second half is counted from the end, so that the end is exact, the bounds are
+    in the dtype, and a floating dtype rounds every step of the computation.
+    """
+    wide = torch.float64
+
+    def rounded(x: Value) -> Value:
+        return op.cast(op.cast(x, dtype), wide) if dtype.is_floating_point else x
+
+    first, last = (op.cast(as_value(op, x, dtype), wide) for x in (start, end))
+    index = torch.arange(steps, dtype=wide)
+    gaps = op.const(max(steps - 1, 1), wide)
+    pace = rounded(op.Div(rounded(op.Sub(last, first)), gaps))
+    ahead = op.Add(first, rounded(op.Mul(op.const(index), pace)))
+    behind = op.Sub(last, rounded(op.Mul(op.const(steps - 1 - index), pace)))
+    half = max(steps // 2, 1)  # a single number is the start
+    numbers = op.Where(op.const(index < half), ahead, behind)
+    if base is not None:
+        numbers = op.Pow(op.const(base, wide), numbers)
+    return op.cast(numbers, dtype)
 
 
 # ---------------------------------------------------------------------- matrices

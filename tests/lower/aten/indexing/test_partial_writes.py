@@ -75,6 +75,22 @@ def test_writing_through_a_slice(step: int) -> None:
     )
 
 
+def test_writing_the_last_rows_whose_number_is_dynamic() -> None:
+    def write(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        copy = cache.clone()
+        copy[-new.shape[0] :] = new
+        return copy
+
+    length, count = torch.export.Dim("length", min=8), torch.export.Dim("count", min=2, max=8)
+    check(
+        write,
+        values(9, 3),
+        values(4, 3),
+        dynamic_shapes=({0: length}, {0: count}),
+        others=[(values(12, 3), values(2, 3))],
+    )
+
+
 def test_writing_at_the_end_of_a_dynamic_axis() -> None:
     length = torch.export.Dim("length", min=4)
 

@@ -112,3 +112,19 @@ def test_shapes_of_windows() -> None:
         ),
         SIGNAL,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_numbers_spaced_by_dims(dtype: torch.dtype) -> None:
+    def spaced(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        return (
+            torch.linspace(0.5, n - 0.5, 4, dtype=dtype),
+            torch.linspace(-n, 9.9, 7, dtype=dtype),
+            torch.linspace(n, 5, 1, dtype=dtype),
+            torch.logspace(0, n, 3, 1.3, dtype=dtype),
+        )
+
+    rows = torch.export.Dim("rows")
+    others = [(torch.randn(n, 5),) for n in (1, 2, 9)]
+    check(spaced, X, dynamic_shapes=({0: rows},), others=others)

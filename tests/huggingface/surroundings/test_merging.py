@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.huggingface.merging import compute_inputs_in_first_call
+from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.model.checks.violations import violations
 from coreai_onnx.runtime.sessions.session import Session
 from tests.support.small_models import parse

@@ -20,7 +20,7 @@ class Task:
     Attributes:
         name: transformers' name of the task, as for ``pipeline``.
         auto_class: Name of the class of transformers that builds the model with its head.
-        takes: The kinds of inputs, keys of `coreai_onnx.huggingface.inputs.KINDS`; empty: the
+        takes: The kinds of inputs, keys of `coreai_onnx.huggingface.heads.inputs.KINDS`; empty: the
             model's main one.
         outputs: Names of the outputs, as fields of the model's result; those that it has are
             exported.
@@ -43,7 +43,9 @@ class Task:
         """
         if self.endings:
             return architecture.endswith(self.endings)
-        return architecture in architectures_of(getattr(transformers, self.auto_class))
+        # Releases before 5.11 lack some of the classes, and then have no model with the head.
+        known = getattr(transformers, self.auto_class, None)
+        return known is not None and architecture in architectures_of(known)
 
 
 _SPANS = ("start_logits", "end_logits")
@@ -53,6 +55,9 @@ _PAIRS = ("text_embeds", "image_embeds", "audio_embeds")
 _IMAGE, _AUDIO = ("image",), ("audio",)
 # The first one that fits is the task of a model.
 _ALL = (
+    # Before text-generation, which some of these classes have as well.
+    Task("image-text-to-text", "AutoModelForImageTextToText"),
+    Task("any-to-any", "AutoModelForMultimodalLM"),
     Task("text-generation", "AutoModelForCausalLM"),
     Task("automatic-speech-recognition", "AutoModelForSpeechSeq2Seq"),
     Task("text2text-generation", "AutoModelForSeq2SeqLM"),
@@ -74,6 +79,12 @@ _ALL = (
         for kind in ("Semantic", "Universal", "Instance", "Image")
     ),
     Task("depth-estimation", "AutoModelForDepthEstimation", _IMAGE, ("predicted_depth",)),
+    Task(
+        "mask-generation",
+        "AutoModelForMaskGeneration",
+        _IMAGE,
+        ("iou_scores", "pred_masks", "object_score_logits"),
+    ),
     Task("image-to-image", "AutoModelForImageToImage", _IMAGE, ("reconstruction",)),
     Task("image-matting", "AutoModelForImageMatting", _IMAGE, ("alphas",)),
     Task(
@@ -110,6 +121,10 @@ _ALL = (
     Task("audio-frame-classification", "AutoModelForAudioFrameClassification", _AUDIO),
     Task("audio-xvector", "AutoModelForAudioXVector", _AUDIO, ("logits", "embeddings")),
     Task("automatic-speech-recognition", "AutoModelForCTC", _AUDIO),
+    *(
+        Task("text-to-audio", f"AutoModelForTextTo{kind}", outputs=("waveform", "spectrogram"))
+        for kind in ("Waveform", "Spectrogram")
+    ),
     Task(
         "time-series-prediction",
         "AutoModelForTimeSeriesPrediction",
@@ -124,16 +139,23 @@ _ALL = (
         outputs=("token_embeddings", "sentence_embedding"),
         endings=("Model", "Encoder"),
     ),
+    Task("sparse-embedding", "AutoModelForMaskedLM", outputs=("sentence_embedding",)),
+    Task(
+        "late-interaction", "AutoModel", outputs=("token_embeddings",), endings=("Model", "Encoder")
+    ),
 )
 TASKS: Mapping[str, Task] = MappingProxyType(
     {task.name: next(one for one in _ALL if one.name == task.name) for task in _ALL}
 )
 """The tasks by name, the first of each."""
+EMBEDDINGS = ("sentence-similarity", "sparse-embedding", "late-interaction")
+"""The tasks whose outputs are the embeddings of sentence-transformers."""
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "zero-shot-classification": "text-classification",
         "text-ranking": "text-classification",
         "summarization": "text2text-generation",
+        "text-to-speech": "text-to-audio",
         "translation": "text2text-generation",
         "image-feature-extraction": "feature-extraction",
         "semantic-segmentation": "image-segmentation",
@@ -162,6 +184,10 @@ def task_of(config: Any, name: str | None) -> Task:
     # transformers builds the first one as well.
     for architecture in architectures[:1]:
         for task in _ALL:
+            # Decoders of text whose pictures or sound are asked for by name: GIT, Phi-4-multimodal.
+            is_text = name is None and architecture.endswith("ForCausalLM")
+            if is_text and task.name in ("image-text-to-text", "any-to-any"):
+                continue
             if name in (None, task.name) and task.fits(architecture):
                 return task
     if name is not None:

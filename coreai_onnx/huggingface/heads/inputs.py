@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from torch.export import Dim
 
 from coreai_onnx.huggingface.decoders import BATCH, SEQUENCE
-from coreai_onnx.huggingface.tasks import Task
+from coreai_onnx.huggingface.heads.tasks import Task
+from coreai_onnx.huggingface.media.examples import spectrogram_size
+from coreai_onnx.huggingface.media.model_part import ModelInput
 
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -29,7 +29,7 @@ _OF_TEXT = ("bbox", "attention_mask", "token_type_ids")
 _ROWS = {"text": 3, "image": 2, "video": 2, "audio": 2, "series": 2}
 """The batch of an example: torch.export must not find two equal."""
 _TOKENS, _CHOICES = 8, 5
-_SAMPLES, _FEWEST_SAMPLES = 4000, 800
+SAMPLES_OF_EXAMPLE, _FEWEST_SAMPLES = 4000, 800
 """Samples of the example, and the fewest: 50 ms, which most models make two frames of."""
 _DEFAULT_IMAGE = 224
 _CLAP_FRAMES = 1001
@@ -38,31 +38,9 @@ _QUERIES = 3
 """Texts that are searched for in each image."""
 
 
-@dataclass(frozen=True)
-class ModelInput:
-    """An input of a model.
-
-    Attributes:
-        name: Its name, a parameter of the model's ``forward``.
-        shape: The shape of an example.
-        dims: Its dynamic dims, as for ``torch.export.export``.
-        value: What an example of integers is full of; None for floats.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dims: Mapping[int, Any]
-    value: int | None = None
-
-    def example(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return an example.
-
-        Args:
-            dtype: The dtype of floats.
-        """
-        if self.value is None:
-            return torch.zeros(self.shape, dtype=dtype)
-        return torch.full(self.shape, self.value)
+def samples_dim(fewest: int = _FEWEST_SAMPLES) -> Any:
+    """Return the dynamic dim of samples of sound."""
+    return Dim(SAMPLES, min=fewest)
 
 
 def inputs_of(model: Any, task: Task) -> list[ModelInput]:
@@ -88,7 +66,11 @@ def _texts(config: Any, task: Task, names: Sequence[str]) -> list[ModelInput]:
     searched = task.name == "zero-shot-object-detection"
     rows = _ROWS["image"] * _QUERIES if searched else _ROWS["text"]
     shape = (rows, *choices, _TOKENS)
-    dims = dict(enumerate((batch, *(["number_of_choices"] if choices else []), SEQUENCE)))
+    text = getattr(config, "text_config", None)
+    positions = getattr(text, "max_position_embeddings", None) if task.separate else None
+    # The masks of CLIP have the size of its table of positions.
+    sequence = Dim(SEQUENCE, max=positions) if positions else SEQUENCE
+    dims = dict(enumerate((batch, *(["number_of_choices"] if choices else []), sequence)))
     # With a single type, models such as RoBERTa ignore the input.
     has_segments = (getattr(config, "type_vocab_size", None) or 0) > 1
     inputs = []
@@ -113,18 +95,20 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
         frames = (config.num_frames,) if kind == "video" else ()
         if task.name == "keypoint-detection":
             rows, dims = 1, {}  # SuperPoint selects the points of each image in a Python loop
-        return ModelInput(name, (rows, *frames, *_image_size(config)), dims)
+        return ModelInput(name, (rows, *frames, *image_size(config)), dims)
     spectrogram = _spectrogram_size(config, name)
     if spectrogram:
         return ModelInput(name, (rows, *spectrogram), dims)
-    dims[1] = Dim(SAMPLES, min=_FEWEST_SAMPLES)
+    dims[1] = samples_dim()
     if name == "input_values":
-        return ModelInput(name, (rows, _SAMPLES), dims)
+        return ModelInput(name, (rows, SAMPLES_OF_EXAMPLE), dims)
     # Frames of Wav2Vec2-BERT.
-    return ModelInput(name, (rows, _SAMPLES // 40, config.feature_projection_input_dim), dims)
+    return ModelInput(
+        name, (rows, SAMPLES_OF_EXAMPLE // 40, config.feature_projection_input_dim), dims
+    )
 
 
-def _image_size(config: Any) -> tuple[int, int, int]:
+def image_size(config: Any) -> tuple[int, int, int]:
     """Return channels, height and width of the images that a model takes."""
     # Models of text and images have the size in a configuration inside of theirs.
     for part in ("vision_config", "backbone_config"):
@@ -146,4 +130,4 @@ def _spectrogram_size(config: Any, name: str) -> tuple[int, ...]:
         return (1, min(_CLAP_FRAMES, audio.spec_size * (audio.spec_size // bins)), bins)
     if name == "input_values":
         return (audio.max_length, bins)
-    return (bins, 2 * audio.max_source_positions)
+    return spectrogram_size(audio)

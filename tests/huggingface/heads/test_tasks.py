@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.tasks import ALIASES, TASKS, task_of
+from coreai_onnx.huggingface.heads.tasks import ALIASES, TASKS, task_of
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_pipeline_with_the_models_of_another_task(pipeline: str, task: str) ->
 
 
 def test_an_unknown_task() -> None:
-    with pytest.raises(ModelSourceError, match="no task 'chess'; there are text-generation"):
+    with pytest.raises(ModelSourceError, match="no task 'chess'; there are image-text-to-text"):
         task_of(SimpleNamespace(architectures=None), "chess")
 
 

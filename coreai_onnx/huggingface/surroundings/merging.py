@@ -30,7 +30,7 @@ def compute_inputs_in_first_call(
     Raises:
         ConversionError: If both models have a function of the same name with another body.
     """
-    _take_functions(model, first)
+    take_functions(model, first)
     graph, inputs = model.graph, {value.name: value for value in model.graph.inputs}
     inner = first.graph
     # Nodes are moved in this order, and must stay in topological order.
@@ -39,7 +39,7 @@ def compute_inputs_in_first_call(
         ir.convenience.replace_all_uses_with(value, inputs[value.name])
     computed = list(inner.outputs)
     order = [str(value.name) for value in computed]
-    _take_weights(graph, inner)
+    take_weights(graph, inner, _PREFIX)
     nodes = list(inner)
     # A value can be an output of one graph only, and the branch takes these.
     inner.outputs.clear()
@@ -92,20 +92,25 @@ def _any_length(value: ir.Value) -> None:
     value.shape = ir.Shape([batch, heads, f"past_{SOURCE}", size])
 
 
-def _take_weights(graph: ir.Graph, inner: ir.Graph) -> None:
-    """Move the initializers of one graph to another, under names of their own."""
+def take_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
+    """Move the initializers of one graph to another, under names with a prefix."""
     for name, value in list(inner.initializers.items()):
         del inner.initializers[name]
-        value.name = f"{_PREFIX}{name}"
+        value.name = f"{prefix}{name}"
         graph.register_initializer(value)
 
 
-def _take_functions(model: ir.Model, first: ir.Model) -> None:
+def take_functions(model: ir.Model, first: ir.Model) -> None:
+    """Move the functions and opset imports of a model to another one.
+
+    Raises:
+        ConversionError: If both have a function of the same name with another body.
+    """
     for key, function in first.functions.items():
         there = model.functions.setdefault(key, function)
         if there is not function and not _same(there, function):
             raise ConversionError(
-                f"the decoder and its first call have different functions {key[1]}",
+                f"two models to join have different functions {key[1]}",
                 advice="please report this model",
             )
     for domain, version in first.opset_imports.items():

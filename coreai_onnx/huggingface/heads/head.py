@@ -8,20 +8,13 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.inputs import inputs_of
-from coreai_onnx.huggingface.tasks import Task
+from coreai_onnx.huggingface.heads.inputs import inputs_of
+from coreai_onnx.huggingface.heads.tasks import Task
+from coreai_onnx.huggingface.media.model_part import ModelPart
 
 
-class Head(torch.nn.Module):
-    """A model with some of its results as outputs.
-
-    Attributes:
-        input_names: Names of the inputs, see `inputs_of`.
-        output_names: Names of the outputs, those of the model's result.
-        slots: The tensors of the cache: none.
-    """
-
-    slots = ()
+class Head(ModelPart):
+    """A model with some of its results as outputs; the inputs are those of `inputs_of`."""
 
     def __init__(self, model: torch.nn.Module, task: Task) -> None:
         """Find out which inputs the model takes and which of the task's outputs it has.
@@ -29,10 +22,7 @@ class Head(torch.nn.Module):
         Raises:
             ModelSourceError: If its result has none of them.
         """
-        super().__init__()
-        self.model: Any = model
-        self._inputs = inputs_of(self.model, task)
-        self.input_names = [one.name for one in self._inputs]
+        super().__init__(model, self._outputs, inputs_of(model, task), ())
         inputs = ", ".join(self.input_names)
         with (
             torch.no_grad(),
@@ -49,18 +39,9 @@ class Head(torch.nn.Module):
                 f"so it has no head for the task {task.name!r}"
             )
 
-    def forward(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the outputs for the inputs in the order of their names."""
+    def _outputs(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         result = self._result(inputs)
         return tuple(result[name] for name in self.output_names)
-
-    def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return example arguments: 2 images or recordings, and 3 texts of 8 tokens."""
-        return ([one.example(dtype) for one in self._inputs],)
-
-    def dynamic_shapes(self) -> tuple[Any, ...]:
-        """Return the dynamic dims of `example`; the size of images is fixed by most models."""
-        return ([dict(one.dims) for one in self._inputs],)
 
     def _result(self, inputs: Sequence[torch.Tensor]) -> Any:
         arguments = dict(zip(self.input_names, inputs, strict=True))

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.heads import Head
-from coreai_onnx.huggingface.tasks import TASKS
+from coreai_onnx.huggingface.heads.head import Head
+from coreai_onnx.huggingface.heads.tasks import TASKS
 from tests.support.huggingface_folders import BERT
 
 VIT: dict[str, Any] = {
@@ -66,7 +66,9 @@ def test_a_model_of_texts_and_images(name: str, mask: bool) -> None:
     similarities = ["logits_per_image", "logits_per_text"]
     assert head.output_names == [*similarities, "text_embeds", "image_embeds"]
     dims = dict(zip(head.input_names, head.dynamic_shapes()[0], strict=True))
-    assert dims["input_ids"] == {0: "text_batch_size", 1: "sequence_length"}
+    batch, length = dims["input_ids"].values()
+    assert (batch, length.__name__) == ("text_batch_size", "sequence_length")
+    assert length.max == head.model.config.text_config.max_position_embeddings
     assert dims["pixel_values"] == {0: "image_batch_size"}
 
 

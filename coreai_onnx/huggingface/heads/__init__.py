@@ -1,0 +1,1 @@
+"""Models that run once: their tasks, inputs and heads."""

@@ -1,0 +1,1 @@
+"""Models that make sound in several steps: speech and music."""
