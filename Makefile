@@ -15,7 +15,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart test test-fast check format
 .PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
-.PHONY: test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
+.PHONY: test-cuda test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python

@@ -274,7 +274,7 @@ def _on_cuda(rows: list[dict[str, Any]]) -> str:
     lines = [
         "",
         f"{passed} of {len(rows)} models and language models pass.",
-        f"{whole} of {len(calls)} calls have no other node on the CPU{_named(_reasons(rows))}",
+        f"{whole} of {len(calls)} calls have no other node on the CPU{_named(calls)}",
         "",
         f"| model | {counts} | largest difference |",
         "|---|---:|---:|---:|---:|---:|",
@@ -291,9 +291,9 @@ def _on_cuda(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _named(reasons: list[str]) -> str:
-    """Return the end of a sentence: the other operators, of rows of a table."""
-    operators = [row.split(" | ")[0].removeprefix("| ") for row in reasons]
+def _named(calls: list[dict[str, Any]]) -> str:
+    """Return the end of a sentence: the other operators of calls on the CPU."""
+    operators = sorted({what.rpartition(": ")[0] for call in calls for what in call["others"]})
     return f", the rest have {', '.join(operators)}." if operators else "."
 
 

@@ -69,7 +69,7 @@ def main() -> int:
     return 1 if any(map(_failures, known.values())) else 0
 
 
-def _jobs(targets: Iterable[str], places: Iterable[str]) -> list[Job]:
+def _jobs(targets: Iterable[Target], places: Iterable[str]) -> list[Job]:
     """Return the runs of each target, case by case; CUDA has no browser."""
     return [
         Job(*case, target, place)

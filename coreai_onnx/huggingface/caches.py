@@ -13,6 +13,7 @@ from transformers import Cache, DynamicCache
 
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
+from coreai_onnx.export.compat.state_space import recurrent_state
 from coreai_onnx.huggingface.transformers_names import (
     CACHE,
     DummyLayer,
@@ -327,8 +328,7 @@ def _recurrent_block(
     cache, length = given[CACHE], x.shape[1]
     gate = block.act_fn(block.linear_y(x))
     inputs = block.linear_x(x).transpose(1, 2)
-    states = cache.layers[layer]
-    before = states.recurrent_states[0] if states.has_previous_state[0] else None
+    before = recurrent_state(cache.layers[layer])
     # The last ``width - 1`` inputs are what a causal convolution reads of earlier calls.
     inputs = cache.update_conv_state(inputs, layer, conv_kernel_size=block.conv1d_width - 1)
     # The convolution pads on both sides: only the results of the new tokens are kept.

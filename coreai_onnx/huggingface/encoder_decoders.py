@@ -60,7 +60,7 @@ class EncoderPart(torch.nn.Module):
         slots: The tensors of the cache: none.
     """
 
-    output_names = ("last_hidden_state",)
+    output_names: Sequence[str] = ("last_hidden_state",)
     slots = ()
 
     def __init__(self, model: Any) -> None:

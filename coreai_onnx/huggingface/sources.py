@@ -19,7 +19,6 @@ import transformers
 from safetensors import SafetensorError, safe_open
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.export.compat.torch_warnings import import_torchao
 from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
 from coreai_onnx.huggingface.diffusion.loading import is_pipeline, load_pipeline
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
@@ -80,7 +79,6 @@ def load_source(
             range of a dtype.
     """
     begin_stage("load")
-    import_torchao()
     if not isinstance(source, str | PathLike):
         loaded = _of_pipeline(source, task) if is_pipeline(source) else _of_object(source, task)
         # A copy takes as much memory as the model, so it is made only where a weight changes.

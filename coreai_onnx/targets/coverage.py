@@ -109,9 +109,7 @@ def kernel_fault(node: ir.Node, opset: int, types: Types, table: Table) -> str:
         return f"no kernel for opset {opset}, only for {', '.join(spans)}"
     for variable, dtype in _dtypes(node, opset, types):
         known = kinds.get(variable, "").split()
-        # Sequences have no dtype of their own.
-        is_compared = known and dtype != ir.DataType.UNDEFINED
-        if is_compared and dtype.name.lower() not in known and _WORDS.get(dtype) not in known:
+        if known and dtype.name.lower() not in known and _WORDS.get(dtype) not in known:
             return f"no kernel for {dtype.name.lower()} ({variable}), only for {', '.join(known)}"
     return ""
 
@@ -120,13 +118,13 @@ _WORDS = {ir.DataType.FLOAT8E4M3FN: "float8e4m3fn"}
 
 
 def dtype_of(value: ir.Value | None, types: Types) -> ir.DataType | None:
-    """Return the dtype of a value, as far as it is known."""
+    """Return the dtype of a value, as far as it is known; None also for sequences."""
     if value is None:
         return None
-    if value.dtype is not None:
-        return value.dtype
-    known = types.get(value)
-    return ir.DataType(known.tensor_type.elem_type) if known is not None else None
+    dtype = value.dtype
+    if dtype is None and (known := types.get(value)) is not None:
+        dtype = ir.DataType(known.tensor_type.elem_type)
+    return None if dtype == ir.DataType.UNDEFINED else dtype
 
 
 def _dtypes(node: ir.Node, opset: int, types: Types) -> Iterator[tuple[str, ir.DataType]]:

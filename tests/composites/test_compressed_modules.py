@@ -33,6 +33,7 @@ def parametrized(layer: nn.Module, weight: nn.Module) -> nn.Module:
 
 def compressed_layers() -> dict[str, tuple[nn.Module, torch.Tensor, str, int]]:
     """Return layers, inputs, composites, and the bytes of their indices, codes or masks."""
+    torch.manual_seed(0)  # of layers and scales
     generator = torch.Generator().manual_seed(0)
 
     def integers(low: int, high: int, *shape: int, dtype: torch.dtype = U8) -> torch.Tensor:

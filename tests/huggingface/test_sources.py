@@ -56,7 +56,7 @@ def test_numbers_of_classes_as_strings(tmp_path: Path) -> None:
     content["label2id"]["entailment"] = "one"
     file.write_text(json.dumps(content))
     with pytest.raises(
-        ModelSourceError, match=r"config.json: the configuration is not valid\n.*one"
+        ModelSourceError, match=r"config.json: the configuration is not valid: .*one"
     ):
         read_config(file)
 

@@ -12,7 +12,7 @@ import onnx_ir
 import torch
 import transformers
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind, SymIntArgument
+from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 from transformers import CONFIG_MAPPING
 from transformers.exporters.configs import DynamoConfig
@@ -153,7 +153,7 @@ class ClassSubject(Subject):
         if len(outputs) != len(results):
             return results
         pairs = zip(results, outputs, strict=True)
-        return [x for x, spec in pairs if not isinstance(spec.arg, SymIntArgument)]
+        return [x for x, spec in pairs if isinstance(spec.arg, TensorArgument)]
 
     def shapes(self) -> Any:
         """Return ``Dim.AUTO`` for every dim that differs between the two sizes."""

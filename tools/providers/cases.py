@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coreai_onnx.passes import Target
 from tests.models.architecture import Architecture
 from tests.models.generators import GENERATORS, RWKV
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE, SWITCH
@@ -33,7 +34,7 @@ class Job:
 
     kind: str
     name: str
-    target: str
+    target: Target
     place: str
 
     @property

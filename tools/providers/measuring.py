@@ -68,7 +68,7 @@ class Subject:
             optimize=False,
         )
         self.place.mkdir()
-        program.optimize(target=self.job.target).save(self.file)  # type: ignore[arg-type]
+        program.optimize(target=self.job.target).save(self.file)
 
     def _export(self) -> None:
         model = with_weights_of_16_bits(self._architecture.module())
@@ -78,7 +78,7 @@ class Subject:
         export_model(
             model,
             self.place,
-            target=self.job.target,  # type: ignore[arg-type]
+            target=self.job.target,
             dtype=self._dtype,
             check=False,
         )

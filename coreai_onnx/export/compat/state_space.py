@@ -171,6 +171,11 @@ def _is_of_transformers(function: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- loops over tokens
+def recurrent_state(layer: Any) -> torch.Tensor | None:
+    """Return the state of a layer of a cache of transformers; None before the first call."""
+    return layer.recurrent_states[0] if layer.has_previous_state[0] else None
+
+
 def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the forward of a layer of Mamba with a scan that continues from the layer's state.
 
@@ -182,10 +187,7 @@ def _mixer(home: dict[str, Any], original: Callable[..., Any]) -> Callable[..., 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         cache = options.get("cache", options.get("cache_params"))  # "cache" from 5.24 on
         # The function of transformers does not receive the state of the layer.
-        layer = None if cache is None else cache.layers[self.layer_idx]
-        state = None
-        if layer is not None and layer.has_previous_state[0]:
-            state = layer.recurrent_states[0]
+        state = None if cache is None else recurrent_state(cache.layers[self.layer_idx])
         states: Iterator[torch.Tensor | None] = itertools.repeat(state)
         # Zamba calls it for one head after the other, and its state has an axis of heads.
         if state is not None and state.ndim == 4:

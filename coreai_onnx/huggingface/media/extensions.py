@@ -72,7 +72,7 @@ def _sounds(layer: Any, config: Any) -> ModelPart:
         ModelInput(SOUND, (sounds, frames, config.input_size), dims),
         ModelInput(SOUND_MASK, (sounds, frames), dims, 1),
     ]
-    # Sounds beside pictures have a projector of their own.
+    # Sounds that come with pictures have another projector.
     names = ["audio_features", "audio_features_beside_images"]
     return ModelPart(layer, compute, inputs, names)
 

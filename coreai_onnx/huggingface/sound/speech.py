@@ -40,7 +40,7 @@ class TextEncoder(EncoderPart):
         output_names: ``encoder_outputs`` and ``encoder_attention_mask``.
     """
 
-    output_names = ("encoder_outputs", "encoder_attention_mask")  # type: ignore[assignment]
+    output_names = ("encoder_outputs", "encoder_attention_mask")
 
     def __init__(self, model: Any) -> None:
         """Take the encoder of a model."""
@@ -118,7 +118,7 @@ def vocoder_part(loaded: LoadedModel) -> ModelPart:
             the folder of the model.
 
     Raises:
-        ModelSourceError: If there is no vocoder, or it cannot be loaded.
+        ModelSourceError: If the model does not have a vocoder, or it cannot be loaded.
     """
     model, folder = loaded.model, loaded.folder
     if folder is not None and (folder / _VOCODER).is_dir():
@@ -179,7 +179,7 @@ class SpeechModel:
         """Return the sound of a text, ``[samples]``, as transformers' does with a vocoder.
 
         Raises:
-            ModelSourceError: If there are several texts, or there is no speaker.
+            ModelSourceError: If there are several texts, or ``speaker_embeddings`` is missing.
         """
         del unused
         if len(input_ids) != 1 or speaker_embeddings is None:

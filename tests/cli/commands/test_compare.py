@@ -87,7 +87,7 @@ def test_a_program_without_example_inputs(
 
 def test_a_module_that_fails(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", words[0], f"{words[1]}:narrow"]) == 2
-    assert "error: the module fails on the arguments\n  " in capsys.readouterr().err
+    assert "error: the module fails on the arguments: " in capsys.readouterr().err
 
 
 def test_errors(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
