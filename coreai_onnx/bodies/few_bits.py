@@ -9,10 +9,10 @@ import torch
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.products import Matrices, grouped
 from coreai_onnx.bodies.writers import writes
-from coreai_onnx.composites.few_bits import LARGEST_STEP, SMALLEST
+from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value
-from coreai_onnx.model.weight_formats import BY_ROW, NAMES, OPTIONAL
+from coreai_onnx.model.weight_formats import BY_ROW, NAMES
 
 Parts = dict[str, Value]
 """The parts of a weight, by their names."""
@@ -25,13 +25,20 @@ def few_bits_words(variant: Variant) -> list[str]:
     inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
-    return [*words, *(name for name in (*OPTIONAL, "bias") if name in inputs)]
+    words += [name for name in ("zero_points", "palette", "minimums") if name in inputs]
+    words += [f"scales{variant.attributes['scale_bits']}"] if "scale_codes" in inputs else []
+    return [*words, *(["bias"] if "bias" in inputs else [])]
 
 
 def _weight(b: BodyBuilder) -> Parts:
     """Return the parts of the weight that a call has."""
     parts = {name: b.input(name) for name in NAMES}
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def _sizes(b: BodyBuilder) -> tuple[int, int]:
+    """Return the sizes of a code and of a code of a scale, in bits."""
+    return int(b.attributes["bits"]), int(b.attributes["scale_bits"])
 
 
 def _rows(op: OpBuilder, parts: Parts, indices: Value) -> Parts:
@@ -46,7 +53,7 @@ def _rows(op: OpBuilder, parts: Parts, indices: Value) -> Parts:
 def linear_nbits(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.few_bits.linear_nbits`."""
     op, wide = b.op, b.wide
-    weight = dequantized(op, _weight(b), int(b.attributes["bits"]), wide)
+    weight = dequantized(op, _weight(b), _sizes(b), wide)
     sizes = op.Shape(weight)  # [N, groups, group_size]
     x = always_cast(op, b.inputs[0], wide)
     if b.attributes["activation_bits"]:
@@ -58,9 +65,13 @@ def linear_nbits(b: BodyBuilder) -> Value:
     return op.CastLike(total, b.inputs[0])
 
 
-def dequantized(op: OpBuilder, parts: Parts, bits: int, wide: torch.dtype) -> Value:
+def dequantized(op: OpBuilder, parts: Parts, bits: tuple[int, int], wide: torch.dtype) -> Value:
     """Return the values of a weight in groups, ``[..., groups, group_size]``, in ``wide``."""
-    steps = unpacked(op, parts["codes"], bits)
+    steps = unpacked(op, parts["codes"], bits[0])
+    scales, minimums = _scales(op, parts, bits[1], wide)
+    if minimums is not None:
+        # One rounding, in the difference: the products are exact for the numbers of GGUF.
+        return op.Sub(op.Mul(always_cast(op, steps, wide), scales), minimums)
     if "palette" in parts:
         values = op.Gather(always_cast(op, parts["palette"], wide), steps, axis=0)
     elif "zero_points" in parts:
@@ -68,15 +79,41 @@ def dequantized(op: OpBuilder, parts: Parts, bits: int, wide: torch.dtype) -> Va
         values = op.Sub(codes, op.Unsqueeze(zeros, [-1]))
     else:
         # Without zero points, zero is in the middle of the range of the codes.
-        values = op.Sub(always_cast(op, steps, wide), float(1 << (bits - 1)))
-    return op.Mul(values, op.Unsqueeze(always_cast(op, parts["scales"], wide), [-1]))
+        values = op.Sub(always_cast(op, steps, wide), float(1 << (bits[0] - 1)))
+    return op.Mul(values, scales)
+
+
+def _scales(
+    op: OpBuilder, parts: Parts, bits: int, wide: torch.dtype
+) -> tuple[Value, Value | None]:
+    """Return scales and minimums of groups, ``[..., groups, 1]``, in ``wide``."""
+    levels = {
+        name: op.Unsqueeze(always_cast(op, parts[name], wide), [-1])
+        for name in ("scales", "minimums")
+        if name in parts
+    }
+    scales, minimums = levels["scales"], levels.get("minimums")
+    if "scale_codes" not in parts:
+        return scales, minimums
+    factors = always_cast(op, unpacked(op, parts["scale_codes"], bits), wide)
+    by_group = op.Concat(op.Shape(parts["codes"], start=0, end=-1), [1], axis=0)
+    if minimums is None:
+        centered = op.Sub(factors, float(1 << (bits - 1)))
+        return op.Reshape(op.Mul(scales, centered), by_group, allowzero=1), None
+    of_scales, of_minimums = op.Split(factors, axis=-1, num_outputs=2, _outputs=2)
+    return (
+        op.Reshape(op.Mul(scales, of_scales), by_group, allowzero=1),
+        op.Reshape(op.Mul(minimums, of_minimums), by_group, allowzero=1),
+    )
 
 
 def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     """Return the codes in the last axis of bytes, as int32."""
     if bits == _BYTE:
         return op.cast(codes, torch.int32)
-    # Codes of 3 bits cross the limits of bytes; three bytes are the smallest unit of whole codes.
+    # Codes of 3, 5 and 6 bits cross the limits of bytes; three or five bytes are the smallest unit
+    # of whole codes. Three fit in int32.
+    wide = torch.int64 if bits == 5 else torch.int32
     size = math.lcm(bits, _BYTE) // _BYTE
     lead, count = op.Shape(codes, start=0, end=-1), op.Shape(codes, start=-1)
     if size == 1:
@@ -84,14 +121,14 @@ def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:
     else:
         split = op.Concat(lead, op.Div(count, [size]), [size], axis=0)
         units = op.Reshape(codes, split, allowzero=1)  # no rows may be looked up
-    words = op.cast(units, torch.int32)
+    words = op.cast(units, wide)
     if size > 1:
-        # Bytes are in little-endian order. Three of them fit in int32.
-        places = op.const([1 << (_BYTE * i) for i in range(size)], torch.int32)
+        # Bytes are in little-endian order.
+        places = op.const([1 << (_BYTE * i) for i in range(size)], wide)
         words = op.Unsqueeze(op.MatMul(words, places), [-1])
-    shifts = op.const([1 << i for i in range(0, size * _BYTE, bits)], torch.int32)
+    shifts = op.const([1 << i for i in range(0, size * _BYTE, bits)], wide)
     # Div and Mod: BitShift does not accept int32.
-    steps = op.Mod(op.Div(words, shifts), op.const(1 << bits, torch.int32))
+    steps = op.Mod(op.Div(words, shifts), op.const(1 << bits, wide))
     whole = op.Div(op.Mul(count, [_BYTE]), [bits])
     return op.Reshape(steps, op.Concat(lead, whole, axis=0), allowzero=1)
 
@@ -114,7 +151,7 @@ def gather_mm_nbits(b: BodyBuilder) -> Value:
     lhs, codes, _, indices = b.inputs[:4]
     parts = _weight(b)
     count, width = op.Shape(codes, start=0, end=1), op.Shape(codes, start=1, end=2)
-    depth, bits = op.Shape(lhs, start=-1), int(b.attributes["bits"])
+    depth, bits = op.Shape(lhs, start=-1), _sizes(b)
     chosen = op.Gather(op.Range(0, op.Squeeze(count, [0]), 1), indices, axis=0)
     x = always_cast(op, lhs, wide)
     if b.attributes["activation_bits"]:
@@ -135,7 +172,7 @@ def embedding_nbits(b: BodyBuilder) -> Value:
     op, wide = b.op, b.wide
     scales, _, indices = b.inputs[:3]
     rows_of_call = _rows(op, _weight(b), indices)
-    values = dequantized(op, rows_of_call, int(b.attributes["bits"]), wide)
+    values = dequantized(op, rows_of_call, _sizes(b), wide)
     columns = op.ReduceProd(op.Shape(values, start=-2))
     rows = op.Reshape(values, op.Concat(op.Shape(indices), columns, axis=0), allowzero=1)
     return op.CastLike(rows, scales)

@@ -45,7 +45,7 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
         dims = ("A2 A1", ("N G B", torch.uint8), "N G", ("N G", torch.uint8))
         words = [f"bits{bits}"] * (bits != 4) + ["zero_points"] * zeros
         name = ".".join(["linear_nbits", *filter(None, ["_".join(words)])])
-        attributes = {"bits": bits, "activation_bits": 0}
+        attributes = {"bits": bits, "activation_bits": 0, "scale_bits": 0}
         yield name, PassCall("linear_nbits", dims[: 3 + zeros], attributes)
 
 

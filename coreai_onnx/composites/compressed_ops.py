@@ -20,7 +20,7 @@ from coreai_onnx.composites import compressed_weights
 from coreai_onnx.composites.activation_modules import limits
 from coreai_onnx.composites.checks import refuse
 from coreai_onnx.composites.compressed_weights import check_blocks, tiled
-from coreai_onnx.composites.few_bits import numbers_of
+from coreai_onnx.composites.few_bit_weights import numbers_of
 from coreai_onnx.model.weight_formats import E2M1
 
 PAIRS = torch.float4_e2m1fn_x2

@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx.composites.checks import Attributes, Dims, compute_dtype, rank_below
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
-from coreai_onnx.composites.few_bits import unpacked
+from coreai_onnx.composites.few_bit_weights import unpacked
 from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes
 
 _BYTE = 8

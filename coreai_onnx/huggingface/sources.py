@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -25,7 +28,7 @@ from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_c
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.dependencies import needs
 
-CONFIG = "config.json"
+CONFIG, GGUF = "config.json", ".gguf"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -120,6 +123,8 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
         # transformers only warns about such weights.
         _check_complete(path, chosen, config, report["missing_keys"])
         return LoadedModel(model, chosen, path, _dtype_of(config))
+    if path.suffix == GGUF and path.is_file():
+        return _of_gguf(path, task, dtype)
     if not path.is_file():
         raise ModelSourceError(
             f"{path}: no such folder or file\n  give a local folder of transformers with "
@@ -134,6 +139,37 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
     with failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = model_of_config(model_class, config)
     return LoadedModel(model.to(dtype), chosen, path.parent, _dtype_of(config))
+
+
+def _of_gguf(path: Path, task: str | None, dtype: torch.dtype) -> LoadedModel:
+    try:
+        from coreai_onnx.huggingface.checkpoints.gguf.loading import (
+            load_gguf,
+            read_config,
+            save_tokenizer,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "gguf":
+            raise
+        raise ModelSourceError(
+            f"{path}: the gguf package is not installed: pip install gguf"
+        ) from error
+    config = read_config(path)
+    chosen = task_of(config, task)
+    build = functools.partial(model_of_config, _class_of(config, chosen))
+    model = load_gguf(path, config, build, dtype)
+    folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_gguf_"))
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    save_tokenizer(path, folder)
+    return LoadedModel(model, chosen, folder, _exact_dtype(model, dtype))
+
+
+def _exact_dtype(model: Any, dtype: torch.dtype) -> torch.dtype:
+    """Return a dtype of 16 bits that represents all weights in floating point, or the given one."""
+    for narrow in (torch.bfloat16, torch.float16):
+        if all(torch.equal(weight.to(narrow).to(dtype), weight) for weight in model.parameters()):
+            return narrow
+    return dtype
 
 
 def _of_object(model: Any, task: str | None) -> LoadedModel:

@@ -29,7 +29,14 @@ with imported_from("transformers"):
     )
     from transformers.initialization import no_init_weights
     from transformers.masking_utils import create_causal_mask
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+        load_gguf_checkpoint,
+    )
     from transformers.modeling_outputs import BaseModelOutputWithPast
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from transformers.utils import ModelOutput
 
 
@@ -101,6 +108,11 @@ def architectures_of(auto_class: Any) -> frozenset[str]:
     # The names, without an import of the classes.
     names = mapping._model_mapping.values()  # noqa: SLF001
     return frozenset(n for name in names for n in ([name] if isinstance(name, str) else name))
+
+
+def causal_classes() -> dict[str, str]:
+    """Return the names of the classes of language models, by their ``model_type``."""
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def model_of_config(cls: Any, config: Any) -> torch.nn.Module:

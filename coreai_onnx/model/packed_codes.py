@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 STREAM_BITS = (8, 6, 4, 3, 2, 1)
+"""The sizes of a code of compressed weights, in bits."""
+PACKED_BITS = (8, 6, 5, 4, 3, 2, 1)
 """The sizes of a code in a stream, in bits."""
 _BYTE = 8
 
@@ -18,7 +20,7 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         codes: Integers below ``2 ** bits``, ``[..., count]``; ``count * bits`` is a multiple of 8.
-        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
+        bits: Size of a code: 8, 6, 5, 4, 3, 2 or 1.
 
     Returns:
         uint8, ``[..., count * bits / 8]``.
@@ -44,7 +46,7 @@ def pack_rows(codes: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         codes: Integers below ``2 ** bits``, ``[rows, count]``.
-        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
+        bits: Size of a code: 8, 6, 5, 4, 3, 2 or 1.
 
     Returns:
         uint8, ``[rows, bytes]``.
@@ -60,7 +62,7 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
 
     Args:
         packed: uint8, ``[..., bytes]``.
-        bits: Size of a code: 8, 6, 4, 3, 2 or 1.
+        bits: Size of a code: 8, 6, 5, 4, 3, 2 or 1.
 
     Returns:
         uint8, ``[..., bytes * 8 / bits]``.
@@ -80,8 +82,8 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
 
 def _unit(bits: int) -> tuple[int, int]:
     """Return the least number of codes that fill whole bytes, and the number of these bytes."""
-    if bits not in STREAM_BITS:
-        raise ValueError(f"a code has {bits} bits, not one of {STREAM_BITS}")
+    if bits not in PACKED_BITS:
+        raise ValueError(f"a code has {bits} bits, not one of {PACKED_BITS}")
     whole = math.lcm(bits, _BYTE)
     return whole // bits, whole // _BYTE
 

@@ -2,8 +2,8 @@
 
 This is the one declaration of storage formats. A weight ``[N, K]`` is divided into groups of
 neighbors in a row; `PARTS` are the inputs of a composite that hold it, and the values are those of
-`coreai_onnx.composites.few_bits.dequantized`. A format of a library that stores such parts under
-other names or in another order of bits needs a reader in `huggingface/checkpoints` only.
+`coreai_onnx.composites.few_bit_weights.dequantized`. A format of a library that stores such parts
+under other names or in another order of bits needs a reader in `huggingface/checkpoints` only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ class WeightPart:
     Attributes:
         name: The name of the input.
         dtype: As for an input of a composite.
-        dims: Its dims after those of the rows: groups ``G``, bytes of a group ``B``, values ``P``.
+        dims: Its dims after those of the rows: groups ``G``, bytes of a group ``B``, values ``P``,
+            blocks of groups ``S``, which are the groups unless there are ``scale_codes``, bytes of
+            the scale codes of a block ``C``.
         optional: Whether a weight may lack it.
     """
 
@@ -30,18 +32,23 @@ class WeightPart:
     @property
     def by_row(self) -> bool:
         """Whether each row of the weight has its own, so that rows can be taken and stacked."""
-        return self.dims.startswith("G")
+        return self.dims[0] in "GS"
 
 
 PARTS = (
     WeightPart("codes", "uint8", "G B"),
-    WeightPart("scales", "any", "G"),
+    WeightPart("scales", "any", "S"),
     WeightPart("zero_points", "any", "G", optional=True),
     WeightPart("palette", "any", "P", optional=True),
+    WeightPart("minimums", "any", "S", optional=True),
+    WeightPart("scale_codes", "uint8", "S C", optional=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 BY_ROW = tuple(part.name for part in PARTS if part.by_row)
 OPTIONAL = tuple(part.name for part in PARTS if part.optional)
+BEFORE_BIAS = 4
+"""The number of parts before the bias of `linear_nbits`; later ones follow it, so that older files
+mean the same."""
 
 
 @dataclass(frozen=True)
@@ -73,4 +80,8 @@ FORMATS = {
 }
 """The formats by the names that checkpoints and torch use for them."""
 CODE_BITS = tuple(sorted({one.bits for one in FORMATS.values()}, reverse=True))
+"""The sizes of a code that the quantizer writes, in bits."""
+PRODUCT_BITS = (8, 6, 5, 4, 3, 2)
 """The sizes of a code in products, in bits; kernels and bodies have them all."""
+SCALE_BITS = (8, 6, 4)
+"""The sizes of a code of a scale, in bits."""

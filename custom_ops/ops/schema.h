@@ -80,7 +80,7 @@ inline constexpr Composite kComposite = {
 
 namespace gather_mm_nbits {
 enum InputIndex : std::size_t {
-  kLhsInput, kCodesInput, kScalesInput, kIndicesInput, kZeroPointsInput, kPaletteInput, kInputCount
+  kLhsInput, kCodesInput, kScalesInput, kIndicesInput, kZeroPointsInput, kPaletteInput, kMinimumsInput, kScaleCodesInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -88,7 +88,9 @@ inline constexpr char kGroupSize[] = "group_size";
 inline constexpr std::int64_t kGroupSizeDefault = 32;
 inline constexpr char kActivationBits[] = "activation_bits";
 inline constexpr std::int64_t kActivationBitsDefault = 0;
-inline constexpr std::size_t kAttributeCount = 3;
+inline constexpr char kScaleBits[] = "scale_bits";
+inline constexpr std::int64_t kScaleBitsDefault = 0;
+inline constexpr std::size_t kAttributeCount = 4;
 inline constexpr Input kInputs[] = {
     {"lhs", false, InputKind::kT},
     {"codes", false, InputKind::kAny},
@@ -96,11 +98,14 @@ inline constexpr Input kInputs[] = {
     {"indices", false, InputKind::kIndex},
     {"zero_points", true, InputKind::kAny},
     {"palette", true, InputKind::kAny},
+    {"minimums", true, InputKind::kAny},
+    {"scale_codes", true, InputKind::kAny},
 };
 inline constexpr const char* kVariants[] = {
-    "bits8 bits3 bits2",
+    "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette",
+    "zero_points palette minimums",
+    "scales8 scales6 scales4",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
@@ -192,7 +197,7 @@ inline constexpr Composite kComposite = {
 
 namespace linear_nbits {
 enum InputIndex : std::size_t {
-  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kInputCount
+  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kMinimumsInput, kScaleCodesInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -200,7 +205,9 @@ inline constexpr char kGroupSize[] = "group_size";
 inline constexpr std::int64_t kGroupSizeDefault = 32;
 inline constexpr char kActivationBits[] = "activation_bits";
 inline constexpr std::int64_t kActivationBitsDefault = 0;
-inline constexpr std::size_t kAttributeCount = 3;
+inline constexpr char kScaleBits[] = "scale_bits";
+inline constexpr std::int64_t kScaleBitsDefault = 0;
+inline constexpr std::size_t kAttributeCount = 4;
 inline constexpr Input kInputs[] = {
     {"input", false, InputKind::kT},
     {"codes", false, InputKind::kAny},
@@ -208,11 +215,14 @@ inline constexpr Input kInputs[] = {
     {"zero_points", true, InputKind::kAny},
     {"palette", true, InputKind::kAny},
     {"bias", true, InputKind::kT},
+    {"minimums", true, InputKind::kAny},
+    {"scale_codes", true, InputKind::kAny},
 };
 inline constexpr const char* kVariants[] = {
-    "bits8 bits3 bits2",
+    "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette",
+    "zero_points palette minimums",
+    "scales8 scales6 scales4",
     "bias",
     nullptr};
 inline constexpr unsigned kDTypes = 15;

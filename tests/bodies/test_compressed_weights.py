@@ -18,7 +18,7 @@ from coreai_onnx.composites import (
     WeightDequantizeModule,
 )
 from tests.composites.matrix import model_of
-from tests.support.composite_calls import CASES
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 ONES = torch.ones(8, 16, dtype=torch.uint8)

@@ -13,7 +13,8 @@ import torch
 
 from tests.composites.matrix import EXPERT_CASES, model_of
 from tests.lower.checking import run_model
-from tests.support.composite_calls import CASES, Case
+from tests.support.composite_calls import Case
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 CASE = Case(
@@ -41,7 +42,7 @@ def as_constants(case: Case) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("bits", [8, 4, 3, 2])
+@pytest.mark.parametrize("bits", [8, 6, 5, 4, 3, 2])
 def test_a_constant_weight_is_unpacked_when_the_model_is_loaded(bits: int, tmp_path: Path) -> None:
     codes = (6, 2, 4 * bits)
     case = Case(CASE.composite, (CASE.shapes[0], codes, *CASE.shapes[2:]), {"bits": bits},

@@ -17,7 +17,8 @@ from coreai_onnx.lower.nodes.values import Value
 from tests.composites.matrix import model_of
 from tests.delegation.user_kernels.declared import SCALED
 from tests.lower.checking import run_model
-from tests.support.composite_calls import CASES, Case
+from tests.support.composite_calls import Case
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 

@@ -12,7 +12,7 @@ from coreai_onnx.bodies.body import Variant
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.bodies.writers import _WRITERS, variant_words, writes
 from coreai_onnx.composites import COMPOSITES
-from tests.support.composite_calls import CASES
+from tests.support.composite_cases import CASES
 
 NATIVE = {
     "rms_norm-scaled": ("RMSNormalization", 23),

@@ -18,7 +18,8 @@ from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
 from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.nodes.values import ir_dtype, set_dims
-from tests.support.composite_calls import CASES, Case, Shape
+from tests.support.composite_calls import Case, Shape
+from tests.support.composite_cases import CASES
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 

@@ -99,7 +99,11 @@ def test_codes_have_the_layout_of_onnxruntime(bits: int) -> None:
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([(3, 64), (6, 2, 16), (6, 2)], {"bits": 5}, r"bits must be one of \(8, 4, 3, 2\), got 5"),
+        (
+            [(3, 64), (6, 2, 16), (6, 2)],
+            {"bits": 7},
+            r"bits must be one of \(8, 6, 5, 4, 3, 2\), got 7",
+        ),
         (
             [(3, 64), (6, 2, 16), (6, 2)],
             {"activation_bits": 4},
@@ -109,7 +113,7 @@ def test_codes_have_the_layout_of_onnxruntime(bits: int) -> None:
         ([(3, 64), (6, 2, 16), (6, 2)], {"group_size": 0}, "group_size is 0: 4-bit"),
         ([(3, 64), (6, 2, 15), (6, 2)], {}, "15 bytes per group, 32 codes of 4 bits need 16"),
         ([(3, 63), (6, 2, 16), (6, 2)], {}, "input has 63 columns, codes have 2 groups of 32"),
-        ([(3, 64), (6, 2, 16), (6, 3)], {}, r"scales has shape \[6, 3\]"),
+        ([(3, 64), (6, 2, 16), (6, 3)], {}, r"scales has shape \[6, 3\], codes have 2 groups"),
         ([(3, 64), (6, 2, 16), (6, 2), (6, 2), (16,)], {}, "zero_points and palette exclude each"),
         ([(3, 64), (6, 2, 16), (6, 2), None, (15,)], {}, "palette has 15 values, 4-bit codes need"),
         ([(), (6, 2, 16), (6, 2)], {}, "input must have rank 1 or higher, got 0"),
@@ -174,7 +178,11 @@ X, CODES, GROUPS, CHOSEN = (3, 1, 64), (5, 6, 2, 16), (5, 6, 2), (3,)
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([X, CODES, GROUPS, CHOSEN], {"bits": 5}, r"bits must be one of \(8, 4, 3, 2\), got 5"),
+        (
+            [X, CODES, GROUPS, CHOSEN],
+            {"bits": 7},
+            r"bits must be one of \(8, 6, 5, 4, 3, 2\), got 7",
+        ),
         (
             [X, CODES, GROUPS, CHOSEN],
             {"activation_bits": 4},
@@ -223,9 +231,13 @@ def test_rows_have_the_dtype_of_the_scales() -> None:
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [
-        ([(6, 2), (6, 2, 16), (3,)], {"bits": 5}, r"bits must be one of \(8, 4, 3, 2\), got 5"),
+        (
+            [(6, 2), (6, 2, 16), (3,)],
+            {"bits": 7},
+            r"bits must be one of \(8, 6, 5, 4, 3, 2\), got 7",
+        ),
         ([(6, 2), (6, 2, 15), (3,)], {}, "15 bytes per group, 32 codes of 4 bits need 16"),
-        ([(6, 3), (6, 2, 16), (3,)], {}, r"codes has shape \[6, 2, 16\]"),
+        ([(6, 3), (6, 2, 16), (3,)], {}, r"scales has shape \[6, 3\], codes have 2 groups"),
         ([(6, 2), (6, 2, 16), (3,), (6, 2), (16,)], {}, "zero_points and palette exclude each"),
         ([(6, 2), (6, 2, 16), (3,), None, (15,)], {}, "palette has 15 values, 4-bit codes need"),
     ],

@@ -16,7 +16,7 @@ from coreai_onnx.composites.gated_delta import gated_delta_update
 from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.composites.torch_ops import call
 from tests.composites.matrix import EXPERT_CASES
-from tests.support.composite_calls import delta_cases, expert_cases
+from tests.support.composite_cases import delta_cases, expert_cases
 from tests.support.externalized import agrees
 from tests.support.tolerances import assert_close
 
@@ -36,7 +36,7 @@ def test_gather_mm_computes_its_reference(case) -> None:
 
 @pytest.mark.parametrize("case", EXPERT_CASES[::5], ids=str)
 def test_gather_mm_nbits_computes_its_reference(case) -> None:
-    inputs = [*case.inputs(torch.float32), None, None][:6]
+    inputs = [*case.inputs(torch.float32), *[None] * 4][:8]
     expected = gather_mm_nbits(*inputs, **case.attributes)
     arguments = (*inputs, *({"bits": 4, "group_size": 32} | case.attributes).values())
     assert_close(torch_ops.gather_mm_nbits(*arguments), expected)

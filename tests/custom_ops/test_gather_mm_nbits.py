@@ -138,7 +138,7 @@ def test_empty_with_a_size_beyond_memory(kernels):
 @pytest.mark.parametrize(
     ("change", "attributes", "message"),
     [
-        ({}, {"bits": 5}, "attribute bits is 5, expected 8, 4, 3 or 2"),
+        ({}, {"bits": 7}, "attribute bits is 7, expected 8, 6, 5, 4, 3 or 2"),
         ({}, {"activation_bits": 4}, "attribute activation_bits is 4, expected 0 or 8"),
         ({}, {"group_size": 0}, "attribute group_size is 0"),
         ({0: torch.randn(3, 1, 65)}, {}, r"\[3, 1, 65\], expected a last size of 2 groups of 24"),

@@ -123,7 +123,7 @@ def test_empty(kernels, rounding):
 @pytest.mark.parametrize(
     ("change", "attributes", "message"),
     [
-        ({}, {"bits": 5}, "attribute bits is 5, expected 8, 4, 3 or 2"),
+        ({}, {"bits": 7}, "attribute bits is 7, expected 8, 6, 5, 4, 3 or 2"),
         ({}, {"activation_bits": 4}, "attribute activation_bits is 4, expected 0 or 8"),
         ({}, {"group_size": 31, "bits": 3}, "attribute group_size is 31, expected whole bytes"),
         ({}, {"group_size": 0}, "attribute group_size is 0"),

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, pack_rows, unpack_codes
+from coreai_onnx.model.packed_codes import PACKED_BITS, pack_codes, pack_rows, unpack_codes
 
 
-@given(bits=st.sampled_from(STREAM_BITS), rows=st.integers(0, 4), units=st.integers(0, 5))
+@given(bits=st.sampled_from(PACKED_BITS), rows=st.integers(0, 4), units=st.integers(0, 5))
 def test_the_bytes_are_a_little_endian_bit_stream(bits: int, rows: int, units: int) -> None:
     codes = np.random.default_rng(units).integers(0, 1 << bits, (rows, 8 * units))
     packed = pack_codes(codes, bits)
@@ -29,7 +29,7 @@ def test_axes_in_front_are_kept() -> None:
     np.testing.assert_array_equal(unpack_codes(pack_codes(codes, 3), 3), codes)
 
 
-@pytest.mark.parametrize("bits", STREAM_BITS)
+@pytest.mark.parametrize("bits", PACKED_BITS)
 def test_the_last_byte_of_a_row_is_filled_up(bits: int) -> None:
     codes = np.arange(2 * 9).reshape(2, 9) % (1 << bits)
     found = unpack_codes(pack_rows(codes, bits), bits)
@@ -40,8 +40,8 @@ def test_the_last_byte_of_a_row_is_filled_up(bits: int) -> None:
 
 
 def test_what_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"a code has 5 bits, not one of \(8, 6, 4, 3, 2, 1\)"):
-        pack_codes(np.zeros(8, np.uint8), 5)
+    with pytest.raises(ValueError, match=r"a code has 7 bits, not one of \(8, 6, 5, 4, 3, 2, 1\)"):
+        pack_codes(np.zeros(8, np.uint8), 7)
     with pytest.raises(ValueError, match="codes of 4 bits are 0 to 15, not 0 to 16"):
         pack_codes(np.array([0, 16]), 4)
     with pytest.raises(ValueError, match="not -1 to 2"):

@@ -14,14 +14,16 @@ NAME = "export"
 DESCRIPTION = """\
 export a model of transformers to a folder with its tokenizer
 
-SOURCE is a local folder of transformers (config.json, weights, tokenizer), or a config.json alone,
-whose model gets random weights. The folder is run by coreai_onnx.generate, onnxruntime,
-onnxruntime-genai, optimum and transformers.js (docs/language_models.md). A folder of diffusers
-(model_index.json) becomes one that diffusers and optimum run (docs/diffusion.md).
+SOURCE is a local folder of transformers (config.json, weights, tokenizer), a GGUF file
+(docs/gguf.md), or a config.json alone, whose model gets random weights. The folder is run by
+coreai_onnx.generate, onnxruntime, onnxruntime-genai, optimum and transformers.js
+(docs/language_models.md). A folder of diffusers (model_index.json) becomes one that diffusers and
+optimum run (docs/diffusion.md).
 
   coreai-onnx export my_llama -o my_llama_onnx
   coreai-onnx export my_bert/config.json -o bert_onnx --task feature-extraction --seed 1
   coreai-onnx export my_llama -o my_llama_onnx --dtype float16 --target contrib
+  coreai-onnx export my_llama-q4_k_m.gguf -o my_llama_onnx --target kernels
   coreai-onnx export my_llama -o my_llama_int4 --bits 4 --rule "*lm_head=8" --target kernels
   coreai-onnx export my_minilm -o my_minilm_onnx --include tokenizer pooling
 """

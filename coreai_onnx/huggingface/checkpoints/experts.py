@@ -36,12 +36,12 @@ class PackedExperts(CheckpointModule):
         """Register the parts as buffers."""
         super().__init__()
         self.like, self.roundings = like, torch.nn.ModuleDict()
-        self.attributes: dict[str, tuple[int, int]] = {}
+        self.attributes: dict[str, dict[str, int]] = {}
         for name, (matrix, rounding) in weights.items():
             # Otherwise the float weight would stay in memory, and be exported as a parameter that
             # nothing reads.
             delattr(like, name)
-            self.attributes[name] = (matrix.bits, matrix.group_size)
+            self.attributes[name] = matrix.sizes
             for part in _PARTS:
                 self.hold(f"{name}_{part}", getattr(matrix, part))
             if rounding is not None:
@@ -70,7 +70,7 @@ class PackedExperts(CheckpointModule):
             # Each expert sorts its inputs in an order of its own.
             x = torch.take_along_dim(x, order[chosen].unsqueeze(2), -1)
         product: torch.Tensor = torch_ops.gather_mm_nbits(
-            x, codes, scales, chosen, *others, *self.attributes[name], 0
+            x, codes, scales, chosen, *others, **self.attributes[name]
         )
         if self.like.has_bias:
             product = product + getattr(self.like, f"{name}_bias")[chosen].unsqueeze(2)
@@ -93,7 +93,7 @@ def stacked(experts: Sequence[Sequence[LayerWeight]]) -> LayerWeight:
     roundings = [weight.rounding for weights in experts for weight in weights]
     rounding = _shared([r for r in roundings if isinstance(r, Rounding)], len(roundings))
     parts = {part: _merged(joined, part, torch.stack) for part in (*BY_ROW, "order")}
-    matrix = PackedMatrix(**parts, bits=joined[0].bits, palette=joined[0].palette)
+    matrix = replace(joined[0], **parts)
     return LayerWeight(matrix, rounding)
 
 
@@ -104,7 +104,7 @@ def _joined(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     if any(not _same(matrix.order, first.order) for matrix in matrices):
         raise ModelSourceError("the matrices of an expert sort their inputs (g_idx) differently")
     parts = {part: _merged(matrices, part, torch.cat) for part in BY_ROW}
-    return PackedMatrix(**parts, bits=first.bits, palette=first.palette, order=first.order)
+    return replace(first, **parts)
 
 
 def _merged(matrices: Sequence[PackedMatrix], part: str, merge: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.few_bits import numbers_of
+from coreai_onnx.composites.few_bit_weights import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     LayerWeight,

@@ -18,14 +18,14 @@ from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
-from coreai_onnx.model.weight_formats import CODE_BITS, NAMES
+from coreai_onnx.model.weight_formats import BEFORE_BIAS, CODE_BITS, NAMES
 
 _BYTE = 8
 
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix ``(code - zero_point) * scale``, or ``palette[code] * scale``.
+    """A matrix in the parts of `linear_nbits`.
 
     Attributes:
         codes: uint8, ``[outputs, groups, group_size * bits / 8]``.
@@ -34,6 +34,9 @@ class PackedMatrix:
         zero_points: uint8 or floating, ``[outputs, groups]``; None for ``2 ** (bits - 1)``.
         palette: ``[2 ** bits]``, floating; None if codes are numbers.
         order: The input of each column, if columns were sorted by group; int64, ``[inputs]``.
+        minimums: As for `linear_nbits`, or None.
+        scale_codes: As for `linear_nbits`, or None; `scales` are those of blocks then.
+        scale_bits: Size of a code of a scale.
     """
 
     codes: torch.Tensor
@@ -42,11 +45,19 @@ class PackedMatrix:
     zero_points: torch.Tensor | None = None
     palette: torch.Tensor | None = None
     order: torch.Tensor | None = None
+    minimums: torch.Tensor | None = None
+    scale_codes: torch.Tensor | None = None
+    scale_bits: int = 0
 
     @property
     def group_size(self) -> int:
         """The number of neighbors in a row with one scale."""
         return self.codes.shape[-1] * 8 // self.bits
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The attributes of a composite with this weight."""
+        return {"bits": self.bits, "group_size": self.group_size, "scale_bits": self.scale_bits}
 
 
 class LayerWeight(NamedTuple):
@@ -292,7 +303,8 @@ class PackedLinear(CheckpointLayer):
     ) -> None:
         """Register the parts of the weight as buffers."""
         super().__init__()
-        self.bits, self.group_size, self.rounding = weight.bits, weight.group_size, rounding
+        self.sizes = weight.sizes
+        self.rounding = rounding
         for name in (*NAMES, "order"):
             self.hold(name, getattr(weight, name))
         self.hold("bias", bias)
@@ -305,5 +317,6 @@ class PackedLinear(CheckpointLayer):
             # The columns were sorted once, when the checkpoint was read; the inputs follow in each
             # call.
             x = x.index_select(-1, self.order)
-        parts = (getattr(self, name) for name in (*NAMES, "bias"))
-        return call("linear_nbits", x, *parts, bits=self.bits, group_size=self.group_size)
+        names = (*NAMES[:BEFORE_BIAS], "bias", *NAMES[BEFORE_BIAS:])
+        parts = (getattr(self, name) for name in names)
+        return call("linear_nbits", x, *parts, **self.sizes)

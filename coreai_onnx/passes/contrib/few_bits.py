@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN
 from coreai_onnx.model.packed_codes import pack_rows
-from coreai_onnx.model.weight_formats import OPTIONAL, PARTS
+from coreai_onnx.model.weight_formats import OPTIONAL
 from coreai_onnx.passes.analysis.attention_bodies import constants_behind
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -45,14 +45,14 @@ def obstacle_in_codes(graph: gs.Graph, codes: gs.Tensor, zeros: gs.Tensor | None
     return ""
 
 
-def optional_parts(call: gs.Node, first: int) -> tuple[gs.Tensor | None, str]:
+def optional_parts(call: gs.Node, places: Sequence[int]) -> tuple[gs.Tensor | None, str]:
     """Return the zero points of a call, and why onnxruntime's ops cannot read another part.
 
     Args:
         call: The call.
-        first: The place of the first optional part of the weight in its inputs.
+        places: The places of the optional parts of the weight in its inputs.
     """
-    parts = {name: input_of(call, first + place) for place, name in enumerate(OPTIONAL)}
+    parts = {name: input_of(call, place) for name, place in zip(OPTIONAL, places, strict=True)}
     zeros = parts.pop("zero_points")
     unread = next((name for name, part in parts.items() if part is not None), "")
     return zeros, f"the op does not support a {unread}" if unread else ""
@@ -120,7 +120,8 @@ def _are_codes(zeros: gs.Constant, bits: int) -> bool:
     return not values.size or int(values.max()) < 1 << bits
 
 
-_OPTIONAL = 3
+_OPTIONAL = (3, 4, 6, 7)
+_BIAS_OF_CALL = 5
 _ROUNDED_LEVEL = 4
 """The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""
 _PLAIN_BITS = (4,)
@@ -178,7 +179,7 @@ def _rewritten(edit: Edit, node: gs.Node, why: Why, dtypes: Sequence[np.dtype]) 
     # Without the attribute, onnxruntime leaves the activations in float32.
     level = {"accuracy_level": _ROUNDED_LEVEL} if is_rounded else {}
     sizes = {"K": groups * group, "N": outputs, "bits": bits, "block_size": group}
-    become_matmul_nbits(edit, node, inputs, input_of(node, 1 + len(PARTS)), sizes | level)
+    become_matmul_nbits(edit, node, inputs, input_of(node, _BIAS_OF_CALL), sizes | level)
     return True
 
 

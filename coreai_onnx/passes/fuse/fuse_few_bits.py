@@ -93,7 +93,7 @@ def _write(
 ) -> None:
     """Replace a product; the bias of a Gemm is added to it."""
     inputs, bias = [node.inputs[0], *tensors], input_of(node, 2)
-    sizes = {"bits": codes.bits, "group_size": codes.weight.block}
+    sizes = {"bits": codes.bits, "group_size": codes.weight.block, "scale_bits": 0}
     attributes: dict[str, Any] = {**sizes, "activation_bits": 0, "version": 1}
     if bias is None:
         edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)

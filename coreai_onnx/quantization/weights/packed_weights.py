@@ -11,7 +11,6 @@ import numpy as np
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.model.packed_codes import pack_codes
-from coreai_onnx.model.weight_formats import NAMES
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
 from coreai_onnx.quantization.weights.grids import (
     Grid,
@@ -69,7 +68,12 @@ class PackedWeight:
     @property
     def parts(self) -> dict[str, Array]:
         """The parts of the weight by the names of the inputs of the composites."""
-        parts = {name: getattr(self, name) for name in NAMES}
+        parts = {
+            "codes": self.codes,
+            "scales": self.scales,
+            "zero_points": self.zero_points,
+            "palette": self.palette,
+        }
         return {name: part for name, part in parts.items() if part is not None}
 
 

@@ -90,7 +90,8 @@ class Rewriting:
     def _rewrite(self, product: Product, packed: PackedWeight) -> None:
         node, parts = product.node, self._parts_of(product.weight)
         source = node.inputs[1] if not product.is_lookup else node.inputs[0]
-        attributes = {"bits": packed.scheme.bits, "group_size": _group_of(packed)}
+        sizes = {"bits": packed.scheme.bits, "group_size": _group_of(packed)}
+        attributes = {**sizes, "scale_bits": 0}
         if product.is_lookup:
             self._lookup(node, parts, product.dtype, attributes)
         else:

@@ -25,6 +25,10 @@ FewBitsLargeBatchKernel FindFewBitsLargeBatch(Target target) {
   return COREAI_FOR(target, MultiplyLargeBatch);
 }
 
+FewBitsMinimumsKernel FindFewBitsMinimums(Target target) {
+  return COREAI_FOR(target, SubtractMinimums);
+}
+
 RoundedKernel FindRounded(Target target) { return FindRounded(target, CpuHasVnni(target)); }
 
 RoundedKernel FindRounded(Target target, bool vnni) {

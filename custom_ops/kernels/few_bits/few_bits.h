@@ -20,8 +20,8 @@ inline constexpr std::size_t kFewBitsPairDepth = 32;
 /// units of a 32-bit word per column, so that a product of one row reads memory in order. A word
 /// has codes of consecutive k: with 8 bits one per byte, with 4 bits those of k + j in the low and
 /// of k + 4 + j in the high half of byte j, with 2 bits likewise in quarters. 3-bit codes take 4
-/// bits. Groups are padded to whole units, columns to whole strips. Scales and zero points are
-/// [strip, group, 64].
+/// bits, 5-bit and 6-bit codes 8. Groups are padded to whole units, columns to whole strips.
+/// Scales, zero points and minimums are [strip, group, 64].
 struct FewBitsWeight {
   const std::uint8_t* codes;  ///< aligned to 64
   const void* scales;         ///< of type `scale`
@@ -36,6 +36,8 @@ struct FewBitsWeight {
   float least, most;          ///< codes less zero points are integers between these; infinite if
                               ///< they are not integers
   bool is_bfloat16;           ///< the values of codes are finite numbers of bfloat16
+  const float* minimums;      ///< subtracted from codes times scales; null: none. Products leave
+                              ///< them out: see FewBitsMinimumsKernel
 
   /// Codes of a word.
   std::size_t unit() const { return 32 / bits; }
@@ -56,6 +58,19 @@ struct FewBitsSmallBatch {
 };
 using FewBitsSmallBatchKernel = void (*)(const FewBitsWeight&, const FewBitsSmallBatch&);
 FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target);
+
+/// Products without minimums, from which those of the minimums are subtracted: output[r][c] -= sum
+/// over g of sums[r][g] * minimums[column + c][g].
+struct FewBitsMinimums {
+  const float* sums;  ///< [rows, groups]: those of the elements of each group of a row
+  float* output;      ///< [rows, stride]; what is after `count`, up to a vector, is written as well
+  std::size_t stride;  ///<
+  std::size_t rows;    ///<
+  std::size_t column;  ///< a multiple of 16
+  std::size_t count;   ///<
+};
+using FewBitsMinimumsKernel = void (*)(const FewBitsWeight&, const FewBitsMinimums&);
+FewBitsMinimumsKernel FindFewBitsMinimums(Target target);
 
 /// Columns that a call with many rows computes together: whole panels of the widest target.
 inline constexpr std::size_t kFewBitsPanel = 48;

@@ -5,10 +5,10 @@
 
 namespace coreai {
 
-/// Size of a code in packed memory: 3-bit codes take 4 bits.
-constexpr std::size_t StoredBits(std::size_t bits) { return bits == 3 ? 4 : bits; }
+/// Size of a code in packed memory: 3-bit codes take 4 bits, 5-bit and 6-bit codes 8.
+constexpr std::size_t StoredBits(std::size_t bits) { return bits == 3 ? 4 : bits > 4 ? 8 : bits; }
 
-/// Code `index` of a little-endian stream of codes of 8, 4, 3 or 2 bits.
+/// Code `index` of a little-endian stream of codes of 8, 6, 5, 4, 3 or 2 bits.
 inline unsigned CodeAt(const std::uint8_t* stream, std::size_t index, std::size_t bits) {
   const std::size_t bit = index * bits;
   unsigned word = stream[bit / 8];

@@ -140,6 +140,24 @@ inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& 
   MultiplyRows<8>(w, rows);
 }
 
+// Products of the codes are exact integers times a scale, so that with one element that is not zero
+// the difference is rounded once, as in the weight itself.
+inline void SubtractMinimums(const FewBitsWeight& w, const FewBitsMinimums& a) {
+  const FloatTag d;
+  for (size_t c = 0; c < a.count; c += kLanes) {
+    const Columns columns(w, a.column + c);
+    for (size_t r = 0; r < a.rows; ++r) {
+      float* const out = a.output + r * a.stride + c;
+      Floats total = hn::LoadU(d, out);
+      for (size_t g = 0; g < w.groups; ++g) {
+        const Floats minimum = hn::LoadU(d, w.minimums + columns.scales + g * kFewBitsStrip);
+        total = hn::NegMulAdd(hn::Set(d, a.sums[r * w.groups + g]), minimum, total);
+      }
+      hn::StoreU(total, d, out);
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
 HWY_AFTER_NAMESPACE();

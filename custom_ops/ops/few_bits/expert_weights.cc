@@ -33,7 +33,7 @@ TensorView Part(const TensorView& all, std::size_t index) {
 ExpertWeights::ExpertWeights(const FewBitsInputs& attributes,
                              const std::function<TensorView(std::size_t)>& input)
     : all_(attributes) {
-  all_.Read(input, names::kZeroPointsInput);
+  all_.Read(input, names::kZeroPointsInput, names::kMinimumsInput);
 }
 
 void ExpertWeights::Check(const Checker& check) const {
@@ -43,20 +43,27 @@ void ExpertWeights::Check(const Checker& check) const {
     check.Fail("input codes has shape " + ToString(shape()) + ", expected [experts, N, groups, " +
                std::to_string(bytes) + "]");
   }
-  const Shape of_groups(shape().begin(), shape().end() - 1);
-  for (const auto& [name, part] : kPartsOfGroups) {
-    const TensorView& input = all_.*part;
-    if (!input || input.shape == of_groups) continue;
-    check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) +
-               ", expected " + ToString(of_groups));
+  all_.CheckPresence(check);
+  Shape of_groups(shape().begin(), shape().end() - 1);
+  RequireShape(check, "zero_points", all_.zeros, of_groups);
+  if (all_.scale_codes) {
+    // Its last size is checked for an expert.
+    const Shape& codes = all_.scale_codes.shape;
+    if (codes.size() != 4 || codes[0] != of_groups[0] || codes[1] != of_groups[1]) {
+      check.Fail("input scale_codes has shape " + ToString(codes) + ", expected " +
+                 ToString({of_groups[0], of_groups[1]}) + ", blocks and bytes");
+    }
+    of_groups[2] = codes[2];
   }
+  RequireShape(check, "scales", all_.scales, of_groups);
+  RequireShape(check, "minimums", all_.minimums, of_groups);
   Expert(0).Check(check);
 }
 
 FewBitsInputs ExpertWeights::Expert(std::size_t index) const {
   FewBitsInputs expert = all_;
   expert.codes = Part(all_.codes, index);
-  for (const auto& [name, part] : kPartsOfGroups) expert.*part = Part(all_.*part, index);
+  for (const auto part : kPartsOfRows) expert.*part = Part(all_.*part, index);
   return expert;
 }
 

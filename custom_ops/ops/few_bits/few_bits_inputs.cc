@@ -15,15 +15,10 @@ namespace coreai {
 namespace {
 
 constexpr std::size_t kPaletteSize = 256;
+// Groups with one scale of the first level; more would be no block.
+constexpr std::int64_t kLargestBlock = 1 << 20;
 // All integers of this magnitude are numbers of bfloat16.
 constexpr float kLargestExact = 256;
-
-void RequireShape(const Checker& check, const char* name, const TensorView& input,
-                  const Shape& expected) {
-  if (!input || input.shape == expected) return;
-  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
-             ToString(expected));
-}
 
 double ZeroPoint(const TensorView& zeros, std::size_t index) {
   if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
@@ -56,12 +51,21 @@ DType ScaleType(ONNXTensorElementDataType type) {
 
 }  // namespace
 
+void RequireShape(const Checker& check, const char* name, const TensorView& input,
+                  const Shape& expected) {
+  if (!input || input.shape == expected) return;
+  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
+             ToString(expected));
+}
+
 void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
-                         std::size_t optional) {
+                         std::size_t zero_points, std::size_t first_minimums) {
   codes = input(1);
   scales = input(2);
-  zeros = input(optional);
-  palette = input(optional + 1);
+  zeros = input(zero_points);
+  palette = input(zero_points + 1);
+  minimums = input(first_minimums);
+  scale_codes = input(first_minimums + 1);
 }
 
 void FewBitsInputs::Check(const Checker& check) const {
@@ -79,12 +83,56 @@ void FewBitsInputs::Check(const Checker& check) const {
   if (zeros && zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
     check.RequireFloating("zero_points", zeros);
   }
-  const Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
-  for (const auto& [name, part] : kPartsOfGroups) RequireShape(check, name, this->*part, of_groups);
+  check.RequireFloating("minimums", minimums);
+  CheckPresence(check);
+  CheckScales(check);
   RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
   if (zeros && palette) {
     check.Fail("input palette of shape " + ToString(palette.shape) + " excludes input zero_points");
   }
+}
+
+void FewBitsInputs::CheckPresence(const Checker& check) const {
+  if (scale_codes.present != (scale_bits != 0)) {
+    check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
+               ", but input scale_codes " +
+               (scale_codes ? "has shape " + ToString(scale_codes.shape) : "is missing"));
+  }
+  if (minimums && (zeros || palette)) {
+    check.Fail("input minimums of shape " + ToString(minimums.shape) +
+               " excludes inputs zero_points and palette");
+  }
+  if (scale_codes && zeros) {
+    check.Fail("input scale_codes of shape " + ToString(scale_codes.shape) +
+               " excludes input zero_points");
+  }
+}
+
+void FewBitsInputs::CheckScales(const Checker& check) const {
+  Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
+  RequireShape(check, "zero_points", zeros, of_groups);
+  if (scale_codes) {
+    if (scale_codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+      check.Fail(std::string("input scale_codes is ") + TypeName(scale_codes.type) +
+                 ", expected uint8");
+    }
+    const Shape& shape = scale_codes.shape;
+    const std::int64_t groups = of_groups[1], blocks = shape.size() == 3 ? shape[1] : 0;
+    const auto bits_of_group = static_cast<std::int64_t>(scale_bits * (minimums ? 2 : 1));
+    // Divisions, because products of sizes beside a 0 may overflow.
+    const bool fits = blocks > 0 ? groups % blocks == 0 && groups / blocks <= kLargestBlock &&
+                                       shape[2] <= kLargestBlock &&
+                                       groups / blocks * bits_of_group == shape[2] * 8
+                                 : groups == 0;
+    if (shape.size() != 3 || shape[0] != of_groups[0] || !fits) {
+      check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
+                 ": input scale_codes has shape " + ToString(shape) + " for " +
+                 ToString(of_groups) + " groups");
+    }
+    of_groups[1] = blocks;
+  }
+  RequireShape(check, "scales", scales, of_groups);
+  RequireShape(check, "minimums", minimums, of_groups);
 }
 
 bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
@@ -92,16 +140,36 @@ bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
     return a.data == b.data && a.present == b.present;
   };
   return same(codes, other.codes) && same(scales, other.scales) && same(zeros, other.zeros) &&
-         same(palette, other.palette);
+         same(palette, other.palette) && same(minimums, other.minimums) &&
+         same(scale_codes, other.scale_codes);
+}
+
+FewBitsInputs::Levels FewBitsInputs::LevelsOf(std::size_t column, std::size_t g) const {
+  std::size_t at = column * groups() + g;
+  double scale = 1, minimum = 1;
+  if (scale_codes) {
+    const auto blocks = static_cast<std::size_t>(scale_codes.shape[1]);
+    const std::size_t of_block = groups() / blocks, bytes = scale_codes.shape[2];
+    at = column * blocks + g / of_block;
+    const auto* const stream = static_cast<const std::uint8_t*>(scale_codes.data) + at * bytes;
+    scale = CodeAt(stream, g % of_block, scale_bits);
+    if (minimums) {
+      minimum = CodeAt(stream, of_block + g % of_block, scale_bits);
+    } else {
+      scale -= static_cast<double>(1u << (scale_bits - 1));
+    }
+  }
+  scale *= ReadFloating(scales.type, scales.data, at);
+  return {scale, minimums ? minimum * ReadFloating(minimums.type, minimums.data, at) : 0};
 }
 
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
   const auto* const stream = static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
   const unsigned code = CodeAt(stream, k % group, bits);
-  const double scale = ReadFloating(scales.type, scales.data, at);
+  const auto [scale, minimum] = LevelsOf(column, k / group);
   if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
-  return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(1u << (bits - 1)))) * scale;
+  return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(middle()))) * scale - minimum;
 }
 
 PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
@@ -110,7 +178,7 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
   weight_.groups = inputs.groups();
   weight_.group = inputs.group;
   weight_.padded = (inputs.group + unit - 1) / unit * unit;
-  weight_.zero = static_cast<float>(1u << (inputs.bits - 1));
+  weight_.zero = static_cast<float>(inputs.middle());
   const std::size_t columns =
       (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
   codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
@@ -131,7 +199,8 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
 
 void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
   const std::size_t groups = weight_.groups, count = columns * groups;
-  weight_.scale = ScaleType(inputs.scales.type);
+  // Products of two levels need more bits than float16 has.
+  weight_.scale = inputs.scale_codes ? DType::kFloat32 : ScaleType(inputs.scales.type);
   const std::size_t bytes = SizeOf(weight_.scale);
   scales_ = AllocateHugePages(count * bytes);
   std::memset(scales_.get(), 0, count * bytes);
@@ -139,7 +208,12 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
     zeros_ = AllocateHugePages(count * sizeof(float));
     std::memset(zeros_.get(), 0, count * sizeof(float));
   }
+  if (inputs.minimums) {
+    minimums_ = AllocateHugePages(count * sizeof(float));
+    std::memset(minimums_.get(), 0, count * sizeof(float));
+  }
   auto* const zeros = reinterpret_cast<float*>(zeros_.get());
+  auto* const minimums = reinterpret_cast<float*>(minimums_.get());
   weight_.least = weight_.most = 0;
   if (!inputs.zeros) WidenLimits(weight_.zero, inputs.bits, &weight_);
   const auto* const source = static_cast<const char*>(inputs.scales.data);
@@ -151,16 +225,21 @@ void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns)
         zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
         WidenLimits(zeros[to], inputs.bits, &weight_);
       }
-      if (weight_.scale == DType::kFloat32) {
-        const auto scale = static_cast<float>(ReadFloating(inputs.scales.type, source, from));
-        std::memcpy(scales_.get() + to * bytes, &scale, bytes);
-      } else {
+      if (weight_.scale == DType::kFloat32 || inputs.minimums) {
+        const FewBitsInputs::Levels levels = inputs.LevelsOf(c, g);
+        if (inputs.minimums) minimums[to] = static_cast<float>(levels.minimum);
+        const auto scale = static_cast<float>(levels.scale);
+        if (weight_.scale == DType::kFloat32)
+          std::memcpy(scales_.get() + to * bytes, &scale, bytes);
+      }
+      if (weight_.scale != DType::kFloat32) {
         std::memcpy(scales_.get() + to * bytes, source + from * bytes, bytes);
       }
     }
   }
   weight_.scales = scales_.get();
   weight_.zeros = zeros;
+  weight_.minimums = minimums;
 }
 
 }  // namespace coreai

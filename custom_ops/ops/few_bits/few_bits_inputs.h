@@ -14,38 +14,61 @@ namespace coreai {
 
 /// The inputs of a few-bit weight as a node has them, checked.
 struct FewBitsInputs {
-  TensorView codes;    ///< [columns, groups, group * bits / 8]
-  TensorView scales;   ///< [columns, groups]
-  TensorView zeros;    ///< [columns, groups] or absent
-  TensorView palette;  ///< [2 ** bits] or absent
+  TensorView codes;     ///< [columns, groups, group * bits / 8]
+  TensorView scales;    ///< [columns, groups]
+  TensorView zeros;     ///< [columns, groups] or absent
+  TensorView palette;   ///< [2 ** bits] or absent
+  TensorView minimums;  ///< the shape of scales, or absent
+  TensorView
+      scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
   std::size_t bits = 0;
   std::size_t group = 0;
+  std::size_t scale_bits = 0;  ///< 0 without scale_codes
 
   std::size_t columns() const { return static_cast<std::size_t>(codes.shape[0]); }
   std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
   std::size_t depth() const { return groups() * group; }
 
-  /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, the optional
-  /// parts are those from `optional` on, in the order of coreai_onnx/model/weight_formats.py.
-  void Read(const std::function<TensorView(std::size_t)>& input, std::size_t optional);
+  /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, zero points
+  /// and palette those from `zero_points` on, minimums and codes of scales those from
+  /// `first_minimums` on.
+  void Read(const std::function<TensorView(std::size_t)>& input, std::size_t zero_points,
+            std::size_t first_minimums);
 
   /// Throws OpError if types or shapes are invalid.
   void Check(const Checker& check) const;
 
+  /// Throws OpError if an input is there without another one that it needs, or with one that it
+  /// excludes.
+  void CheckPresence(const Checker& check) const;
+
   /// Whether both have the same tensors, in the same memory.
   bool SameMemory(const FewBitsInputs& other) const;
 
+  /// Scale, and minimum or 0, of a group.
+  struct Levels {
+    double scale, minimum;
+  };
+  Levels LevelsOf(std::size_t column, std::size_t g) const;
+
+  /// The zero point of all groups, if there is no input with zero points.
+  unsigned middle() const { return minimums ? 0 : 1u << (bits - 1); }
+
   /// Element (column, k) of the weight.
   double Value(std::size_t column, std::size_t k) const;
+
+ private:
+  void CheckScales(const Checker& check) const;
 };
 
-/// The parts with an element for each group.
-struct PartOfGroups {
-  const char* name;
-  TensorView FewBitsInputs::* part;
-};
-inline constexpr PartOfGroups kPartsOfGroups[] = {{"scales", &FewBitsInputs::scales},
-                                                  {"zero_points", &FewBitsInputs::zeros}};
+/// Throws OpError if an input is there and has another shape.
+void RequireShape(const Checker& check, const char* name, const TensorView& input,
+                  const Shape& expected);
+
+/// The parts besides the codes that each row has its own of.
+inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
+    &FewBitsInputs::scales, &FewBitsInputs::zeros, &FewBitsInputs::minimums,
+    &FewBitsInputs::scale_codes};
 
 /// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {
@@ -62,6 +85,7 @@ class PackedFewBits {
   HugePageMemory codes_;
   HugePageMemory scales_;
   HugePageMemory zeros_;
+  HugePageMemory minimums_;
   std::vector<float> palette_;
 };
 

@@ -34,8 +34,12 @@ FewBitsInputs ReadAttributes(const KernelInfo& info, const Checker& check) {
   const std::int64_t bits = info.Int(names::kBits, names::kBitsDefault);
   const std::int64_t group = info.Int(names::kGroupSize, names::kGroupSizeDefault);
   const std::int64_t rounding = info.Int(names::kActivationBits, names::kActivationBitsDefault);
-  if (bits != 8 && bits != 4 && bits != 3 && bits != 2) {
-    check.Fail("attribute bits is " + std::to_string(bits) + ", expected 8, 4, 3 or 2");
+  const std::int64_t of_scales = info.Int(names::kScaleBits, names::kScaleBitsDefault);
+  if (bits < 2 || bits > 8 || bits == 7) {
+    check.Fail("attribute bits is " + std::to_string(bits) + ", expected 8, 6, 5, 4, 3 or 2");
+  }
+  if (of_scales != 0 && of_scales != 4 && of_scales != 6 && of_scales != 8) {
+    check.Fail("attribute scale_bits is " + std::to_string(of_scales) + ", expected 8, 6, 4 or 0");
   }
   if (rounding != 0 && rounding != 8) {
     check.Fail("attribute activation_bits is " + std::to_string(rounding) + ", expected 0 or 8");
@@ -47,6 +51,7 @@ FewBitsInputs ReadAttributes(const KernelInfo& info, const Checker& check) {
   FewBitsInputs inputs;
   inputs.bits = static_cast<std::size_t>(bits);
   inputs.group = static_cast<std::size_t>(group);
+  inputs.scale_bits = static_cast<std::size_t>(of_scales);
   return inputs;
 }
 

@@ -32,6 +32,27 @@ std::size_t RowsOfBlock(std::size_t rows, std::size_t bytes) {
   return RoundUp(CountOf(rows, CountOf(rows, most)), kFewBitsTileRows);
 }
 
+/// The sums of the groups of all rows, [rows, groups]; nothing if the weight has no minimums.
+std::vector<float> GroupSums(const KernelContext& context, const FewBitsWeight& weight,
+                             const FewBitsCall& call) {
+  constexpr std::size_t kSums = 8;  // as many as a vector adds at once
+  if (weight.minimums == nullptr) return {};
+  std::vector<float> all(call.rows * weight.groups);
+  SplitRows(context, all.size(), weight.group, all.size(), [&](std::size_t first, std::size_t n) {
+    for (std::size_t i = first; i < first + n; ++i) {
+      const float* const x = static_cast<const float*>(call.left) + i * weight.group;
+      float sums[kSums] = {};
+      std::size_t k = 0;
+      for (; k + kSums <= weight.group; k += kSums) {
+        for (std::size_t j = 0; j < kSums; ++j) sums[j] += x[k + j];
+      }
+      for (; k < weight.group; ++k) sums[0] += x[k];
+      for (const float sum : sums) all[i] += sum;
+    }
+  });
+  return all;
+}
+
 }  // namespace
 
 /// Splits rows into as few parts as possible, of at most kGatherMmMaxRows and of nearly equal size.
@@ -48,6 +69,7 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
     : dtype_(dtype),
       small_batch_(FindFewBitsSmallBatch(target)),
       large_batch_(FindFewBitsLargeBatch(target)),
+      minimums_(FindFewBitsMinimums(target)),
       rounded_(FindRounded(target)),
       round_(FindRound(target)),
       multiply_parts_(FindFewBitsParts(target)),
@@ -72,11 +94,13 @@ bool FewBitsProduct::UsesTiles(const FewBitsWeight& weight, std::size_t rows) co
 }
 
 /// Calls `body(row, rows, column, sums)`, which multiplies rows [row, row + rows), up to `most` of
-/// them, by the strip at `column`, and finishes the sums. The same rows are multiplied by all
-/// strips one after the other, so that they stay in the second-level cache.
+/// them, by the strip at `column`, subtracts the products of minimums and finishes the sums. The
+/// same rows are multiplied by all strips one after the other, so that they stay in the
+/// second-level cache.
 template <class Body>
-void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsCall& call,
-                               std::size_t most, const Body& body) const {
+void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsWeight& weight,
+                               const FewBitsCall& call, const float* group_sums, std::size_t most,
+                               const Body& body) const {
   const std::size_t strips = CountOf(call.columns, kFewBitsStrip);
   const std::size_t bytes = RoundUp(most, kFewBitsTileRows) * kFewBitsStrip * sizeof(float);
   RunItems(context, CountOf(call.rows, most) * strips, bytes, [&](std::size_t item, void* scratch) {
@@ -86,6 +110,10 @@ void FewBitsProduct::RunStrips(const KernelContext& context, const FewBitsCall& 
     const std::size_t rows = std::min(most, call.rows - row);
     const std::size_t count = std::min(kFewBitsStrip, call.columns - column);
     body(row, rows, column, sums);
+    if (weight.minimums != nullptr) {
+      minimums_(weight,
+                {group_sums + row * weight.groups, sums, kFewBitsStrip, rows, column, count});
+    }
     for (std::size_t r = 0; r < rows; ++r) {
       Finish(call, row + r, column, count, sums + r * kFewBitsStrip);
     }
@@ -104,7 +132,8 @@ void FewBitsProduct::MultiplySmallBatch(const KernelContext& context, const FewB
     }
     left = padded.data();
   }
-  RunStrips(context, call, kFewBitsSmallBatch,
+  const std::vector<float> group_sums = GroupSums(context, weight, call);
+  RunStrips(context, weight, call, group_sums.data(), kFewBitsSmallBatch,
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               small_batch_(weight, {left + row * depth, sums, rows, column});
             });
@@ -125,7 +154,12 @@ void FewBitsProduct::MultiplyRounded(const KernelContext& context, const FewBits
              weight.group, weight.padded, left + row * depth, steps + row, added + row, call.rows);
     }
   });
-  RunStrips(context, call, std::min(kRowsOfStrip, call.rows),
+  std::vector<float> group_sums(weight.minimums == nullptr ? 0 : call.rows * groups);
+  for (std::size_t i = 0; i < group_sums.size(); ++i) {
+    const std::size_t at = i % groups * call.rows + i / groups;
+    group_sums[i] = steps[at] * added[at];
+  }
+  RunStrips(context, weight, call, group_sums.data(), std::min(kRowsOfStrip, call.rows),
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               rounded_(weight, {left + row * depth, steps + row, added + row, call.rows, sums, rows,
                                 column});
@@ -143,7 +177,9 @@ void FewBitsProduct::MultiplyParts(const KernelContext& context, const FewBitsWe
     split_(weight, static_cast<const float*>(call.left) + row * depth,
            std::min(kFewBitsTileRows, call.rows - row), parts, left.get() + tile * bytes);
   });
-  RunStrips(context, call, RowsOfBlock(call.rows, bytes / kFewBitsTileRows),
+  const std::vector<float> group_sums = GroupSums(context, weight, call);
+  RunStrips(context, weight, call, group_sums.data(),
+            RowsOfBlock(call.rows, bytes / kFewBitsTileRows),
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               const char* const first = left.get() + row / kFewBitsTileRows * bytes;
               multiply_parts_(weight, {first, parts, sums, rows, column});
@@ -157,7 +193,9 @@ void FewBitsProduct::MultiplyLargeBatch(const KernelContext& context, const FewB
   const ScratchMemory packed = PackLeft<float>(context, parts, depth, call);
   const auto* const left = reinterpret_cast<const float*>(packed.get());
   // Sums that are the result already are stored where it belongs.
-  const bool in_place = dtype_ == DType::kFloat32 && call.bias == nullptr;
+  const std::vector<float> group_sums = GroupSums(context, weight, call);
+  const bool in_place =
+      dtype_ == DType::kFloat32 && call.bias == nullptr && weight.minimums == nullptr;
   const std::size_t bytes = kFewBitsScratchBytes + kGatherMmMaxRows * kFewBitsPanel * sizeof(float);
   RunItems(
       context, CountOf(call.columns, kFewBitsPanel), bytes, [&](std::size_t item, void* memory) {
@@ -172,6 +210,10 @@ void FewBitsProduct::MultiplyLargeBatch(const KernelContext& context, const FewB
                        {left + row * depth, in_place ? results : sums,
                         in_place ? call.columns : kFewBitsPanel, rows, column, count},
                        memory);
+          if (weight.minimums != nullptr) {
+            minimums_(weight, {group_sums.data() + row * weight.groups, sums, kFewBitsPanel, rows,
+                               column, count});
+          }
           for (std::size_t r = 0; !in_place && r < rows; ++r) {
             Finish(call, row + r, column, count, sums + r * kFewBitsPanel);
           }

@@ -46,8 +46,8 @@ class FewBitsProduct {
   void MultiplyParts(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
                      const FewBitsCall& call) const;
   template <class Body>
-  void RunStrips(const KernelContext& context, const FewBitsCall& call, std::size_t most,
-                 const Body& body) const;
+  void RunStrips(const KernelContext& context, const FewBitsWeight& weight, const FewBitsCall& call,
+                 const float* group_sums, std::size_t most, const Body& body) const;
   template <typename W>
   ScratchMemory PackLeft(const KernelContext& context, const RowParts& parts, std::size_t depth,
                          const FewBitsCall& call) const;
@@ -58,6 +58,7 @@ class FewBitsProduct {
   DType dtype_;
   FewBitsSmallBatchKernel small_batch_;
   FewBitsLargeBatchKernel large_batch_;
+  FewBitsMinimumsKernel minimums_;
   RoundedKernel rounded_;
   RoundKernel round_;
   FewBitsPartsKernel multiply_parts_;

@@ -15,7 +15,7 @@ namespace coreai {
 namespace {
 
 namespace names = schema::gather_mm_nbits;
-static_assert(names::kInputCount == 6 && names::kAttributeCount == 3, "the declaration changed");
+static_assert(names::kInputCount == 8 && names::kAttributeCount == 4, "the declaration changed");
 
 class GatherMmNbitsOp : public Op {
  public:

@@ -13,7 +13,7 @@ namespace coreai {
 namespace {
 
 namespace names = schema::linear_nbits;
-static_assert(names::kInputCount == 6 && names::kAttributeCount == 3, "the declaration changed");
+static_assert(names::kInputCount == 8 && names::kAttributeCount == 4, "the declaration changed");
 
 class LinearNbitsOp : public Op {
  public:
@@ -23,8 +23,8 @@ class LinearNbitsOp : public Op {
         op_(info, check_, dtype, target),
         inputs_(op_.attributes()) {
     FewBitsInputs constants = inputs_;
-    constants.Read([&](std::size_t index) { return info.Constant(index); },
-                   names::kZeroPointsInput);
+    constants.Read([&](std::size_t index) { return info.Constant(index); }, names::kZeroPointsInput,
+                   names::kMinimumsInput);
     if (dtype == DType::kFloat64 || !constants.codes || !constants.scales) return;
     constants.Check(check_);
     // Beside a size of 0, others may be too large to count to.
@@ -35,7 +35,8 @@ class LinearNbitsOp : public Op {
 
   void Compute(const KernelContext& context) const override {
     FewBitsInputs inputs = inputs_;
-    inputs.Read([&](std::size_t index) { return context.Input(index); }, names::kZeroPointsInput);
+    inputs.Read([&](std::size_t index) { return context.Input(index); }, names::kZeroPointsInput,
+                names::kMinimumsInput);
     inputs.Check(check_);
     const TensorView input = context.Input(names::kInputInput);
     const TensorView bias = context.Input(names::kBiasInput);

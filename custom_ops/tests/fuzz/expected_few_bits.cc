@@ -16,23 +16,38 @@ std::vector<double> Part(const std::vector<double>& all, std::size_t index, std:
   return {first, first + size};
 }
 
+std::vector<std::uint8_t> Bytes(const std::vector<double>& numbers) {
+  std::vector<std::uint8_t> bytes;
+  for (const double byte : numbers) bytes.push_back(static_cast<std::uint8_t>(byte));
+  return bytes;
+}
+
+// The places of the optional parts in the inputs of an op.
+struct Places {
+  std::size_t zeros, palette, minimums, scale_codes;
+};
+
 // One of `count` weights, whose codes are [..., columns, groups, bytes].
-testing::FewBits WeightOf(const Call& call, const Array& zeros, const Array& palette,
-                          std::size_t index, std::size_t count) {
+testing::FewBits WeightOf(const Call& call, const Places& places, std::size_t index,
+                          std::size_t count) {
   const Array& codes = call.In(1);
+  const Array& scales = call.In(2);
   const std::size_t rank = codes.shape.size();
   testing::FewBits weight;
   weight.bits = static_cast<std::size_t>(call.Int("bits", schema::linear_nbits::kBitsDefault));
   weight.group =
       static_cast<std::size_t>(call.Int("group_size", schema::linear_nbits::kGroupSizeDefault));
+  weight.scale_bits =
+      static_cast<std::size_t>(call.Int("scale_bits", schema::linear_nbits::kScaleBitsDefault));
   weight.columns = codes.count(rank - 3);
   weight.groups = codes.count(rank - 2);
-  for (const double byte : Part(codes.data, index, count)) {
-    weight.stream.push_back(static_cast<std::uint8_t>(byte));
-  }
-  weight.scales = Part(call.In(2).data, index, count);
-  weight.zeros = Part(zeros.data, index, count);
-  weight.palette = palette.data;
+  weight.blocks = scales.count(scales.shape.size() - 1);
+  weight.stream = Bytes(Part(codes.data, index, count));
+  weight.scales = Part(scales.data, index, count);
+  weight.zeros = Part(call.In(places.zeros).data, index, count);
+  weight.palette = call.In(places.palette).data;
+  weight.minimums = Part(call.In(places.minimums).data, index, count);
+  weight.scale_stream = Bytes(Part(call.In(places.scale_codes).data, index, count));
   return weight;
 }
 
@@ -48,7 +63,7 @@ std::vector<double> Product(const Call& call, std::vector<double> x, std::size_t
 
 Arrays LinearNbits(const Call& call) {
   const Array& x = call.In(0);
-  const testing::FewBits weight = WeightOf(call, call.In(3), call.In(4), 0, 1);
+  const testing::FewBits weight = WeightOf(call, {3, 4, 6, 7}, 0, 1);
   Array y;
   y.shape = x.shape;
   y.shape.back() = call.In(1).shape[0];
@@ -75,7 +90,7 @@ Arrays GatherMmNbits(const Call& call) {
     const auto expert = static_cast<std::size_t>(chosen.data[i]);
     const auto product =
         Product(call, Part(left.data, i, chosen.data.size()), left.count(left.shape.size() - 2),
-                WeightOf(call, call.In(4), call.In(5), expert, codes.count(0)));
+                WeightOf(call, {4, 5, 6, 7}, expert, codes.count(0)));
     y.data.insert(y.data.end(), product.begin(), product.end());
   }
   return {y};

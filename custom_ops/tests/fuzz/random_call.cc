@@ -11,9 +11,11 @@ namespace {
 
 using Ints = std::map<std::string, std::int64_t>;
 
-// Dims of the inputs that fit together: letters are sizes; G is twice F, W is V times H, Q is 16, R
-// is K groups of the attribute group_size, P is a palette for the attribute bits; # is an index, %
-// a tensor of bytes; "" is rank 0. `ints` are what attributes must be for that.
+// Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
+// H, Q is 16, R and U are K and M groups of the attribute group_size, P is a palette for the
+// attribute bits; # is an index, % a tensor of bytes; "" is rank 0, kNone an absent input, ! one
+// that is always present. `ints` are what attributes must be for that.
+constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
   Ints ints = {};
@@ -40,39 +42,50 @@ Layouts GatherMmLayouts() {
           layout({"B T D", "B D E", "#S", "#S"}, 2, 0)};
 }
 
-// Groups of 16 bytes, as tiles of AMX take them, and activations that are rounded to 8 bits or not.
-Ints RoundedGroups(std::int64_t bits) {
-  return {{"bits", bits}, {"group_size", 128 / bits}, {"activation_bits", 8}};
-}
-Ints ExactGroups(std::int64_t bits) {
-  return {{"bits", bits}, {"group_size", 128 / bits}, {"activation_bits", 0}};
+// Attributes of a weight; activations are rounded to 8 bits or not.
+Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding,
+         std::int64_t scale_bits = 0) {
+  return {{"bits", bits},
+          {"group_size", group},
+          {"activation_bits", rounding},
+          {"scale_bits", scale_bits}};
 }
 
-// Two 4-bit codes or one 8-bit code to a group, or many.
+// Two 4-bit codes or one 8-bit code to a group, many, or groups of 16 bytes, as tiles of AMX take
+// them. The later ones have minimums, and scales of two levels, two groups to a block.
 Layouts LinearNbitsLayouts() {
-  const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
-  const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
-  return {{{"B T G", "%S F 1", "S F", "S F", "P", "S"}, pairs},
-          {{"T G", "%S F 1", "S F", "%S F", "P", "S"}, pairs},
-          {{"T F", "%S F 1", "S F", "%S F", "P", "S"}, single},
-          {{"T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(4)},
-          {{"B T R", "%S K Q", "S K", "%S K", "P", "S"}, RoundedGroups(2)},
-          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, RoundedGroups(8)},
-          {{"T R", "%S K Q", "S K", "%S K", "P", "S"}, ExactGroups(4)},
-          {{"B T R", "%S K Q", "S K", "%S K", "P", "S"}, ExactGroups(2)},
-          {{"T R", "%S K Q", "S K", "S K", "P", "S"}, ExactGroups(8)}};
+  return {{{"B T G", "%S F 1", "S F", "S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
+          {{"T G", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
+          {{"T F", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(8, 1, 0)},
+          {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 8)},
+          {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 8)},
+          {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 8)},
+          {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 0)},
+          {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 0)},
+          {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 0)},
+          {{"T R", "%S K 5", "S K", "%S K", "P", "S", kNone, kNone}, Few(5, 8, 0)},
+          {{"T R", "%S K 3", "S K", "%S K", "P", "S", kNone, kNone}, Few(6, 4, 8)},
+          {{"B T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 0)},
+          {{"T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 8)},
+          {{"T U", "%S M 5", "S L", kNone, kNone, "S", kNone, "!%S L 1"}, Few(5, 8, 0, 4)},
+          {{"T U", "%S M 3", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(6, 4, 8, 6)},
+          {{"B T U", "%S M Q", "S L", kNone, "P", "S", kNone, "!%S L 2"}, Few(4, 32, 0, 8)},
+          {{"T U", "%S M Q", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(2, 64, 0, 6)}};
 }
 
 Layouts GatherMmNbitsLayouts() {
-  const Ints pairs = {{"bits", 4}, {"group_size", 2}, {"activation_bits", 0}};
-  const Ints single = {{"bits", 8}, {"group_size", 1}, {"activation_bits", 0}};
-  return {{{"B T G", "%H S F 1", "H S F", "#B", "H S F", "P"}, pairs},
-          {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F", "P"}, pairs},
-          {{"T F", "%V S F 1", "V S F", "#", "%V S F", "P"}, single},
-          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P"}, RoundedGroups(4)},
-          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, RoundedGroups(8)},
-          {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P"}, ExactGroups(4)},
-          {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P"}, ExactGroups(8)}};
+  return {
+      {{"B T G", "%H S F 1", "H S F", "#B", "H S F", "P", kNone, kNone}, Few(4, 2, 0)},
+      {{"T 1 1 G", "%H S F 1", "H S F", "#T B", "%H S F", "P", kNone, kNone}, Few(4, 2, 0)},
+      {{"T F", "%V S F 1", "V S F", "#", "%V S F", "P", kNone, kNone}, Few(8, 1, 0)},
+      {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P", kNone, kNone}, Few(4, 32, 8)},
+      {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P", kNone, kNone}, Few(8, 16, 8)},
+      {{"B T R", "%H S K Q", "H S K", "#B", "%H S K", "P", kNone, kNone}, Few(4, 32, 0)},
+      {{"B T R", "%H S K Q", "H S K", "#", "%H S K", "P", kNone, kNone}, Few(8, 16, 0)},
+      {{"B T R", "%H S K Q", "H S K", "#B", kNone, kNone, "!H S K", kNone}, Few(4, 32, 0)},
+      {{"B T U", "%H S M 5", "H S L", "#B", kNone, kNone, kNone, "!%H S L 1"}, Few(5, 8, 0, 4)},
+      {{"B T U", "%H S M 3", "H S L", "#", kNone, kNone, "!H S L", "!%H S L 3"}, Few(6, 4, 8, 6)},
+      {{"B T U", "%H S M Q", "H S L", "#B", kNone, "P", kNone, "!%H S L 2"}, Few(4, 32, 0, 8)}};
 }
 
 Layouts RopeLayouts() {
@@ -142,7 +155,9 @@ std::int64_t RandomCall::Size(char letter) {
   if (letter == 'Q') return size = 16;
   if (letter == 'P') return size = std::int64_t{1} << ints_["bits"];
   if (letter == 'R') return size = Product(Size('K'), ints_["group_size"]);
+  if (letter == 'U') return size = Product(Size('M'), ints_["group_size"]);
   if (letter == 'G') return size = Product(Size('F'), 2);
+  if (letter == 'M') return size = Product(Size('L'), 2);
   if (letter == 'W') return size = Product(Size('V'), Size('H'));
   if (large_.find(letter) != std::string::npos) return size = 71 + static_cast<int>(Below(450));
   const bool few = letter == 'B' || letter == 'H' || letter == 'V';
@@ -160,8 +175,8 @@ std::int64_t RandomCall::HugeSize() {
 std::vector<std::int64_t> RandomCall::Shape(const std::string& dims) {
   std::vector<std::int64_t> shape;
   for (const char c : dims) {
-    if (c == '1') shape.push_back(1);
-    if (c != ' ' && c != '1' && c != '#' && c != '%') shape.push_back(Size(c));
+    if (c >= '1' && c <= '9') shape.push_back(c - '0');
+    if (c >= 'A' && c <= 'Z') shape.push_back(Size(c));
   }
   if (OneIn(40) && !shape.empty()) shape.erase(shape.begin());
   if (OneIn(40)) shape.insert(shape.begin(), 1);
@@ -308,12 +323,16 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
   for (std::size_t i = 0; i < count; ++i) {
     const bool optional = op.GetInputCharacteristic(&op, i) == INPUT_OUTPUT_OPTIONAL;
     const char* dims = i < layout.inputs.size() ? layout.inputs[i] : "D";
+    const bool absent = dims == nullptr && !OneIn(40);
+    if (dims == nullptr) dims = "D";
+    const bool needed = *dims == '!' && !OneIn(40);
+    if (*dims == '!') ++dims;
     ONNXTensorElementDataType type = op.GetInputType(&op, i);
     // onnxruntime takes the first registration that fits, so that one with an optional input of a
     // type of its own is only taken because of that input.
     const bool decides =
         type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED && type != op.GetInputType(&op, 0);
-    if (optional && !decides && OneIn(2)) {
+    if (optional && !decides && !needed && (absent || OneIn(2))) {
       context->inputs.push_back(nullptr);
       continue;
     }

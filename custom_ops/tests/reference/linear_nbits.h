@@ -11,26 +11,61 @@ namespace coreai::testing {
 /// A weight of few bits as the composite has it.
 struct FewBits {
   std::size_t bits = 4, group = 1, columns = 0, groups = 0;
-  std::vector<std::uint8_t> stream;  ///< [columns, groups, group * bits / 8]
-  std::vector<double> scales;        ///< [columns, groups]
-  std::vector<double> zeros;         ///< the same, or empty
-  std::vector<double> palette;       ///< [2 ** bits], or empty
+  std::vector<std::uint8_t> stream;        ///< [columns, groups, group * bits / 8]
+  std::vector<double> scales;              ///< [columns, groups], or [columns, blocks]
+  std::vector<double> zeros;               ///< [columns, groups], or empty
+  std::vector<double> palette;             ///< [2 ** bits], or empty
+  std::vector<double> minimums;            ///< as scales, or empty
+  std::size_t scale_bits = 0;              ///< 0 for scales of one level
+  std::size_t blocks = 0;                  ///< of groups in a row, with scales of two levels
+  std::vector<std::uint8_t> scale_stream;  ///< [columns, blocks, bytes]: codes of scales, then of
+                                           ///< minimums
 
-  unsigned Code(std::size_t column, std::size_t k) const {
-    const std::size_t first = (column * groups + k / group) * group * bits + k % group * bits;
+  /// Code `index` of `size` bits.
+  static unsigned CodeIn(const std::vector<std::uint8_t>& bytes, std::size_t index,
+                         std::size_t size) {
     unsigned code = 0;
-    for (std::size_t i = 0; i < bits; ++i) {
-      code |= (stream[(first + i) / 8] >> ((first + i) % 8) & 1u) << i;
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::size_t bit = index * size + i;
+      code |= (bytes[bit / 8] >> (bit % 8) & 1u) << i;
     }
     return code;
   }
 
+  double Scale(std::size_t column, std::size_t g) const {
+    if (scale_bits == 0) return scales[column * groups + g];
+    const double code = CodeIn(scale_stream, ScaleIndex(column, g), scale_bits);
+    const double middle =
+        minimums.empty() ? std::ldexp(1.0, static_cast<int>(scale_bits) - 1) : 0.0;
+    return (code - middle) * scales[Block(column, g)];
+  }
+
+  double Minimum(std::size_t column, std::size_t g) const {
+    if (minimums.empty()) return 0;
+    if (scale_bits == 0) return minimums[column * groups + g];
+    const std::size_t index = ScaleIndex(column, g) + groups / blocks;
+    return CodeIn(scale_stream, index, scale_bits) * minimums[Block(column, g)];
+  }
+
   double Value(std::size_t column, std::size_t k) const {
     const std::size_t at = column * groups + k / group;
-    const unsigned code = Code(column, k);
-    if (!palette.empty()) return palette[code] * scales[at];
+    const unsigned code = CodeIn(stream, at * group + k % group, bits);
+    const double scale = Scale(column, k / group);
+    if (!palette.empty()) return palette[code] * scale;
+    if (!minimums.empty()) return code * scale - Minimum(column, k / group);
     return (code - (zeros.empty() ? std::ldexp(1.0, static_cast<int>(bits) - 1) : zeros[at])) *
-           scales[at];
+           scale;
+  }
+
+ private:
+  std::size_t Block(std::size_t column, std::size_t g) const {
+    return column * blocks + g / (groups / blocks);
+  }
+
+  // The place of the code of a scale among all codes of scales and minimums.
+  std::size_t ScaleIndex(std::size_t column, std::size_t g) const {
+    const std::size_t size = groups / blocks, count = minimums.empty() ? size : 2 * size;
+    return Block(column, g) * count + g % size;
   }
 };
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Type
 
 from coreai_onnx.cli import main
+from coreai_onnx.huggingface import checkpoints
 from coreai_onnx.program import OnnxProgram
+from tests.huggingface.checkpoints.gguf.files import write_model
 from tests.support.huggingface_folders import llama_folder
 
 
@@ -50,3 +54,33 @@ def test_errors_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["export", str(tmp_path), "-o", str(out)]) == 2
     assert "there is no config.json" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_gguf_file_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "tiny.gguf", tmp_path / "out"
+    write_model(path, "llama", (Type.Q4_K, Type.Q6_K))
+    assert main(["export", str(path), "-o", str(out), "--target", "kernels"]) == 0
+    assert "tokenizer.json" in capsys.readouterr().out
+    composites = OnnxProgram.load(out / "model.onnx").composites()
+    assert composites["ai.coreai::linear_nbits.minimums_scales6"] == 7
+
+
+def test_a_missing_gguf_package_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    path.touch()
+    for name in [n for n in sys.modules if n.startswith(f"{checkpoints.__name__}.gguf")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(checkpoints, "gguf", raising=False)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert main(["export", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert (
+        f"{path}: the gguf package is not installed: pip install gguf\n" in capsys.readouterr().err
+    )
+
+
+def test_the_help_names_gguf_files(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["export", "--help"])
+    assert "GGUF file" in capsys.readouterr().out

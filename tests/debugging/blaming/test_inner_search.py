@@ -16,7 +16,7 @@ from coreai_onnx.debugging.blaming.regions_run import run_all
 from coreai_onnx.debugging.reference.regions import CutGraph
 from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small
-from tests.support.composite_calls import CASES
+from tests.support.composite_cases import CASES
 from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
 from tests.support.tolerances import assert_close
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from coreai_onnx.composites.few_bits import dequantized
+from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
+from coreai_onnx.model.weight_formats import NAMES
 from tests.support.huggingface_folders import llama
 
 GROUP = 32
@@ -332,8 +333,8 @@ def read_back(
 
 def values_of(weight: PackedMatrix) -> torch.Tensor:
     """Return the weight in float32, with its columns in the order of the inputs."""
-    parts = (weight.codes, weight.scales, weight.zero_points, weight.palette)
-    values = dequantized(*parts, weight.bits, torch.float32).flatten(1)
+    parts = [getattr(weight, name) for name in NAMES]
+    values = dequantized(parts, weight.bits, weight.scale_bits, torch.float32).flatten(1)
     if weight.order is None:
         return values
     return torch.empty_like(values).index_copy_(1, weight.order, values)

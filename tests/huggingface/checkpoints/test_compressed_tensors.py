@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from coreai_onnx.composites.few_bits import numbers_of
+from coreai_onnx.composites.few_bit_weights import numbers_of
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints import compressed_tensors as reader
 from coreai_onnx.huggingface.checkpoints.byte_linear import multiplies_integers

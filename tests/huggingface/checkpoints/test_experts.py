@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from coreai_onnx import convert
-from coreai_onnx.composites.few_bits import numbers_of
+from coreai_onnx.composites.few_bit_weights import numbers_of
 from coreai_onnx.huggingface.checkpoints import float_codes as mxfp4
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint

@@ -20,7 +20,8 @@ from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.model.checks.fixed_attributes import FIXED, fixed_attributes_fault, sign
 from coreai_onnx.model.files.loading import load_model
 from coreai_onnx.runtime.libraries.library import kernels_built
-from tests.support.composite_calls import CASES, Case
+from tests.support.composite_calls import Case
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 WORDS = {

@@ -14,7 +14,8 @@ from coreai_onnx.passes.engine.importer import Importer
 from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
-from tests.support.composite_calls import CASES, Case
+from tests.support.composite_calls import Case
+from tests.support.composite_cases import CASES
 from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, 4] x) => (float[b, 4] y) <float[4] w = {1, 2, 3, 4}, float two = {2}, float half = {-0.5}, float one = {1}, float e = {0.01}, int64[1] ax = {-1}>"

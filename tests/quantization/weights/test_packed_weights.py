@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.few_bits import dequantized
+from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.quantization.weights import packed_weights
 from coreai_onnx.quantization.weights.grids import half_quadratic_grid
@@ -38,7 +38,8 @@ def values_of(packed: PackedWeight) -> np.ndarray:
     """Return the weight by the reference of the composite."""
     given = (packed.codes, packed.scales, packed.zero_points, packed.palette)
     tensors = [None if array is None else torch.from_numpy(array) for array in given]
-    values = dequantized(*tensors, packed.scheme.bits, torch.float32).flatten(-2).numpy()
+    groups = dequantized([*tensors, None, None], packed.scheme.bits, 0, torch.float32)
+    values = groups.flatten(-2).numpy()
     return values if packed.divisors is None else values / packed.divisors
 
 

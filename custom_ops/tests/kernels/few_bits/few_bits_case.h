@@ -21,25 +21,28 @@ struct Product {
   bool zeros = false;
   bool palette = false;
   unsigned lift = 0;  // added to zero points
+  bool minimums = false;
 };
 
 inline std::string Text(const Product& p) {
   return std::to_string(p.bits) + " bits, " + std::to_string(p.groups) + " groups of " +
          std::to_string(p.group) + ", " + std::to_string(p.rows) + " rows, " +
-         std::to_string(p.columns) + " columns, " + Name(p.scale);
+         std::to_string(p.columns) + " columns, " + Name(p.scale) +
+         (p.minimums ? ", minimums" : "");
 }
 
 // A random weight, for the reference and packed.
 struct Weight {
   FewBits plain;
-  Tensor codes, scales, zeros, palette;
+  Tensor codes, scales, zeros, palette, minimums;
   FewBitsWeight packed;
 
   explicit Weight(const Product& p)
       : codes(DType::kFloat32, 0),
         scales(p.scale, 0),
         zeros(DType::kFloat32, 0),
-        palette(DType::kFloat32, 0) {
+        palette(DType::kFloat32, 0),
+        minimums(DType::kFloat32, 0) {
     plain.bits = p.bits;
     plain.group = p.group;
     plain.groups = p.groups;
@@ -56,6 +59,7 @@ struct Weight {
         plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits) + p.lift));
       }
     }
+    if (p.minimums) plain.minimums = Tensor(DType::kFloat32, Normal(count, 4)).Values();
     if (p.palette) {
       plain.palette =
           Tensor(DType::kBFloat16, Normal(std::size_t{1} << p.bits, 2, 0, 1 << p.bits)).Values();
@@ -71,19 +75,22 @@ struct Weight {
     codes = Tensor(DType::kFloat32, all * p.groups * padded * stored / 32);
     scales = Tensor(p.scale, std::vector<double>(all * p.groups, 0.0));
     zeros = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
+    minimums = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
     for (std::size_t c = 0; c < p.columns; ++c) {
       for (std::size_t g = 0; g < p.groups; ++g) {
         const std::size_t to =
             (c / kFewBitsStrip * p.groups + g) * kFewBitsStrip + c % kFewBitsStrip;
         scales.Set(to, plain.scales[c * p.groups + g]);
         if (p.zeros) zeros.Set(to, plain.zeros[c * p.groups + g]);
+        if (p.minimums) minimums.Set(to, plain.minimums[c * p.groups + g]);
       }
     }
     std::vector<double> values = plain.palette;
     values.resize(256, 0.0);
     palette = Tensor(DType::kFloat32, values);
+    const double zero_of_all = p.minimums ? 0 : 1 << (p.bits - 1);
     double least = 0, most = 0;
-    if (plain.zeros.empty()) least = -(1 << (p.bits - 1)), most = -1 - least;
+    if (plain.zeros.empty()) least = -zero_of_all, most = (1 << p.bits) - 1 - zero_of_all;
     for (const double zero : plain.zeros) {
       least = std::min(least, -zero);
       most = std::max(most, (1 << p.bits) - 1 - zero);
@@ -95,14 +102,15 @@ struct Weight {
               p.zeros ? static_cast<const float*>(zeros.data()) : nullptr,
               p.palette ? static_cast<const float*>(palette.data()) : nullptr,
               p.scale,
-              static_cast<float>(1u << (p.bits - 1)),
+              static_cast<float>(zero_of_all),
               stored,
               p.groups,
               p.group,
               padded,
               static_cast<float>(least),
               static_cast<float>(most),
-              true};
+              true,
+              p.minimums ? static_cast<const float*>(minimums.data()) : nullptr};
   }
 };
 
@@ -128,6 +136,16 @@ inline Tensor Joined(const std::vector<Tensor>& strips, const Product& p) {
   return joined;
 }
 
+/// Subtracts the products of the minimums, if the weight has them, from those of a strip's columns.
+inline void Subtract(const Weight& weight, Target target, const Tensor& group_sums,
+                     std::size_t rows, std::size_t column, const Tensor& strip) {
+  const FewBitsWeight& w = weight.packed;
+  if (w.minimums == nullptr) return;
+  FindFewBitsMinimums(target)(
+      w, {static_cast<const float*>(group_sums.data()), static_cast<float*>(strip.data()),
+          kFewBitsStrip, rows, column, std::min(kFewBitsStrip, weight.plain.columns - column)});
+}
+
 /// Rows that are rounded for a target, multiplied by each of `kernels` and compared.
 inline void CheckRoundedKernels(const Product& p, Target target,
                                 const std::vector<RoundedKernel>& kernels) {
@@ -146,6 +164,11 @@ inline void CheckRoundedKernels(const Product& p, Target target,
                       static_cast<float*>(steps.data()) + r, static_cast<float*>(sums.data()) + r,
                       p.rows);
   }
+  Tensor group_sums(DType::kFloat32, p.rows * p.groups);
+  for (std::size_t i = 0; i < group_sums.size(); ++i) {
+    const std::size_t at = i % p.groups * p.rows + i / p.groups;
+    group_sums.Set(i, steps[at] * sums[at]);
+  }
   for (const RoundedKernel kernel : kernels) {
     std::vector<Tensor> strips;
     for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
@@ -153,6 +176,7 @@ inline void CheckRoundedKernels(const Product& p, Target target,
       kernel(w, {integers, static_cast<const float*>(steps.data()),
                  static_cast<const float*>(sums.data()), p.rows,
                  static_cast<float*>(strips.back().data()), p.rows, column});
+      Subtract(weight, target, group_sums, p.rows, column, strips.back());
     }
     ExpectNear(Joined(strips, p), want, DType::kFloat32);
   }
@@ -188,7 +212,7 @@ inline void CheckPartsKernels(const Product& p, DType type, Target target, FewBi
 template <class Check>
 void ForEachPartsCase(const Check& check) {
   const DType types[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (const std::size_t group : {16u, 24u, 32u, 40u, 64u, 160u}) {
       for (const std::size_t rows : {1u, 16u, 17u, 35u, 64u}) {
         const DType type = types[rows % 3];

@@ -16,6 +16,10 @@ void CheckSmallBatch(const Product& p) {
   const Tensor x(DType::kFloat32, Normal(p.rows * p.groups * p.group, 5));
   const auto want = LinearNbitsReference(x.Values(), p.rows, weight.plain, false);
   const Tensor left(DType::kFloat32, Padded(x.Values(), weight.packed));
+  Tensor group_sums(DType::kFloat32, std::vector<double>(p.rows * p.groups, 0.0));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    group_sums.Set(i / p.group, group_sums[i / p.group] + x[i]);
+  }
   for (const Target target : SupportedTargets()) {
     SCOPED_TRACE(std::string(TargetName(target)) + ", " + Text(p));
     std::vector<Tensor> strips;
@@ -24,6 +28,7 @@ void CheckSmallBatch(const Product& p) {
       FindFewBitsSmallBatch(target)(weight.packed,
                                     {static_cast<const float*>(left.data()),
                                      static_cast<float*>(strips.back().data()), p.rows, column});
+      Subtract(weight, target, group_sums, p.rows, column, strips.back());
     }
     ExpectNear(Joined(strips, p), want, DType::kFloat32);
   }
@@ -66,7 +71,7 @@ void CheckLargeBatch(const Product& p) {
 }
 
 TEST(FewBits, EveryNumberOfBitsAndRows) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t rows = 1; rows <= kFewBitsSmallBatch; ++rows) {
       for (const bool zeros : {false, true}) {
         CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, zeros});
@@ -78,7 +83,7 @@ TEST(FewBits, EveryNumberOfBitsAndRows) {
 
 TEST(FewBits, EveryGroupAndScale) {
   for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+    for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
       for (const std::size_t group : {8u, 24u, 40u, 128u}) {
         CheckSmallBatch({bits, group, 2, 65, 2, scale, true});
         CheckRounded({bits, group, 2, 65, 2, scale, true});
@@ -100,8 +105,18 @@ TEST(FewBits, EveryNumberOfColumns) {
   }
 }
 
+TEST(FewBits, MinimumsOfEveryNumberOfColumnsAndRows) {
+  Product p = {4, 16, 3, 70, 1, DType::kFloat16};
+  p.minimums = true;
+  for (p.columns = 1; p.columns <= 2 * kFewBitsStrip + 1; ++p.columns) {
+    p.rows = 1 + p.columns % kFewBitsSmallBatch;
+    CheckSmallBatch(p);
+    CheckRounded(p);
+  }
+}
+
 TEST(FewBits, RoundedRowsOfEveryNumber) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t rows = 1; rows <= 18; ++rows) {
       CheckRounded({bits, 16, 3, 20, rows, DType::kFloat16, rows % 2 == 0});
     }
@@ -109,7 +124,7 @@ TEST(FewBits, RoundedRowsOfEveryNumber) {
 }
 
 TEST(FewBits, RoundedRowsInTiles) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (const std::size_t rows : {16u, 29u, 35u, 48u}) {
       for (const std::size_t group : {8u, 16u, 32u, 40u, 64u, 96u, 128u, 136u}) {
         CheckRounded({bits, group, 5, 70, rows, DType::kFloat16, rows % 2 == 0});
@@ -130,7 +145,7 @@ TEST(FewBits, PartsInTiles) {
 }
 
 TEST(FewBits, LargeBatchesOfEveryNumberOfColumns) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t columns = 1; columns < 50; ++columns) {
       CheckLargeBatch({bits, 8, 1, columns, 9});
     }
@@ -138,7 +153,7 @@ TEST(FewBits, LargeBatchesOfEveryNumberOfColumns) {
 }
 
 TEST(FewBits, LargeBatchesOfEveryNumberAndGroup) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (const std::size_t group : {8u, 16u, 40u, 128u, 200u, 264u}) {
       CheckLargeBatch({bits, group, 2, 70, 13, DType::kFloat16, true});
       CheckLargeBatch({bits, group, 3, 70, 5, DType::kBFloat16, false, true});

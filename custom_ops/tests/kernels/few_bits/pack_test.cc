@@ -10,7 +10,7 @@ namespace coreai::testing {
 namespace {
 
 TEST(PackCodes, CodesOfAWordAreThoseOfOneColumn) {
-  for (const std::size_t bits : {8u, 4u, 3u, 2u}) {
+  for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     const std::size_t stored = StoredBits(bits), unit = 32 / stored, group = 24, columns = 18;
     const std::size_t padded = (group + unit - 1) / unit * unit;
     std::vector<std::uint8_t> codes(columns * group * bits / 8);

@@ -1,0 +1,181 @@
+"""Checks the header of a GGUF file before a library reads it.
+
+The reader of ``gguf`` trusts the counts and offsets of a file: an array that claims 2⁶⁰ elements
+fills the memory. Here every size is compared with that of the file first.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
+from coreai_onnx.errors import ModelSourceError
+
+_MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
+_FORMATS = {
+    GGUFValueType.UINT8: "B",
+    GGUFValueType.INT8: "b",
+    GGUFValueType.UINT16: "H",
+    GGUFValueType.INT16: "h",
+    GGUFValueType.UINT32: "I",
+    GGUFValueType.INT32: "i",
+    GGUFValueType.FLOAT32: "f",
+    GGUFValueType.BOOL: "?",
+    GGUFValueType.UINT64: "Q",
+    GGUFValueType.INT64: "q",
+    GGUFValueType.FLOAT64: "d",
+}
+"""The types of single values, as formats of `struct`."""
+# The most that llama.cpp reads.
+_MOST_DIMS = 4
+
+
+class TensorEntry(NamedTuple):
+    """A tensor of a file: dims as torch has them, the type, and its bytes in the file."""
+
+    dims: tuple[int, ...]
+    type: GGMLQuantizationType
+    start: int
+    size: int
+
+
+class Header(NamedTuple):
+    """The header of a file: metadata without arrays, and tensors, by their names."""
+
+    values: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a GGUF file, and check that all it refers to is in the file.
+
+    Raises:
+        ModelSourceError: If it is not a GGUF file, a size or an offset points outside of it, a type
+            is unknown, or a name occurs twice.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Cursor(data).header()
+    except ModelSourceError as error:
+        raise ModelSourceError(f"{path}: {error.args[0]}") from error
+    except (OSError, ValueError) as error:  # ValueError: an empty file
+        raise ModelSourceError(f"{path}: cannot be read: {error}") from error
+
+
+class _Cursor:
+    """A position in a file."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.at = data, 0
+
+    def header(self) -> Header:
+        if self.data[:4] != _MAGIC:
+            raise ModelSourceError("is not a GGUF file")
+        self.at = 4
+        version = self.number("I")
+        if version not in _VERSIONS:
+            other = " or its bytes are in the order of another machine"
+            raise ModelSourceError(f"GGUF version {version} is not supported{other}")
+        tensor_count, value_count = self.number("Q"), self.number("Q")
+        values: dict[str, Any] = {}
+        # A count may lie: the end of the file ends the loop.
+        for _ in range(value_count):
+            name = self.text()
+            if name in values:
+                raise ModelSourceError(f"the metadata has {name!r:.80} twice")
+            values[name] = self.value(self.kind())
+        alignment = values.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ModelSourceError(f"general.alignment must be a power of 2, got {alignment!r:.80}")
+        infos: dict[str, TensorEntry] = {}
+        for _ in range(tensor_count):
+            name = self.text()
+            if name in infos:
+                raise ModelSourceError(f"the tensor {name!r:.80} occurs twice")
+            infos[name] = self.tensor(name, alignment)
+        begin = -(-self.at // alignment) * alignment
+        for name, info in infos.items():
+            if begin + info.start + info.size > len(self.data):
+                raise ModelSourceError(
+                    f"the tensor {name!r:.80} ends at byte {begin + info.start + info.size:,} of "
+                    f"{len(self.data):,}: the download is incomplete, or the file is damaged"
+                )
+        tensors = {name: info._replace(start=begin + info.start) for name, info in infos.items()}
+        return Header(values, tensors)
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        self.skip(size)
+        return self.data[self.at - size : self.at]
+
+    def skip(self, size: int) -> None:
+        if size > len(self.data) - self.at:
+            raise ModelSourceError(
+                f"the header ends after {len(self.data):,} bytes: the download is incomplete, or "
+                "the file is damaged"
+            )
+        self.at += size
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
+
+    def text(self) -> str:
+        text = self.take(self.number("Q"))
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise ModelSourceError(f"the text {text[:40]!r} is not UTF-8") from error
+
+    def kind(self) -> GGUFValueType:
+        kind = self.number("I")
+        try:
+            return GGUFValueType(kind)
+        except ValueError as error:
+            raise ModelSourceError(
+                f"the metadata has values of an unknown type ({kind})"
+            ) from error
+
+    def value(self, kind: GGUFValueType) -> Any:
+        """Return a value of the metadata; None for an array."""
+        if kind == GGUFValueType.STRING:
+            return self.text()
+        if kind in _FORMATS:
+            return self.number(_FORMATS[kind])
+        item, count = self.kind(), self.number("Q")
+        if item in _FORMATS:
+            self.skip(count * struct.calcsize(_FORMATS[item]))
+        elif item == GGUFValueType.STRING:
+            for _ in range(count):
+                self.skip(self.number("Q"))
+        else:
+            raise ModelSourceError("the metadata has arrays of arrays")
+        return None
+
+    def tensor(self, name: str, alignment: int) -> TensorEntry:
+        rank = self.number("I")
+        if rank > _MOST_DIMS:
+            raise ModelSourceError(f"the tensor {name!r:.80} has {rank} dims")
+        dims = tuple(self.number("Q") for _ in range(rank))[::-1]
+        number, start = self.number("I"), self.number("Q")
+        try:
+            kind = GGMLQuantizationType(number)
+        except ValueError as error:
+            raise ModelSourceError(
+                f"the tensor {name!r:.80} has the type {number}, which this version of gguf does "
+                "not know"
+            ) from error
+        block, size = GGML_QUANT_SIZES[kind]
+        if dims and dims[-1] % block:
+            raise ModelSourceError(
+                f"the tensor {name!r:.80} has {dims[-1]} columns in blocks of {block}"
+            )
+        if start % alignment:
+            raise ModelSourceError(f"the tensor {name!r:.80} begins at byte {start}")
+        count = 1
+        for dim in dims:  # numbers of Python do not overflow
+            count *= dim
+        return TensorEntry(dims, kind, start, count // block * size)

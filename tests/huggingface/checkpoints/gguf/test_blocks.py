@@ -1,0 +1,62 @@
+"""The codes of GGUF's types: values equal in every bit to gguf's own, and their sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+
+from coreai_onnx.composites.few_bit_weights import dequantized
+from coreai_onnx.huggingface.checkpoints.gguf.blocks import TYPES, packed_matrix
+from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
+from coreai_onnx.model.weight_formats import BEFORE_BIAS
+from tests.huggingface.checkpoints.gguf.random_blocks import parts_of, random_blocks
+from tests.lower.checking import run_model
+from tests.support.composite_calls import Case, call_model
+from tests.support.tolerances import assert_close
+
+LARGER = {*CODEBOOKS, Type.MXFP4, Type.NVFP4}
+"""Types that take more than 5 % more than in GGUF."""
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_values_are_those_of_gguf_in_every_bit(kind: Type) -> None:
+    data, expected = random_blocks(kind, 6, 512)
+    matrix = packed_matrix(data, kind, 6)
+    actual = dequantized(parts_of(matrix), matrix.bits, matrix.scale_bits, torch.float32)
+    assert torch.equal(actual.reshape(6, 512).view(torch.int32), expected.view(torch.int32))
+    size = sum(p.nbytes for p in parts_of(matrix) if p is not None and p is not matrix.palette)
+    assert (size > 1.05 * data.nbytes) == (kind in LARGER)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_body_and_kernel_multiply_by_these_values(kind: Type, kernels: Path) -> None:
+    """By the identity matrix the results have the bits of the values; others are near."""
+    data, weight = random_blocks(kind, 5, 256, seed=1)
+    matrix = packed_matrix(data, kind, 5)
+    parts = parts_of(matrix)
+    inputs = [*parts[:BEFORE_BIAS], None, *parts[BEFORE_BIAS:]]
+    largest = weight.abs().max()
+    for x in (torch.eye(256), torch.randn(3, 256), torch.randn(40, 256)):
+        model = call_model(
+            Case("linear_nbits", (), matrix.sizes), [x, *inputs], dynamic=True, opset=23
+        )
+        for library in (None, kernels):
+            (actual,) = run_model(model, [x, *inputs], library=library)
+            if x.shape[0] == 256:
+                assert np.array_equal(actual.T, weight.numpy()), library
+            else:
+                expected = (x.double() @ (weight / largest).double().T).float()
+                assert_close(actual / largest.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K, Type.IQ4_XS], ids=lambda kind: kind.name)
+def test_rows_are_unpacked_in_chunks(kind: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = random_blocks(kind, 7, 256)
+    whole = parts_of(packed_matrix(data, kind, 7))
+    monkeypatch.setattr("coreai_onnx.huggingface.checkpoints.gguf.blocks._CHUNK", 600)
+    for a, b in zip(whole, parts_of(packed_matrix(data, kind, 7)), strict=True):
+        assert a is b or (a is not None and b is not None and torch.equal(a, b))
