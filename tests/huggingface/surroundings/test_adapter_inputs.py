@@ -61,7 +61,9 @@ class Model(torch.nn.Module):
 def test_some_layers_only() -> None:
     def inputs(layers: list[str] | None) -> list[str]:
         program = coreai_onnx.convert(Model().eval(), (torch.ones(1, 2, 4),), optimize=False)
+        names = [value.name for value in program.model.graph.outputs]
         add_adapter_inputs(program.model, layers)
+        assert [value.name for value in program.model.graph.outputs] == names
         return [str(value.name) for value in program.model.graph.inputs][1:]
 
     assert inputs(["head"]) == ["head.lora_A.weight", "head.lora_B.weight"]
@@ -86,6 +88,12 @@ def test_a_layer_that_is_called_twice() -> None:
     module.model["block"].up.weight.data += (first @ second)[0].T
     assert_close(adapted, module(x))
     assert_close(session.run(x, **inputs)[0], module(x))
+
+
+def test_a_layer_of_tokens_without_rows() -> None:
+    program = coreai_onnx.convert(Model().eval(), (torch.ones(2, 4),), optimize=False)
+    with pytest.raises(ModelSourceError, match="no linear layers that adapters can change"):
+        add_adapter_inputs(program.model, None)
 
 
 def test_only_decoders_have_inputs_for_adapters(tmp_path: Path) -> None:
