@@ -123,12 +123,10 @@ def export_model(
     Batch, sequence and, for a decoder, the length of the cache are dynamic.
 
     Args:
-        source: A local folder of transformers, a ``config.json`` alone (random weights), a loaded
-            model, or a pipeline of diffusers.
+        source: A folder of transformers or diffusers, a ``config.json`` (random weights), a model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
-            has the capacity of the input, and is updated in place.
+        cache: Of a decoder: ``"growing"`` (the default), or ``"static"``, updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
             default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.

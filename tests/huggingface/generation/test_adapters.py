@@ -73,7 +73,7 @@ def test_logits_over_four_bits(name: str, tmp_path: Path) -> None:
     write(tmp_path / "adapter", SECOND, tensors)
     with torch.no_grad():
         plain, adapted = (m(IDS).logits for m in (model, merged(model, SECOND, tensors)))
-    assert not torch.allclose(plain, adapted, atol=0.1)
+    assert (plain - adapted).abs().max() > 1, "the adapter changes the logits"
     for kernels in (False, True):
         session = LanguageModel.open(tmp_path / "model", kernels=kernels).session
         adapter = adapter_of(str(tmp_path / "adapter"), {}, session)
