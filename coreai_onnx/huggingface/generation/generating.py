@@ -175,7 +175,7 @@ class LanguageModel:
             GenerationError: If the model was exported without ``lora=True``, a file is missing or
                 broken, or the adapter is of another kind or for another model; none is replaced.
         """
-        self.adapters[name or Path(folder).name] = read_adapter(folder, self.session)
+        self.adapters[name or Path(folder).resolve().name] = read_adapter(folder, self.session)
 
     def save_adapter(self, name: str, file: str | PathLike[str]) -> None:
         """Write an adapter as a file that ``onnxruntime.LoraAdapter`` loads.
@@ -185,7 +185,8 @@ class LanguageModel:
             file: The file, by convention ``*.onnx_adapter``; it is replaced.
 
         Raises:
-            GenerationError: If there is no such adapter, or the file cannot be written.
+            GenerationError: If there is no such adapter.
+            SaveError: If the file cannot be written.
         """
         write_adapter(adapter_of(name, self.adapters, self.session), Path(file))
 

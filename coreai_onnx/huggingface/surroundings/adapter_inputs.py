@@ -41,7 +41,7 @@ def add_adapter_inputs(model: ir.Model, layers: Sequence[str] | None) -> None:
     # The head is not in a block, and adapters of all layers leave it out: "all-linear" of peft.
     wanted = {name for path, name in names.items() if "." in path}
     if layers is not None:
-        wanted = set(layers)
+        wanted = {layers} if isinstance(layers, str) else set(layers)
         if unknown := sorted(wanted.difference(names.values())):
             raise ModelSourceError(
                 f"lora: the model has no linear layer {unknown[0]!r:.80}; "
@@ -107,8 +107,8 @@ def _add_product(graph: ir.Graph, path: str, product: ir.Node) -> None:
         node.outputs[0].type, node.outputs[0].shape = result.type, shape
         node.metadata_props.update(last.metadata_props)
     if result.is_graph_output():
-        name = result.name
-        result.name, nodes[2].outputs[0].name = f"{name}.without_adapter", name
+        output = result.name
+        result.name, nodes[2].outputs[0].name = f"{output}.without_adapter", output
     ir.convenience.replace_all_uses_with(result, nodes[2].outputs[0], replace_graph_outputs=True)
     nodes[2].replace_input_with(0, result)
     graph.insert_after(last, nodes)
