@@ -49,6 +49,7 @@ from coreai_onnx.huggingface.quantizing import (
 )
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
+from coreai_onnx.huggingface.surroundings.adapter_inputs import add_adapter_inputs
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
 from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
@@ -119,6 +120,7 @@ def export_model(
     seed: int = 0,
     quantization: Mapping[str, Any] | None = None,
     include: Sequence[str] = (),
+    lora: bool | Sequence[str] = False,
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
@@ -126,12 +128,10 @@ def export_model(
     Batch, sequence and, for a decoder, the length of the cache are dynamic.
 
     Args:
-        source: A local folder of transformers, a ``config.json`` alone (random weights), a loaded
-            model, or a pipeline of diffusers.
+        source: A folder of transformers or diffusers, a ``config.json`` (random weights), a model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
-            has the capacity of the input, and is updated in place.
+        cache: Of a decoder: ``"growing"`` (the default), or ``"static"``, updated in place.
         padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
             default where ``target`` then makes ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
@@ -146,6 +146,7 @@ def export_model(
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
         include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
+        lora: Whether linear layers take adapters, or the names of those that do.
 
     Returns:
         The folder; it prints as a table of its files.
@@ -163,7 +164,7 @@ def export_model(
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
+    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
     programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
@@ -246,15 +247,15 @@ class _Conversion:
     quantization: Mapping[str, Any] | None
     padding: str
     include: Sequence[str] = ()
+    lora: bool | Sequence[str] = False
 
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         around = surroundings(self.include, self.loaded, self.opset, check=self.check)
-        remaining = round_inputs(self.loaded.model, self.quantization)
-        how = replace(self, quantization=remaining)
+        how = replace(self, quantization=round_inputs(self.loaded.model, self.quantization))
         programs, files = _programs(self.loaded, how, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
-        quantize_programs(programs, remaining, self.target, self.loaded.folder)
+        quantize_programs(programs, how.quantization, self.target, self.loaded.folder)
         around.add_to(programs)
         return programs, files
 
@@ -281,6 +282,8 @@ class _Conversion:
         program = converter.to_onnx(opset_version=self.opset, minimum_onnxruntime=self.minimum)
         if part.slots:
             _describe_cache(program.model, part.slots)
+        if self.lora:
+            add_adapter_inputs(program.model, None if self.lora is True else self.lora)
         if isinstance(part, Component):
             # Guards of the example's sizes, as for a decoder.
             program.model.metadata_props.pop(RELATIONS, None)
@@ -310,8 +313,9 @@ def _programs(
     loaded: LoadedModel, convert: _Conversion, *, is_static: bool
 ) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
-    if is_static and loaded.task.name != "text-generation":
-        raise ModelSourceError(f"a model for {loaded.task.name} has no static cache")
+    if (is_static or convert.lora) and loaded.task.name != "text-generation":
+        what = "static cache" if is_static else "inputs for adapters"
+        raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
         if convert.check:

@@ -12,6 +12,8 @@ _COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "c
 
 CAPACITY = "max_length"
 """The dim of a static cache whose capacity is chosen at run time, in files of `export_model`."""
+LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
+"""What the names of inputs for adapters end in, as in the files of peft."""
 Dim = int | str | None
 """A fixed size, a symbolic name or expression, or None if unknown."""
 

@@ -189,6 +189,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include": [
             ["--include", value] for value in ("tokens", "", "tokenizer", "nms", "cross_attentions")
         ],
+        "lora": [["--lora", value] for value in ("k", "")],
         "padding": [["--padding", value] for value in ("right", "")],
         "dtype": [["--dtype", value] for value in ("int3", "")],
         "weights_dtype": [["--weights-dtype", value] for value in ("int3", "")],

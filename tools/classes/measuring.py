@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 import warnings
 from typing import Any
 
@@ -57,6 +58,7 @@ SECONDS = 100
 PARAMETERS = 60_000_000
 """A model with more has a configuration that was not made small."""
 NEW_TOKENS = 8
+_GENERATES = re.compile("LMHeadModel$|ForCausalLM$")
 _CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
@@ -68,6 +70,11 @@ def built(model_type: str, name: str) -> tuple[Any, list[Inputs]]:
     """
     reasons = []
     for config in small_configs(_config_class(model_type, name)):
+        # BERT and its relatives are encoders unless they are told; their text models generate.
+        if _GENERATES.search(name) and getattr(config, "is_decoder", None) is False:
+            config.is_decoder = not config.is_encoder_decoder
+        if getattr(config, "is_encoder_decoder", False):
+            config.decoder_start_token_id = getattr(config, "decoder_start_token_id", None) or 0
         try:
             _check_size(name, config)
             torch.manual_seed(SEED)

@@ -78,7 +78,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "emu3": {"vocabulary_map": {"<image>": 5}},
     "beit": {"num_hidden_layers": 4, "out_indices": [0, 1, 2, 3]},
     "hiera": {"decoder_hidden_size": 32, "decoder_depth": 1, "decoder_num_heads": 2},
-    "t5": {"decoder_start_token_id": 0},
     "perceiver": {
         "d_latents": 32,
         "num_latents": 8,

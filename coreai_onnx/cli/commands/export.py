@@ -74,6 +74,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "pooling, cross_attentions",
     )
     parser.add_argument(
+        "--lora",
+        nargs="*",
+        metavar="LAYER",
+        help="inputs for adapters of peft, of these linear layers (default: all but the head)",
+    )
+    parser.add_argument(
         "--no-check", action="store_true", help="do not compare a decoder with torch"
     )
     parser.add_argument("--seed", type=SEED, default=0, help="seed of random weights (default: 0)")
@@ -104,6 +110,7 @@ def execute(options: argparse.Namespace) -> int:
             seed=options.seed,
             quantization=bits,
             include=options.include,
+            lora=options.lora is not None and (options.lora or True),
         )
     for program in exported.programs.values():
         quantization.print_reports(program, layers=options.layers)

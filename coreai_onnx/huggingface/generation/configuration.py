@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.adapters import adapter_inputs
+from coreai_onnx.runtime.sessions.session import Session
 
 GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
 _OF_WHISPER = "no_timestamps_token_id"
@@ -80,6 +82,13 @@ _POSITIVE = _Kind("a number above 0", lambda x: _number(x) and x > 0)
 _SHARE = _Kind("a number above 0 and at most 1", lambda x: _number(x) and 0 < x <= 1)
 _SWITCH = _Kind("true or false", lambda x: isinstance(x, bool))
 _TEXT = _Kind("text", lambda x: isinstance(x, str))
+_ADAPTERS = _Kind(
+    "the name of an adapter, or a list of names and None",
+    lambda x: (
+        isinstance(x, str)
+        or (isinstance(x, list | tuple) and all(one is None or isinstance(one, str) for one in x))
+    ),
+)
 
 _RULES: Mapping[str, _Kind] = MappingProxyType(
     {
@@ -112,10 +121,13 @@ _OPTION_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "max_new_tokens": _POSITIONS,
         "temperature": _POSITIVE,
         "top_p": _SHARE,
+        "adapter": _ADAPTERS,
         **dict.fromkeys(("num_beams", "num_return_sequences"), _SEQUENCES),
     }
 )
 """The options of a call that transformers does not check, or late, by name."""
+_OTHER_LOOPS = frozenset({"assistant_model", "prompt_lookup_num_tokens", "streamer"})
+"""Options that the loops of transformers are needed for."""
 SPEECH_KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         _OF_WHISPER: _TOKEN,
@@ -141,6 +153,38 @@ SPEECH_KINDS: Mapping[str, _Kind] = MappingProxyType(
     }
 )
 """The settings of Whisper, which transformers reads, by name."""
+
+
+class Options(TypedDict, total=False):
+    """The options of `generate`, which describes them."""
+
+    max_new_tokens: int
+    attention_mask: Any
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    no_repeat_ngram_size: int | None
+    seed: int | None
+    stop_ids: Sequence[int] | None
+    num_beams: int | None
+    length_penalty: float | None
+    early_stopping: bool | str | None
+    num_return_sequences: int | None
+    assistant_model: Any
+    prompt_lookup_num_tokens: int | None
+    logits_processor: Any
+    stopping_criteria: Any
+    prefix_allowed_tokens_fn: Any
+    streamer: Any
+    language: str | Sequence[str] | None
+    task: str | None
+    return_timestamps: bool | None
+    images: Any
+    audio: Any
+    adapter: str | Sequence[str | None] | None
 
 
 @dataclass(frozen=True)
@@ -226,6 +270,28 @@ def generation_settings(
 ) -> dict[str, Any]:
     """Return the settings of transformers' ``GenerationConfig`` for rules and special tokens."""
     return {**rules, "eos_token_id": list(stop_ids) or None, "pad_token_id": pad_id}
+
+
+def checked_options(options: Options, session: Session) -> dict[str, Any]:
+    """Return the options that have a value.
+
+    Raises:
+        GenerationError: If there is no such option, a value is out of range, or the model takes no
+            adapters.
+    """
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        names = ", ".join(Options.__annotations__)
+        raise GenerationError(f"there is no option {unknown[0]!r}; there are {names}")
+    if fault := option_fault(options):
+        raise GenerationError(fault)
+    if options.get("adapter") is not None:
+        adapter_inputs(session)
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def is_stepwise(options: Mapping[str, Any]) -> bool:
+    """Return whether each step gives the next token of each sequence."""
+    return options.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(options)
 
 
 def option_fault(options: Mapping[str, Any]) -> str:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 
 from coreai_onnx.errors import GenerationError, failures_as
+from coreai_onnx.huggingface.generation.adapters import (
+    Adapter,
+    adapter_of,
+    read_adapter,
+    with_adapters,
+    write_adapter,
+)
 from coreai_onnx.huggingface.generation.configuration import (
     Configuration,
+    Options,
+    checked_options,
     generation_settings,
-    option_fault,
+    is_stepwise,
 )
 from coreai_onnx.huggingface.generation.decoding import check_decoder
 from coreai_onnx.huggingface.generation.media_model import open_media, pictures_media
@@ -48,39 +57,8 @@ from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.targets.providers import Choice
 
 _NEW_TOKENS = 64
-_OTHER_LOOPS = frozenset({"assistant_model", "prompt_lookup_num_tokens", "streamer"})
-"""Options that the loops of transformers are needed for."""
-
-
-class Options(TypedDict, total=False):
-    """The options of `generate`, which describes them."""
-
-    max_new_tokens: int
-    attention_mask: Any
-    do_sample: bool | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    no_repeat_ngram_size: int | None
-    seed: int | None
-    stop_ids: Sequence[int] | None
-    num_beams: int | None
-    length_penalty: float | None
-    early_stopping: bool | str | None
-    num_return_sequences: int | None
-    assistant_model: Any
-    prompt_lookup_num_tokens: int | None
-    logits_processor: Any
-    stopping_criteria: Any
-    prefix_allowed_tokens_fn: Any
-    streamer: Any
-    language: str | Sequence[str] | None
-    task: str | None
-    return_timestamps: bool | None
-    images: Any
-    audio: Any
+_OWN = ("seed", "stop_ids", "adapter")
+"""Options that transformers does not have."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +78,7 @@ class LanguageModel:
         speech: Whisper's own generation, of a folder with its ``generation_config.json``.
         context: The longest text that the model knows, in tokens; None if it is not known.
         media: The model with its encoders of pictures or sound, of a folder that has them.
+        adapters: The adapters that `load_adapter` has read, by name; ``del`` unloads one.
     """
 
     session: Session
@@ -112,6 +91,7 @@ class LanguageModel:
     speech: Speech | None = None
     context: int | None = None
     media: Media | None = None
+    adapters: dict[str, Adapter] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -184,18 +164,54 @@ class LanguageModel:
         with failures_as(GenerationError, "a setting of the generation is not valid"):
             return SessionModel(self.session, settings, self.encoder)
 
+    def load_adapter(self, folder: str | PathLike[str], name: str | None = None) -> None:
+        """Read an adapter of LoRA that peft saved, for the option ``adapter`` of `generate`.
+
+        Args:
+            folder: The folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
+            name: Its name, by default that of the folder; an adapter of this name is replaced.
+
+        Raises:
+            GenerationError: If the model was exported without ``lora=True``, a file is missing or
+                broken, or the adapter is of another kind or for another model; none is replaced.
+        """
+        self.adapters[name or Path(folder).resolve().name] = read_adapter(folder, self.session)
+
+    def save_adapter(self, name: str, file: str | PathLike[str]) -> None:
+        """Write an adapter as a file that ``onnxruntime.LoraAdapter`` loads.
+
+        Args:
+            name: The name of a loaded adapter, or its folder.
+            file: The file, by convention ``*.onnx_adapter``; it is replaced.
+
+        Raises:
+            GenerationError: If there is no such adapter.
+            SaveError: If the file cannot be written.
+        """
+        write_adapter(adapter_of(name, self.adapters, self.session), Path(file))
+
+    def _adapted(self, asked: Prompt, checked: Mapping[str, Any]) -> SessionModel:
+        """Return the model of transformers with the adapters of a call."""
+        if (names := checked.get("adapter")) is None:
+            return self._model
+        # Beams and candidates are rows next to each other.
+        copies = max(checked.get("num_beams", 1), checked.get("num_return_sequences", 1))
+        session = with_adapters(self.session, self.adapters, names, (len(asked.ids), copies))
+        return replace(self, session=session).as_transformers()
+
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
-        checked = _checked(options)
+        checked = checked_options(options, self.session)
         if self.speech is not None:
             return self.speech.generate(prompt, checked)
         asked, arguments = self._arguments(prompt, checked)
+        model = self._adapted(asked, checked)
         # The loop of transformers takes 0.2 to 0.3 ms longer for a token (a Llama of two layers and
         # one of 2.9 million parameters, 0.7 and 1.4 ms a token, one thread, AVX-512, 2026-11).
-        custom = all_steps if _is_stepwise(checked) and self.media is None else None
+        custom = all_steps if is_stepwise(checked) and self.media is None else None
         failures = failures_as(GenerationError, "the generation failed")
         with failures, torch.no_grad(), seeded(checked.get("seed")):
-            sequences = self._model.generate(**arguments, custom_generate=custom)
+            sequences = model.generate(**arguments, custom_generate=custom)
         is_single = asked.is_single and len(sequences) == 1
         if not asked.is_text:
             ids: Array = sequences.numpy()
@@ -206,22 +222,23 @@ class LanguageModel:
 
     def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
         """Generate step by step; see :func:`stream`."""
-        checked = _checked(options)
+        checked = checked_options(options, self.session)
         if self.speech is not None:
             # Timestamps decide where the next window begins: tokens are final only at the end of a
             # window.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
         if self.media is not None:
             raise GenerationError("a model of pictures or sound streams by generate(…, streamer=…)")
-        if not _is_stepwise(checked):
+        if not is_stepwise(checked):
             raise GenerationError("beams and candidates are final only at the end; use generate")
         asked, arguments = self._arguments(prompt, checked)
+        model = self._adapted(asked, checked)
         with failures_as(GenerationError, "the generation failed"):
             random = torch.Generator()
             # A generator starts with the same fixed seed in each process.
             random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
             custom = functools.partial(steps, random=random)
-            tokens = self._model.generate(**arguments, custom_generate=custom)
+            tokens = model.generate(**arguments, custom_generate=custom)
         return self._pieces(tokens, asked) if asked.is_text else _tokens(tokens, asked)
 
     @functools.cached_property
@@ -236,7 +253,7 @@ class LanguageModel:
                     f"{name} is an option of Whisper; the model is none, or its folder has no "
                     "generation_config.json of Whisper"
                 )
-        options = {name: x for name, x in checked.items() if name not in ("seed", "stop_ids")}
+        options = {name: x for name, x in checked.items() if name not in _OWN}
         media = {name: options.pop(name) for name in MEDIA_OPTIONS if name in options}
         if media and self.media is None:
             raise GenerationError(f"the model has no encoder of {next(iter(media))}")
@@ -309,7 +326,9 @@ def generate(
             ``no_repeat_ngram_size``, ``num_beams``, ``length_penalty``, ``early_stopping``,
             ``num_return_sequences``, ``assistant_model`` (also a folder or a `LanguageModel`),
             ``prompt_lookup_num_tokens``, ``logits_processor``, ``stopping_criteria``,
-            ``prefix_allowed_tokens_fn``, ``streamer``; for Whisper ``language``, ``task`` and
+            ``prefix_allowed_tokens_fn``, ``streamer``; ``adapter``, a name of
+            `LanguageModel.load_adapter` or the folder of an adapter, or a list with one or None for
+            each prompt; for Whisper ``language``, ``task`` and
             ``return_timestamps``; for a model of pictures or sound ``images`` and ``audio``, lists
             of what the processor takes (sounds perhaps with their ``sampling_rate``), or the inputs
             that it returned, for a prompt of token ids.
@@ -378,22 +397,3 @@ def language_model(
 def _tokens(steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
     for tokens in steps:
         yield int(tokens[0]) if asked.is_single else tokens.numpy()
-
-
-def _checked(options: Options) -> dict[str, Any]:
-    """Return the options that have a value.
-
-    Raises:
-        GenerationError: If there is no such option, or a value is out of range.
-    """
-    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        names = ", ".join(Options.__annotations__)
-        raise GenerationError(f"there is no option {unknown[0]!r}; there are {names}")
-    if fault := option_fault(options):
-        raise GenerationError(fault)
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _is_stepwise(options: Mapping[str, Any]) -> bool:
-    """Return whether each step gives the next token of each sequence."""
-    return options.get("num_beams", 1) == 1 and not _OTHER_LOOPS.intersection(options)

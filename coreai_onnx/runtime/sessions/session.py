@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
+import onnxruntime as ort
 
 from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
@@ -64,11 +66,17 @@ class Session:
             program = OpenProgram(source, SessionSettings(**settings))
         self._begin(program, program.main if entrypoint is None else entrypoint, States())
 
-    def _begin(self, program: OpenProgram, name: str, calls: States) -> None:
+    def _begin(
+        self,
+        program: OpenProgram,
+        name: str,
+        calls: States,
+        values: Mapping[str, ort.OrtValue] = MappingProxyType({}),
+    ) -> None:
         with failures_as(SessionError, "the model cannot be opened"):
             model = program[name]
         self.ort, self.kernels = model.ort, model.kernels
-        self._program, self._name, self._calls = program, name, calls
+        self._program, self._name, self._calls, self._values = program, name, calls, values
         self._model, self._signature = model, model.signature
         self._stream = Stream(name, model.ort, model.signature, model.undo, calls)
 
@@ -203,7 +211,8 @@ class Session:
         types = {name: described(array, info(name)) for name, array in arrays.items()}
         sizes = self._signature.check(types | start.types, start.types)
         self._signature.check_contract(arrays)
-        feeds = {name: to_ort(array, info(name)) for name, array in arrays.items()} | start.moved
+        given = {name: to_ort(array, info(name)) for name, array in arrays.items()}
+        feeds = {**self._values, **given, **start.moved}
         targets = self._stream.targets(start, arrays, sizes)
         bound = targets.values | output_targets(self.outputs, into, arrays)
         with self._stream.undone_if_it_fails(start, targets, feeds, sizes):
@@ -279,15 +288,42 @@ class Session:
         with self._used("forked"):
             return self._on(self._calls.fork(), self._name)
 
+    def with_inputs(self, **values: object) -> Session:
+        """Return a stream in which optional inputs have other values than those in the file.
+
+        The values are read now, once for all calls: hundreds of factors of an adapter cost a token
+        nothing but their products. A call may still give other values. Streams and forks of the
+        result keep them.
+
+        Args:
+            **values: Optional inputs by name; their arrays must not change afterwards.
+
+        Raises:
+            InputError: If there is no such optional input, or a dtype, rank or shape is wrong.
+        """
+        self._check_open()
+        for name in values:
+            if name not in self._signature.optional_inputs:
+                raise InputError(f"{name!r:.80} is not an optional input of the model")
+        info, arrays = self._signature.info, self.arrays(**values)
+        types = {name: described(array, info(name)) for name, array in arrays.items()}
+        self._signature.check(types, frozenset())
+        given = {name: to_ort(array, info(name)) for name, array in arrays.items()}
+        return self._on(States(), self._name, {**self._values, **given})
+
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()
         return self._on(States(), self._name)
 
-    def _on(self, calls: States, name: str) -> Session:
+    def _on(
+        self, calls: States, name: str, values: Mapping[str, ort.OrtValue] | None = None
+    ) -> Session:
         other = Session.__new__(Session)  # __init__ would open the model again
         other.timeout = self.timeout
-        other._begin(self._program, name, calls)  # noqa: SLF001 - an instance of this class
+        if values is None:
+            values = self._values if name == self._name else {}
+        other._begin(self._program, name, calls, values)  # noqa: SLF001 - of this class
         return other
 
     def close(self) -> None:

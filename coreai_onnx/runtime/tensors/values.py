@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -122,6 +124,15 @@ def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
         raw = array.view(f"uint{8 * array.itemsize}")
     element = ir.DataType.from_numpy(array.dtype).value
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
+
+
+def write_adapter_file(path: Path, values: Mapping[str, Array]) -> None:
+    """Write values of optional inputs, by name, in the format of ``onnxruntime.LoraAdapter``."""
+    adapter = ort.AdapterFormat()
+    adapter.set_adapter_version(1)
+    adapter.set_model_version(1)
+    adapter.set_parameters({name: to_ort(array) for name, array in values.items()})
+    adapter.export_adapter(str(path))
 
 
 def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
