@@ -6,7 +6,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,12 @@ from coreai_onnx.huggingface.media.parts import (
     encodes_prompts,
     media_parts,
 )
-from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
+from coreai_onnx.huggingface.quantizing import (
+    check_arguments,
+    first_target,
+    quantize_programs,
+    round_inputs,
+)
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.adapter_inputs import add_adapter_inputs
@@ -247,9 +252,10 @@ class _Conversion:
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         around = surroundings(self.include, self.loaded, self.opset, check=self.check)
-        programs, files = _programs(self.loaded, self, is_static=is_static)
+        how = replace(self, quantization=round_inputs(self.loaded.model, self.quantization))
+        programs, files = _programs(self.loaded, how, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
-        quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
+        quantize_programs(programs, how.quantization, self.target, self.loaded.folder)
         around.add_to(programs)
         return programs, files
 
