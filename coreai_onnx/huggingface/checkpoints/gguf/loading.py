@@ -22,6 +22,7 @@ from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, TYPES, packed_matrix
 from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header
+from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointModule,
     PackedLinear,
@@ -69,6 +70,8 @@ def read_config(path: Path) -> Any:
         raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
         config = transformers.CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+    if architecture == "gemma3":  # the metadata does not have it
+        config.query_pre_attn_scalar = query_scalar(config)
     if not config.architectures:
         name = causal_classes().get(config.model_type)
         config.architectures = [name] if name else None
