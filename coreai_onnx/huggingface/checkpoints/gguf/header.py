@@ -1,13 +1,15 @@
 """Checks the header of a GGUF file before a library reads it.
 
 The reader of ``gguf`` trusts the counts and offsets of a file: an array that claims 2⁶⁰ elements
-fills the memory. Here every size is compared with that of the file first.
+fills the memory. Here every size is compared with that of the file first. A file may be sparse, so
+that its size is no limit either: counts and texts are limited to more than any model has.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,11 @@ _FORMATS = {
 }
 """The types of single values, as formats of `struct`."""
 # The most that llama.cpp reads.
-_MOST_DIMS = 4
+_MOST_DIMS, _MOST_BYTES_OF_NAME = 4, 1 << 16
+_MOST_ENTRIES = 1 << 20
+# The reader of gguf makes some hundred bytes of objects for each. Gemma 3 has 1.3 million.
+_MOST_ELEMENTS = 1 << 22
+_MOST_BYTES_OF_TEXT = 1 << 24
 
 
 class TensorEntry(NamedTuple):
@@ -70,7 +76,7 @@ class _Cursor:
     """A position in a file."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.at = data, 0
+        self.data, self.at, self.elements = data, 0, 0
 
     def header(self) -> Header:
         if self.data[:4] != _MAGIC:
@@ -80,11 +86,12 @@ class _Cursor:
         if version not in _VERSIONS:
             other = " or its bytes are in the order of another machine"
             raise ModelSourceError(f"GGUF version {version} is not supported{other}")
-        tensor_count, value_count = self.number("Q"), self.number("Q")
+        tensor_count = self.count("tensors", _MOST_ENTRIES)
+        value_count = self.count("values in the metadata", _MOST_ENTRIES)
         values: dict[str, Any] = {}
         # A count may lie: the end of the file ends the loop.
         for _ in range(value_count):
-            name = self.text()
+            name = self.text(_MOST_BYTES_OF_NAME)
             if name in values:
                 raise ModelSourceError(f"the metadata has {name!r:.80} twice")
             values[name] = self.value(self.kind())
@@ -93,7 +100,7 @@ class _Cursor:
             raise ModelSourceError(f"general.alignment must be a power of 2, got {alignment!r:.80}")
         infos: dict[str, TensorEntry] = {}
         for _ in range(tensor_count):
-            name = self.text()
+            name = self.text(_MOST_BYTES_OF_NAME)
             if name in infos:
                 raise ModelSourceError(f"the tensor {name!r:.80} occurs twice")
             infos[name] = self.tensor(name, alignment)
@@ -104,6 +111,7 @@ class _Cursor:
                     f"the tensor {name!r:.80} ends at byte {begin + info.start + info.size:,} of "
                     f"{len(self.data):,}: the download is incomplete, or the file is damaged"
                 )
+        _check_overlaps(infos)
         tensors = {name: info._replace(start=begin + info.start) for name, info in infos.items()}
         return Header(values, tensors)
 
@@ -123,8 +131,15 @@ class _Cursor:
     def number(self, form: str) -> Any:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
 
-    def text(self) -> str:
-        text = self.take(self.number("Q"))
+    def count(self, what: str, most: int) -> int:
+        """Return a number of entries."""
+        count: int = self.number("Q")
+        if count > most:
+            raise ModelSourceError(f"the header has {count:,} {what}, at most {most:,} are read")
+        return count
+
+    def text(self, most: int = _MOST_BYTES_OF_TEXT) -> str:
+        text = self.take(self.count("bytes in a text", most))
         try:
             return text.decode()
         except UnicodeDecodeError as error:
@@ -145,7 +160,13 @@ class _Cursor:
             return self.text()
         if kind in _FORMATS:
             return self.number(_FORMATS[kind])
-        item, count = self.kind(), self.number("Q")
+        item, count = self.kind(), self.count("elements in an array", _MOST_ELEMENTS)
+        self.elements += count
+        if self.elements > _MOST_ELEMENTS:
+            raise ModelSourceError(
+                f"the header has {self.elements:,} elements in arrays, at most {_MOST_ELEMENTS:,} "
+                "are read"
+            )
         if item in _FORMATS:
             self.skip(count * struct.calcsize(_FORMATS[item]))
         elif item == GGUFValueType.STRING:
@@ -157,9 +178,11 @@ class _Cursor:
 
     def tensor(self, name: str, alignment: int) -> TensorEntry:
         rank = self.number("I")
-        if rank > _MOST_DIMS:
+        if not 1 <= rank <= _MOST_DIMS:
             raise ModelSourceError(f"the tensor {name!r:.80} has {rank} dims")
         dims = tuple(self.number("Q") for _ in range(rank))[::-1]
+        if 0 in dims:
+            raise ModelSourceError(f"the tensor {name!r:.80} is empty: {list(dims)}")
         number, start = self.number("I"), self.number("Q")
         try:
             kind = GGMLQuantizationType(number)
@@ -169,7 +192,7 @@ class _Cursor:
                 "not know"
             ) from error
         block, size = GGML_QUANT_SIZES[kind]
-        if dims and dims[-1] % block:
+        if dims[-1] % block:
             raise ModelSourceError(
                 f"the tensor {name!r:.80} has {dims[-1]} columns in blocks of {block}"
             )
@@ -179,3 +202,11 @@ class _Cursor:
         for dim in dims:  # numbers of Python do not overflow
             count *= dim
         return TensorEntry(dims, kind, start, count // block * size)
+
+
+def _check_overlaps(infos: Mapping[str, TensorEntry]) -> None:
+    end, before = 0, ""
+    for name, info in sorted(infos.items(), key=lambda item: item[1].start):
+        if info.start < end:
+            raise ModelSourceError(f"the tensors {before!r:.80} and {name!r:.80} overlap")
+        end, before = info.start + info.size, name

@@ -8,6 +8,8 @@ in it.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ from coreai_onnx.model.weight_formats import NAMES
 _ARCHITECTURE = "general.architecture"
 _ROPE_FACTORS = "rope_freqs.weight"
 _EXPERTS = "_exps."
+_LAYER = re.compile(r"\bblk\.(\d+)\.")
 _SHOWN = 3
 
 
@@ -63,6 +66,13 @@ def read_config(path: Path) -> Any:
     _check_types(path, header)
     with failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"):
         settings = load_gguf_checkpoint(path)["config"]
+    _check_layers(path, header, architecture)
+    scaling = header.values.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling == "linear":  # transformers ignores it
+        factor = header.values.get(f"{architecture}.rope.scaling.factor")
+        settings["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    elif scaling != "none":
+        raise ModelSourceError(f"{path}: positions scaled by {scaling!r:.40} are not supported")
     # For some architectures transformers expects the width of heads that their first models have.
     if isinstance(width := header.values.get(f"{architecture}.attention.key_length"), int):
         settings.setdefault("head_dim", width)
@@ -76,6 +86,16 @@ def read_config(path: Path) -> Any:
         name = causal_classes().get(config.model_type)
         config.architectures = [name] if name else None
     return config
+
+
+def _check_layers(path: Path, header: Header, architecture: str) -> None:
+    """Check the number of layers: their modules take memory before any weight does."""
+    numbers = {found[1] for name in header.tensors if (found := _LAYER.search(name))}
+    count = header.values.get(f"{architecture}.block_count")
+    if count != len(numbers):
+        raise ModelSourceError(
+            f"{path}: the metadata has {count!r:.40} layers, the tensors are of {len(numbers)}"
+        )
 
 
 def _check_types(path: Path, header: Header) -> None:
@@ -110,11 +130,25 @@ def load_gguf(path: Path, config: Any, build: Callable[[Any], Any], dtype: torch
     Raises:
         ModelSourceError: If a tensor is missing, not used, or has another shape.
     """
+    _check_size(path, config, build)
     # Memory of weights that nothing writes to is never resident.
     with no_init_weights():
         model = build(config).to(dtype)
     model.tie_weights()
     return _Filler(path, model, dtype).load()
+
+
+def _check_size(path: Path, config: Any, build: Callable[[Any], Any]) -> None:
+    """Check that the file has as many weights as the model of its metadata, before it is built."""
+    with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
+        with torch.device("meta"):
+            parameters = build(config).parameters()
+        needed = sum(parameter.numel() for parameter in parameters)
+    there = sum(math.prod(info.dims) for info in read_header(path).tensors.values())
+    if needed > there:
+        raise ModelSourceError(
+            f"{path}: a model of this metadata has {needed:,} weights, the file has {there:,}"
+        )
 
 
 class PackedEmbedding(CheckpointModule):
