@@ -137,7 +137,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
             raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
         return None
     # Only for its errors, so that they come before the model is loaded or exported.
-    rules_of(bits=options.bits, **arguments)
+    rules_of(bits=options.bits, **arguments, **data)
     calls = {
         name: read_text(path) if path.suffix == ".txt" else feeds(path, f"--{name}")
         for name, path in data.items()
