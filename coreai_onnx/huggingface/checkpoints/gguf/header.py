@@ -7,13 +7,22 @@ that its size is no limit either: counts and texts are limited to more than any 
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+import numpy as np
+from gguf import (
+    GGML_QUANT_SIZES,
+    GGMLQuantizationType,
+    GGUFValueType,
+    ReaderField,
+    ReaderTensor,
+)
+from gguf.quants import quant_shape_to_byte_shape
 
 from coreai_onnx.errors import ModelSourceError
 
@@ -32,12 +41,19 @@ _FORMATS = {
     GGUFValueType.FLOAT64: "d",
 }
 """The types of single values, as formats of `struct`."""
+_DTYPES = {
+    GGMLQuantizationType.F16: np.float16,
+    GGMLQuantizationType.F32: np.float32,
+    GGMLQuantizationType.F64: np.float64,
+}
+"""The types that NumPy has."""
 # The most that llama.cpp reads.
 _MOST_DIMS, _MOST_BYTES_OF_NAME = 4, 1 << 16
 _MOST_ENTRIES = 1 << 20
 # The reader of gguf makes some hundred bytes of objects for each. Gemma 3 has 1.3 million.
 _MOST_ELEMENTS = 1 << 22
 _MOST_BYTES_OF_TEXT = 1 << 24
+_LONG = 4096  # elements; one for each layer is short
 
 
 class TensorEntry(NamedTuple):
@@ -50,10 +66,18 @@ class TensorEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of a file: metadata without arrays, and tensors, by their names."""
+    """The header of a file.
+
+    Attributes:
+        values: The metadata by names, with the lengths of arrays.
+        tensors: The tensors by names.
+        without_vocabulary: A file with the same metadata, but for long arrays, and one number for
+            each tensor: libraries take minutes to read tokens that are not asked for.
+    """
 
     values: dict[str, Any]
     tensors: dict[str, TensorEntry]
+    without_vocabulary: bytes
 
 
 def read_header(path: Path) -> Header:
@@ -89,12 +113,15 @@ class _Cursor:
         tensor_count = self.count("tensors", _MOST_ENTRIES)
         value_count = self.count("values in the metadata", _MOST_ENTRIES)
         values: dict[str, Any] = {}
+        short: list[bytes] = []
         # A count may lie: the end of the file ends the loop.
         for _ in range(value_count):
-            name = self.text(_MOST_BYTES_OF_NAME)
+            before, name = self.at, self.text(_MOST_BYTES_OF_NAME)
             if name in values:
                 raise ModelSourceError(f"the metadata has {name!r:.80} twice")
-            values[name] = self.value(self.kind())
+            values[name], is_long = self.value(self.kind())
+            if not is_long:
+                short.append(self.data[before : self.at])
         alignment = values.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise ModelSourceError(f"general.alignment must be a power of 2, got {alignment!r:.80}")
@@ -113,7 +140,7 @@ class _Cursor:
                 )
         _check_overlaps(infos)
         tensors = {name: info._replace(start=begin + info.start) for name, info in infos.items()}
-        return Header(values, tensors)
+        return Header(values, tensors, _small_file(version, short, list(tensors), alignment))
 
     def take(self, size: int) -> bytes:
         """Return the next bytes."""
@@ -154,12 +181,12 @@ class _Cursor:
                 f"the metadata has values of an unknown type ({kind})"
             ) from error
 
-    def value(self, kind: GGUFValueType) -> Any:
-        """Return a value of the metadata; None for an array."""
+    def value(self, kind: GGUFValueType) -> tuple[Any, bool]:
+        """Return a value of the metadata, or the length of an array, and whether that is long."""
         if kind == GGUFValueType.STRING:
-            return self.text()
+            return self.text(), False
         if kind in _FORMATS:
-            return self.number(_FORMATS[kind])
+            return self.number(_FORMATS[kind]), False
         item, count = self.kind(), self.count("elements in an array", _MOST_ELEMENTS)
         self.elements += count
         if self.elements > _MOST_ELEMENTS:
@@ -174,7 +201,7 @@ class _Cursor:
                 self.skip(self.number("Q"))
         else:
             raise ModelSourceError("the metadata has arrays of arrays")
-        return None
+        return count, count > _LONG
 
     def tensor(self, name: str, alignment: int) -> TensorEntry:
         rank = self.number("I")
@@ -210,3 +237,29 @@ def _check_overlaps(infos: Mapping[str, TensorEntry]) -> None:
         if info.start < end:
             raise ModelSourceError(f"the tensors {before!r:.80} and {name!r:.80} overlap")
         end, before = info.start + info.size, name
+
+
+def _small_file(version: int, values: list[bytes], names: list[str], alignment: int) -> bytes:
+    """Return a file with values of the metadata, and a number for each tensor."""
+    parts = [_MAGIC, struct.pack("<IQQ", version, len(names), len(values)), *values]
+    for i, name in enumerate(names):
+        entry = struct.pack("<IQIQ", 1, 1, GGMLQuantizationType.F32, i * alignment)
+        parts += [struct.pack("<Q", len(name.encode())), name.encode(), entry]
+    content = b"".join(parts)
+    # An alignment may be as large as a number in the header.
+    size = -len(content) % alignment + len(names) * max(alignment, 4)
+    return content + bytes(min(size, _MOST_BYTES_OF_TEXT))
+
+
+def read_tensors(path: Path, header: Header) -> Iterator[ReaderTensor]:
+    """Yield the tensors of a file as the reader of ``gguf`` does, mapped from the file."""
+    data = np.memmap(path, mode="r")
+    for name, info in header.tensors.items():
+        values = data[info.start : info.start + info.size]
+        if info.type in _DTYPES:
+            values = values.view(_DTYPES[info.type]).reshape(info.dims)
+        else:
+            values = values.reshape(quant_shape_to_byte_shape(info.dims, info.type))
+        shape, count = np.array(info.dims[::-1], np.uint64), math.prod(info.dims)
+        field = ReaderField(info.start, name)
+        yield ReaderTensor(name, info.type, shape, count, info.size, info.start, values, field)

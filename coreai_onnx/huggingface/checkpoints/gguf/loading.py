@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from gguf import GGUFReader, ReaderTensor
+from gguf import ReaderTensor
 from gguf.quants import dequantize
 
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, TYPES, packed_matrix
-from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header
+from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header, read_tensors
 from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointModule,
@@ -39,6 +40,7 @@ from coreai_onnx.huggingface.transformers_names import (
     load_gguf_checkpoint,
     no_init_weights,
 )
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.weight_formats import NAMES
 
 _ARCHITECTURE = "general.architecture"
@@ -64,8 +66,14 @@ def read_config(path: Path) -> Any:
             "  join them with llama-gguf-split --merge"
         )
     _check_types(path, header)
-    with failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"):
-        settings = load_gguf_checkpoint(path)["config"]
+    with (
+        failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"),
+        without_warnings("transformers.modeling_gguf_pytorch_utils"),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        (small := Path(folder, path.name)).write_bytes(header.without_vocabulary)
+        settings = load_gguf_checkpoint(small)["config"]
+    settings.setdefault("vocab_size", header.values.get("tokenizer.ggml.tokens"))
     _check_layers(path, header, architecture)
     scaling = header.values.get(f"{architecture}.rope.scaling.type", "none")
     if scaling == "linear":  # transformers ignores it
@@ -130,21 +138,22 @@ def load_gguf(path: Path, config: Any, build: Callable[[Any], Any], dtype: torch
     Raises:
         ModelSourceError: If a tensor is missing, not used, or has another shape.
     """
-    _check_size(path, config, build)
+    header = read_header(path)
+    _check_size(path, header, config, build)
     # Memory of weights that nothing writes to is never resident.
     with no_init_weights():
         model = build(config).to(dtype)
     model.tie_weights()
-    return _Filler(path, model, dtype).load()
+    return _Filler(path, header, model, dtype).load()
 
 
-def _check_size(path: Path, config: Any, build: Callable[[Any], Any]) -> None:
+def _check_size(path: Path, header: Header, config: Any, build: Callable[[Any], Any]) -> None:
     """Check that the file has as many weights as the model of its metadata, before it is built."""
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
         with torch.device("meta"):
             parameters = build(config).parameters()
         needed = sum(parameter.numel() for parameter in parameters)
-    there = sum(math.prod(info.dims) for info in read_header(path).tensors.values())
+    there = sum(math.prod(info.dims) for info in header.tensors.values())
     if needed > there:
         raise ModelSourceError(
             f"{path}: a model of this metadata has {needed:,} weights, the file has {there:,}"
@@ -184,12 +193,12 @@ class PackedEmbedding(CheckpointModule):
 class _Filler:
     """Fills a model with the tensors of a file."""
 
-    def __init__(self, path: Path, model: Any, dtype: torch.dtype) -> None:
+    def __init__(self, path: Path, header: Header, model: Any, dtype: torch.dtype) -> None:
         self.path, self.model, self.dtype = path, model, dtype
         with failures_as(ModelSourceError, f"{path}: cannot be read"):
-            self.tensors = GGUFReader(path).tensors
+            self.tensors = list(read_tensors(path, header))
             config = model.config.to_dict()
-            architecture = read_header(path).values[_ARCHITECTURE]
+            architecture = header.values[_ARCHITECTURE]
             self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config)
             self.names = get_gguf_hf_weights_map(model, self.processor)
 
