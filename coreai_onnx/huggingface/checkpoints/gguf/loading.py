@@ -39,6 +39,7 @@ from coreai_onnx.huggingface.transformers_names import (
     get_gguf_hf_weights_map,
     load_gguf_checkpoint,
     no_init_weights,
+    tokenizer_of_gguf,
 )
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.weight_formats import NAMES
@@ -117,12 +118,10 @@ def _check_types(path: Path, header: Header) -> None:
             )
 
 
-def save_tokenizer(path: Path, folder: Path) -> None:
+def save_tokenizer(path: Path, folder: Path, model_type: str) -> None:
     """Write the tokenizer and the chat template in the metadata of a GGUF file to a folder."""
     with failures_as(ModelSourceError, f"{path}: the tokenizer is not valid"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path.parent, gguf_file=path.name, local_files_only=True
-        )
+        tokenizer = tokenizer_of_gguf(path, model_type)
         tokenizer.save_pretrained(folder)
 
 
