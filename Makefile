@@ -16,7 +16,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help environment build build-tests test-programs quickstart quickstart-llm test test-fast check format
 .PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
-.PHONY: test-cuda test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
+.PHONY: test-cuda test-llama-cpp test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
@@ -89,6 +89,10 @@ test-cuda: $(READY)
 # On demand (docs/language_models.md): models of pictures and sound against transformers.
 test-media: $(READY)
 	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)
+
+# On demand (docs/gguf.md): greedy tokens of written GGUF files in llama.cpp.
+test-llama-cpp: build
+	@$(PYTHON) -W ignore tools/compare_llama_cpp.py
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)

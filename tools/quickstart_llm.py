@@ -17,7 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from coreai_onnx.huggingface import export_model, stream
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import stream
 from coreai_onnx.messages import reported_to, size_text
 
 REPO = Path(__file__).resolve().parent.parent
