@@ -41,7 +41,12 @@ from coreai_onnx.huggingface.media.parts import (
     encodes_prompts,
     media_parts,
 )
-from coreai_onnx.huggingface.quantizing import check_arguments, first_target, quantize_programs
+from coreai_onnx.huggingface.quantizing import (
+    check_arguments,
+    first_target,
+    quantize_programs,
+    round_inputs,
+)
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
@@ -140,6 +145,7 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
+            ``{"activation_bits": 8}`` alone rounds the inputs of weights of few bits in the source.
         include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
 
     Returns:
@@ -158,7 +164,8 @@ def export_model(
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
+    remaining = round_inputs(loaded.model, quantization)
+    how = (target, opset, minimum_onnxruntime, check, remaining, padding, include)
     programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)

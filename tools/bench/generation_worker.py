@@ -243,13 +243,13 @@ class Genai:
         """Continue a prompt with the likeliest tokens, and predict those of a text."""
         tokenizer = self._genai.Tokenizer(self._model)
         ids = tokenizer.encode(text)
-        generator = self._generator(len(ids) + 1)
+        generator = self._generator(len(ids) + CAPACITY)  # a window of keys must fit
         generator.append_tokens(ids)
         losses = negative_log_likelihoods(generator.get_output("logits")[0], ids)
         ids = tokenizer.encode(prompt)
-        generator = self._generator(len(ids) + count)
+        generator = self._generator(len(ids) + CAPACITY)
         generator.append_tokens(ids)
-        while not generator.is_done():
+        for _ in range(count):
             generator.generate_next_token()
         made = tokenizer.decode(generator.get_sequence(0)[len(ids) :])
         return {"continued": made, "losses": losses}

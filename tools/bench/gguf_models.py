@@ -3,10 +3,12 @@
     PROMPT=256 python -m tools.bench.gguf_models MODEL.gguf FOLDER --threads 1 2 \\
         --environment llama.cpp=/llama/bin/python genai=/genai/bin/python --genai GENAI_FOLDER
 
-FOLDER is the exported file, which is written unless it is there. Every implementation continues a
-prompt and predicts a text; then steps are timed as by ``tools.bench.generation``. The model of
-onnxruntime-genai is a folder of its builder (``onnxruntime_genai.models.builder -p int4 -e cpu``),
-made of the same weights: ``--float FILE`` writes them in float32 as a folder of transformers.
+FOLDER gets the exported file, with inputs of products as they are and rounded to 8 bits, unless it
+has them. Every implementation continues a prompt and predicts a text; then steps are timed as by
+``tools.bench.generation``. ``--exact FILE`` is the model in float32, also as GGUF, whose perplexity
+llama.cpp computes without rounding anything. The model of onnxruntime-genai is a folder of its
+builder (``onnxruntime_genai.models.builder -p int4 -e cpu``), made of the same weights:
+``--float FOLDER`` writes them in float32 as a folder of transformers.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from coreai_onnx.messages import render
 from tools.bench.generation import measure, started
 from tools.bench.generation_models import Peer, mark_missing
 
+FOLDERS = {"float32": None, "rounded": {"activation_bits": 8}}
+"""The exported folders, by the arguments of their quantization."""
 PROMPT_TEXT, CONTINUED = "The capital of France is", 12
 TEXT = """\
 Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to
@@ -69,6 +73,7 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=PATH")
+    parser.add_argument("--exact", type=Path, help="the model in float32, as GGUF")
     parser.add_argument("--genai", type=Path, help="the folder of onnxruntime-genai")
     parser.add_argument("--float", type=Path, help="only write the weights in float32 here")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
@@ -77,11 +82,15 @@ def main() -> int:
     if options.float:
         write_floats(options.model, options.float)
         return 0
-    if not options.folder.exists():
-        coreai_onnx.export_model(options.model, options.folder, target="kernels", check=False)
+    for name, quantization in FOLDERS.items():
+        if not (folder := options.folder / name).exists():
+            coreai_onnx.export_model(
+                options.model, folder, target="kernels", check=False, quantization=quantization
+            )
     environments = dict(one.split("=", 1) for one in options.environment)
     found = mark_missing(peers(options.model, options.folder, options.genai), environments)
-    compare(found, options.folder, environments)
+    exact = [llama_cpp("llama.cpp, float32", options.exact)] if options.exact else []
+    compare(found + mark_missing(exact, environments), environments)
     for threads in options.threads:
         measure(found, Path.cwd(), environments, threads, options.rounds)
     return 0
@@ -92,6 +101,7 @@ def write_floats(model: Path, folder: Path) -> None:
     names = {"pretrained_model_name_or_path": model.absolute().parent, "gguf_file": model.name}
     loaded = transformers.AutoModelForCausalLM.from_pretrained(**names, dtype=torch.float32)
     # transformers refuses to save what it dequantized; a model of these weights it saves.
+    del loaded.config.quantization_config
     plain = transformers.AutoModelForCausalLM.from_config(loaded.config)
     plain.load_state_dict(loaded.state_dict())
     plain.save_pretrained(folder)
@@ -100,28 +110,36 @@ def write_floats(model: Path, folder: Path) -> None:
 
 def peers(model: Path, folder: Path, genai: Path | None) -> list[Peer]:
     """Return the implementations."""
-    library = str(coreai_onnx.ops_library_path())
-    ours = {"kind": "file", "path": str(folder.absolute() / "model.onnx"), "library": library}
+    ours: dict[str, Any] = {"kind": "file", "library": str(coreai_onnx.ops_library_path())}
     theirs: dict[str, Any] = {"kind": "genai", "path": str(genai and genai.absolute())}
     wrong = "" if genai else "missing: --genai FOLDER"
     return [
-        Peer("coreai_onnx", None, ours, is_ours=True),
-        Peer(
-            "llama.cpp",
-            None,
-            {"kind": "llama.cpp", "path": str(model.absolute())},
-            "llama.cpp",
-            needs="llama.cpp",
+        *(
+            Peer(
+                f"coreai_onnx, {name}",
+                None,
+                {**ours, "path": str(folder.absolute() / name / "model.onnx")},
+                is_ours=True,
+            )
+            for name in FOLDERS
         ),
+        llama_cpp("llama.cpp", model),
         Peer("onnxruntime-genai", None, theirs, "genai", needs="genai", wrong=wrong),
     ]
 
 
-def compare(found: list[Peer], folder: Path, environments: dict[str, str]) -> None:
+def llama_cpp(name: str, model: Path) -> Peer:
+    """Return llama.cpp with a file."""
+    worker = {"kind": "llama.cpp", "path": str(model.absolute())}
+    return Peer(name, None, worker, "llama.cpp", needs="llama.cpp")
+
+
+def compare(found: list[Peer], environments: dict[str, str]) -> None:
     """Print how each implementation continues the prompt, and its perplexity of the text."""
     rows = []
     for peer in found:
         if peer.is_ours:
+            folder = Path(peer.worker["path"]).parent
             perplexity = coreai_onnx.perplexity(folder, TEXT)
             made = coreai_onnx.generate(
                 folder, PROMPT_TEXT, max_new_tokens=CONTINUED, do_sample=False
