@@ -83,7 +83,7 @@ class Answer(NamedTuple):
 
 def answers(path: Path, prompts: tuple[str, ...]) -> list[Answer]:
     """Return llama.cpp's greedy continuations."""
-    command = [python(), "-c", WORKER, path, json.dumps(prompts), str(TOKENS)]
+    command = [str(python()), "-c", WORKER, str(path), json.dumps(prompts), str(TOKENS)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     line = next((one for one in run.stdout.splitlines() if one.startswith("ANSWERS")), None)
     if line is None:
@@ -101,7 +101,8 @@ def compared(name: str, folder: Path, prompts: tuple[str, ...]) -> tuple[str, ..
     model = load_source(path).model
 
     def log_probabilities(ids: list[int]) -> torch.Tensor:
-        return model(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1)
+        logits: torch.Tensor = model(torch.tensor([ids])).logits[0, -1]
+        return logits.double().log_softmax(-1)
 
     counts = same = alike = 0
     worst = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -67,13 +68,14 @@ class DecoderWeights:
     def _packed(self, node: ir.Node, composite: str, module: str) -> PackedMatrix:
         inputs = [*node.inputs, *[None] * 8]
         producer = None if inputs[0] is None else inputs[0].producer()
-        rounded = node.attributes.get_int("activation_bits", 0)
-        if rounded or (composite == "linear_nbits" and producer in self.nodes[module]):
-            what = "rounded" if rounded else "reordered or scaled"
-            raise ModelSourceError(f"{self.source}: the inputs of {module} are {what}")
-        parts = [constant(inputs[place]) for place in _PLACES[composite]]
+        # Inputs that are rounded by the composite itself are no reason: llama.cpp rounds them, too.
+        if composite == "linear_nbits" and producer in self.nodes[module]:
+            raise ModelSourceError(
+                f"{self.source}: the inputs of {module} are reordered, scaled or rounded before"
+            )
+        parts: list[Any] = [_tensor(constant(inputs[place])) for place in _PLACES[composite]]
         return PackedMatrix(
-            **{name: _tensor(part) for name, part in zip(NAMES, parts, strict=True)},
+            **dict(zip(NAMES, parts, strict=True)),
             bits=node.attributes.get_int("bits", 4),
             scale_bits=node.attributes.get_int("scale_bits", 0),
         )

@@ -262,4 +262,5 @@ def read_tensors(path: Path, header: Header) -> Iterator[ReaderTensor]:
             values = values.reshape(quant_shape_to_byte_shape(info.dims, info.type))
         shape, count = np.array(info.dims[::-1], np.uint64), math.prod(info.dims)
         field = ReaderField(info.start, name)
-        yield ReaderTensor(name, info.type, shape, count, info.size, info.start, values, field)
+        parts = (count, info.size, info.start, values, field)
+        yield ReaderTensor(name, info.type, shape, *parts)  # type: ignore[arg-type] # as gguf does

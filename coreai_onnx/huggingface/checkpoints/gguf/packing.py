@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ _WITH_MINIMUMS = {_T.Q4_1: 4, _T.Q5_1: 5}
 def by_rows(matrix: PackedMatrix) -> Iterator[PackedMatrix]:
     """Yield the weight in chunks of rows."""
     for parts in chunks([getattr(matrix, name) for name in NAMES]):
-        yield replace(matrix, **dict(zip(NAMES, parts, strict=True)))
+        named: dict[str, Any] = dict(zip(NAMES, parts, strict=True))
+        yield replace(matrix, **named)
 
 
 def fit(

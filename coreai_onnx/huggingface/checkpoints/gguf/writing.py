@@ -300,15 +300,17 @@ def _reordered(stored: _Stored, order: np.ndarray | None) -> _Stored:
     if order is None:
         return stored
     if isinstance(stored, np.ndarray):
-        return stored[order]
+        reordered: np.ndarray = stored[order]
+        return reordered
     parts = {name: getattr(stored, name) for name in BY_ROW}
     return replace(stored, **{n: part[order] for n, part in parts.items() if part is not None})
 
 
 def _same(one: _Stored, other: _Stored) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-        return both and np.array_equal(one, other)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and np.array_equal(one, other)
+    if isinstance(other, np.ndarray):
+        return False
     pairs = [(getattr(one, name), getattr(other, name)) for name in NAMES]
     return one.bits == other.bits and all(
         a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs
