@@ -7,6 +7,7 @@ initializer, whose name is that of one of them.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ class DecoderWeights:
     def bias(self, module: str) -> np.ndarray | None:
         """Return the bias of a module; None if there is none."""
         for node in self.nodes[module]:
+            candidates: Sequence[ir.Value | None]
             if node.op_type.startswith("linear_nbits"):
-                candidates = list(node.inputs[5:6])
+                candidates = node.inputs[5:6]
             else:
                 candidates = {"Add": node.inputs, "Gemm": node.inputs[2:]}.get(node.op_type, ())
             for candidate in candidates:
