@@ -54,7 +54,7 @@ _HEAD = "output.weight"
 _Stored = np.ndarray | PackedMatrix
 
 
-class Tensor(NamedTuple):
+class GgufTensor(NamedTuple):
     """A tensor to write: dims as torch has them, its type, and its bytes by chunks of rows."""
 
     name: str
@@ -76,7 +76,7 @@ def write_gguf(
     *,
     otherwise: str | None = None,
     round_minimums: bool = False,
-) -> list[Tensor]:
+) -> list[GgufTensor]:
     """Write a decoder as a GGUF file, which appears complete or not at all.
 
     Args:
@@ -115,7 +115,7 @@ def write_gguf(
     return tensors
 
 
-def _file_type(tensors: list[Tensor]) -> LlamaFileType | None:
+def _file_type(tensors: list[GgufTensor]) -> LlamaFileType | None:
     """Return the type of most bytes as llama.cpp calls a file; None if it has no name for it."""
     sizes: dict[str, int] = defaultdict(int)
     for tensor in tensors:
@@ -125,7 +125,7 @@ def _file_type(tensors: list[Tensor]) -> LlamaFileType | None:
     return next((LlamaFileType[one] for one in names if one in LlamaFileType.__members__), None)
 
 
-def _write(writer: GGUFWriter, tensors: list[Tensor], file: BinaryIO) -> None:
+def _write(writer: GGUFWriter, tensors: list[GgufTensor], file: BinaryIO) -> None:
     for tensor in tensors:
         writer.add_tensor_info(
             tensor.name, tensor.dims, np.dtype(np.float32), tensor.size, tensor.type
@@ -172,13 +172,13 @@ def _frequencies(
     return scales, None
 
 
-def _float_tensor(name: str, values: np.ndarray, kind: GGMLQuantizationType) -> Tensor:
+def _float_tensor(name: str, values: np.ndarray, kind: GGMLQuantizationType) -> GgufTensor:
     def chunks() -> Iterator[np.ndarray]:
         rows = max(1, _CHUNK // max(1, values[:1].size))
         for first in range(0, len(values), rows):
             yield values[first : first + rows].astype(_DTYPES[kind])
 
-    return Tensor(name, values.shape, kind, chunks)
+    return GgufTensor(name, values.shape, kind, chunks)
 
 
 class _Collector:
@@ -201,7 +201,7 @@ class _Collector:
         )
         self.names = get_gguf_hf_weights_map(model, self.processor)
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[GgufTensor]:
         """Return the tensors of all parameters.
 
         Raises:
@@ -213,7 +213,7 @@ class _Collector:
         tensors = [self._tensor(places[name], name) for name in self.parameters]
         return [*tensors, *self._untied_head()]
 
-    def _tensor(self, name: str, parameter: str) -> Tensor:
+    def _tensor(self, name: str, parameter: str) -> GgufTensor:
         module, _, attribute = parameter.rpartition(".")
         read = self.weights.bias if attribute == "bias" else self.weights.weight
         if (stored := read(f"model.{module}")) is None:
@@ -231,7 +231,7 @@ class _Collector:
             name, parameter, lambda: _reordered(_certain(read(f"model.{module}")), order)
         )
 
-    def _of_stored(self, name: str, parameter: str, read: Callable[[], _Stored]) -> Tensor:
+    def _of_stored(self, name: str, parameter: str, read: Callable[[], _Stored]) -> GgufTensor:
         # Read again when it is written, so that one weight at a time is in memory.
         stored = read()
         if isinstance(stored, np.ndarray):
@@ -241,7 +241,7 @@ class _Collector:
         fitting = fit(stored, round_minimums=self.round_minimums)
         if fitting is not None:
             kind, pack = fitting
-            return Tensor(name, _shape(stored), kind, lambda: map(pack, by_rows(_packed(read))))
+            return GgufTensor(name, _shape(stored), kind, lambda: map(pack, by_rows(_packed(read))))
         if self.fallback is None:
             zeros = " with zero points" if stored.zero_points is not None else ""
             raise ModelSourceError(
@@ -250,7 +250,7 @@ class _Collector:
                 "weights"
             )
         kind = self.fallback
-        return Tensor(
+        return GgufTensor(
             name, _shape(stored), kind, lambda: _dequantized(_packed(read), kind, parameter)
         )
 
@@ -268,7 +268,7 @@ class _Collector:
         inverse = np.argsort(order, kind="stable")
         return None if np.array_equal(inverse, numbers) else inverse
 
-    def _untied_head(self) -> list[Tensor]:
+    def _untied_head(self) -> list[GgufTensor]:
         """Return the head of a model that ties it to the embedding, if it is stored otherwise."""
         if "lm_head.weight" in self.parameters:
             return []

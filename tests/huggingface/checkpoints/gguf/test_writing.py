@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFReader, GGUFWriter
 
 from coreai_onnx.errors import ModelSourceError, SaveError
-from coreai_onnx.huggingface.checkpoints.gguf.writing import Tensor, write_gguf
+from coreai_onnx.huggingface.checkpoints.gguf.writing import GgufTensor, write_gguf
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.huggingface.sources import load_source, read_config
 from coreai_onnx.runtime.sessions.session import Session
@@ -24,7 +24,7 @@ from tests.support.tolerances import assert_close
 export = functools.partial(export_model, check=False, target="kernels")
 
 
-def to_gguf(folder: Path, target: Path, **options: object) -> list[Tensor]:
+def to_gguf(folder: Path, target: Path, **options: object) -> list[GgufTensor]:
     config = read_config(folder / "config.json")
     return write_gguf(folder / "model.onnx", config, target, **options)  # type: ignore[arg-type]
 
