@@ -4,9 +4,9 @@
 
 Small random models of each architecture, in floats and in codes of the quantizer; a Llama that was
 trained; and the file of Gemma 3 270M before and after, if `make quickstart-llm` has exported it.
-llama.cpp is that of ``xllamacpp``, in an environment of its own. It rounds activations to 8 bits where weights have few:
-tokens may differ where two are nearly as probable, and log-probabilities of the first token by some
-hundredths.
+llama.cpp is that of ``xllamacpp``, in an environment of its own. It rounds activations to 8 bits
+where weights have few: tokens may differ where two are nearly as probable, and log-probabilities of
+the first token by some hundredths.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def unchanged(name: str, folder: Path, path: Path) -> tuple[str, ...]:
 
     Through 18 layers, rounded activations change tokens: both files are run by llama.cpp.
     """
-    (original,) = folder.parent.glob("*.gguf")
+    original = folder.parent / "gemma-3-270m-q4_k_m.gguf"
     config = read_config(folder / "config.json")
     kinds = {tensor.type.name for tensor in write_gguf(folder / "model.onnx", config, path)}
     pairs = list(zip(answers(original, QUESTIONS), answers(path, QUESTIONS), strict=True))
