@@ -1,4 +1,5 @@
 # make quickstart   converts a real sentence encoder, runs it with and without the kernels
+# make quickstart-llm   exports a real language model from its GGUF file, and lets it answer
 # make test         runs the whole suite: C++ and Python
 # make test-fast    runs the tests for every change, in a quarter of the time
 # make check        runs linters, type checks, import rules, and checks generated files
@@ -13,16 +14,16 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help environment build build-tests test-programs quickstart test test-fast check format
+.PHONY: help environment build build-tests test-programs quickstart quickstart-llm test test-fast check format
 .PHONY: wheel wheels site test-site sanitize fuzz fuzz-files test-foreign test-transformers test-webgpu test-onnx
-.PHONY: test-cuda test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
+.PHONY: test-cuda test-llama-cpp test-pipelines test-media test-diffusers test-oldest test-torch coverage clean
 
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 READY := $(if $(filter .venv,$(VENV)),.venv/.ready)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -8
+	@sed -n 's/^# //p' Makefile | head -9
 
 environment: $(READY)
 
@@ -41,6 +42,9 @@ build-tests: $(READY)
 
 quickstart: build
 	@$(PYTHON) tools/quickstart.py
+
+quickstart-llm: build
+	@$(PYTHON) -W ignore tools/quickstart_llm.py
 
 test: build-tests test-programs
 	@$(PYTHON) tools/run_tests.py
@@ -85,6 +89,10 @@ test-cuda: $(READY)
 # On demand (docs/language_models.md): models of pictures and sound against transformers.
 test-media: $(READY)
 	@$(PYTHON) -W ignore tools/sweep_media.py $(SWEEP)
+
+# On demand (docs/gguf.md): greedy tokens of written GGUF files in llama.cpp.
+test-llama-cpp: build
+	@$(PYTHON) -W ignore tools/compare_llama_cpp.py
 
 test-onnx: build
 	@$(PYTHON) tools/sweep_backend.py $(SWEEP)

@@ -28,6 +28,7 @@ from coreai_onnx.cli.commands import (
     quantize,
     required_ops,
     run_file,
+    to_gguf,
     to_python,
     view,
 )
@@ -61,12 +62,13 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx diff    tiny.onnx tiny_before.onnx
   coreai-onnx view    tiny.onnx
   coreai-onnx to-python tiny.onnx -o tiny
+  coreai-onnx to-gguf my_llama_onnx -o my_llama.gguf
   coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
     profile_file, annotate, memory,
-    inspect_file, extract, diff, view, to_python, required_ops, ops_path,
+    inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."
 

@@ -160,7 +160,7 @@ def _of_gguf(path: Path, task: str | None, dtype: torch.dtype) -> LoadedModel:
     model = load_gguf(path, config, build, dtype)
     folder = Path(tempfile.mkdtemp(prefix="coreai_onnx_gguf_"))
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
-    save_tokenizer(path, folder)
+    save_tokenizer(path, folder, config.model_type)
     return LoadedModel(model, chosen, folder, _exact_dtype(model, dtype))
 
 

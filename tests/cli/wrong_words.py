@@ -19,6 +19,7 @@ RIGHT = {
     "inspect": ("inspect", "MODEL"),
     "diff": ("diff", "MODEL", "MODEL"),
     "to-python": ("to-python", "MODEL", "-o", "package"),
+    "to-gguf": ("to-gguf", "SOURCE", "-o", "out.gguf"),
     "view": ("view", "MODEL", "--no-browser"),
     "required-ops": ("required-ops", "MODEL"),
     "ops-path": ("ops-path",),
@@ -289,6 +290,13 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
     "to-python": {
         "model": [["MODEL", value] for value in _MODELS],
         "output": [["--output", value] for value in ("my-package", "no/such/folder", ".", "", "1")],
+        "debug": [["--debug=yes"]],
+    },
+    "to-gguf": {
+        "source": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
+        "output": [["--output", value] for value in ("no/such/m.gguf", ".", "", "out.onnx")],
+        "otherwise": [["--otherwise", value] for value in ("int8", "")],
+        "round_minimums": [["--round-minimums=yes"]],
         "debug": [["--debug=yes"]],
     },
     "required-ops": {

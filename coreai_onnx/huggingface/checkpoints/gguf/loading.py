@@ -8,6 +8,9 @@ in it.
 
 from __future__ import annotations
 
+import math
+import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from gguf import GGUFReader, ReaderTensor
+from gguf import ReaderTensor
 from gguf.quants import dequantize
 
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, TYPES, packed_matrix
-from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header
+from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header, read_tensors
+from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointModule,
     PackedLinear,
@@ -35,12 +39,15 @@ from coreai_onnx.huggingface.transformers_names import (
     get_gguf_hf_weights_map,
     load_gguf_checkpoint,
     no_init_weights,
+    tokenizer_of_gguf,
 )
+from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.weight_formats import NAMES
 
 _ARCHITECTURE = "general.architecture"
 _ROPE_FACTORS = "rope_freqs.weight"
 _EXPERTS = "_exps."
+_LAYER = re.compile(r"\bblk\.(\d+)\.")
 _SHOWN = 3
 
 
@@ -60,8 +67,21 @@ def read_config(path: Path) -> Any:
             "  join them with llama-gguf-split --merge"
         )
     _check_types(path, header)
-    with failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"):
-        settings = load_gguf_checkpoint(path)["config"]
+    with (
+        failures_as(ModelSourceError, f"{path}: transformers does not read {architecture!r:.40}"),
+        without_warnings("transformers.modeling_gguf_pytorch_utils"),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        (small := Path(folder, path.name)).write_bytes(header.without_vocabulary)
+        settings = load_gguf_checkpoint(small)["config"]
+    settings.setdefault("vocab_size", header.values.get("tokenizer.ggml.tokens"))
+    _check_layers(path, header, architecture)
+    scaling = header.values.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling == "linear":  # transformers ignores it
+        factor = header.values.get(f"{architecture}.rope.scaling.factor")
+        settings["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+    elif scaling != "none":
+        raise ModelSourceError(f"{path}: positions scaled by {scaling!r:.40} are not supported")
     # For some architectures transformers expects the width of heads that their first models have.
     if isinstance(width := header.values.get(f"{architecture}.attention.key_length"), int):
         settings.setdefault("head_dim", width)
@@ -69,10 +89,22 @@ def read_config(path: Path) -> Any:
         raise ModelSourceError(f"{path}: {fault}")
     with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
         config = transformers.CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+    if architecture == "gemma3":  # the metadata does not have it
+        config.query_pre_attn_scalar = query_scalar(config)
     if not config.architectures:
         name = causal_classes().get(config.model_type)
         config.architectures = [name] if name else None
     return config
+
+
+def _check_layers(path: Path, header: Header, architecture: str) -> None:
+    """Check the number of layers: their modules take memory before any weight does."""
+    numbers = {found[1] for name in header.tensors if (found := _LAYER.search(name))}
+    count = header.values.get(f"{architecture}.block_count")
+    if count != len(numbers):
+        raise ModelSourceError(
+            f"{path}: the metadata has {count!r:.40} layers, the tensors are of {len(numbers)}"
+        )
 
 
 def _check_types(path: Path, header: Header) -> None:
@@ -86,12 +118,10 @@ def _check_types(path: Path, header: Header) -> None:
             )
 
 
-def save_tokenizer(path: Path, folder: Path) -> None:
+def save_tokenizer(path: Path, folder: Path, model_type: str) -> None:
     """Write the tokenizer and the chat template in the metadata of a GGUF file to a folder."""
     with failures_as(ModelSourceError, f"{path}: the tokenizer is not valid"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path.parent, gguf_file=path.name, local_files_only=True
-        )
+        tokenizer = tokenizer_of_gguf(path, model_type)
         tokenizer.save_pretrained(folder)
 
 
@@ -107,11 +137,26 @@ def load_gguf(path: Path, config: Any, build: Callable[[Any], Any], dtype: torch
     Raises:
         ModelSourceError: If a tensor is missing, not used, or has another shape.
     """
+    header = read_header(path)
+    _check_size(path, header, config, build)
     # Memory of weights that nothing writes to is never resident.
     with no_init_weights():
         model = build(config).to(dtype)
     model.tie_weights()
-    return _Filler(path, model, dtype).load()
+    return _Filler(path, header, model, dtype).load()
+
+
+def _check_size(path: Path, header: Header, config: Any, build: Callable[[Any], Any]) -> None:
+    """Check that the file has as many weights as the model of its metadata, before it is built."""
+    with failures_as(ModelSourceError, f"{path}: the configuration is not valid"):
+        with torch.device("meta"):
+            parameters = build(config).parameters()
+        needed = sum(parameter.numel() for parameter in parameters)
+    there = sum(math.prod(info.dims) for info in header.tensors.values())
+    if needed > there:
+        raise ModelSourceError(
+            f"{path}: a model of this metadata has {needed:,} weights, the file has {there:,}"
+        )
 
 
 class PackedEmbedding(CheckpointModule):
@@ -147,12 +192,12 @@ class PackedEmbedding(CheckpointModule):
 class _Filler:
     """Fills a model with the tensors of a file."""
 
-    def __init__(self, path: Path, model: Any, dtype: torch.dtype) -> None:
+    def __init__(self, path: Path, header: Header, model: Any, dtype: torch.dtype) -> None:
         self.path, self.model, self.dtype = path, model, dtype
         with failures_as(ModelSourceError, f"{path}: cannot be read"):
-            self.tensors = GGUFReader(path).tensors
+            self.tensors = list(read_tensors(path, header))
             config = model.config.to_dict()
-            architecture = read_header(path).values[_ARCHITECTURE]
+            architecture = header.values[_ARCHITECTURE]
             self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config)
             self.names = get_gguf_hf_weights_map(model, self.processor)
 

@@ -1,0 +1,125 @@
+"""The weights of an exported decoder, by the paths of its modules.
+
+They are the constants that the nodes of a module use: modules with equal weights share an
+initializer, whose name is that of one of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.weight_formats import NAMES
+
+_PLACES = {
+    "linear_nbits": (1, 2, 3, 4, 6, 7),
+    "embedding_nbits": (1, 0, 3, 4, 5, 6),
+}
+"""The inputs of a composite that are the parts of its weight, in the order of `NAMES`."""
+_ROTARY = "model.model.rotary_emb"
+_NORMS = {"rms_norm": 1, "skip_rms_norm": 2}
+
+
+class DecoderWeights:
+    """The weights in a graph, by the paths of their modules."""
+
+    def __init__(self, graph: ir.Graph, source: Path) -> None:
+        """Sort the nodes by module."""
+        self.source = source
+        self.nodes: dict[str, list[ir.Node]] = defaultdict(list)
+        for node in graph:
+            self.nodes[(node.name or "").rpartition(".")[0]].append(node)
+
+    def weight(self, module: str) -> np.ndarray | PackedMatrix | None:
+        """Return the weight of a module, with outputs first; None if there is none."""
+        for node in self.nodes[module]:
+            composite = node.op_type.partition(".")[0] if node.domain == STANDARD_DOMAIN else ""
+            if composite in _PLACES:
+                return self._packed(node, composite, module)
+            place = _NORMS.get(composite, {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type))
+            if place is None or (value := constant(node.inputs[place])) is None:
+                continue
+            transposed = node.op_type == "MatMul" or (
+                node.op_type == "Gemm" and not node.attributes.get_int("transB", 0)
+            )
+            return value.T if transposed else value
+        return None
+
+    def bias(self, module: str) -> np.ndarray | None:
+        """Return the bias of a module; None if there is none."""
+        for node in self.nodes[module]:
+            candidates: Sequence[ir.Value | None]
+            if node.op_type.startswith("linear_nbits"):
+                candidates = node.inputs[5:6]
+            else:
+                candidates = {"Add": node.inputs, "Gemm": node.inputs[2:]}.get(node.op_type, ())
+            for candidate in candidates:
+                if (value := constant(candidate)) is not None:
+                    return value
+        return None
+
+    def _packed(self, node: ir.Node, composite: str, module: str) -> PackedMatrix:
+        inputs = [*node.inputs, *[None] * 8]
+        producer = None if inputs[0] is None else inputs[0].producer()
+        # Inputs that are rounded by the composite itself are no reason: llama.cpp rounds them, too.
+        if composite == "linear_nbits" and producer in self.nodes[module]:
+            raise ModelSourceError(
+                f"{self.source}: the inputs of {module} are reordered, scaled or rounded before"
+            )
+        parts: list[Any] = [_tensor(constant(inputs[place])) for place in _PLACES[composite]]
+        return PackedMatrix(
+            **dict(zip(NAMES, parts, strict=True)),
+            bits=node.attributes.get_int("bits", 4),
+            scale_bits=node.attributes.get_int("scale_bits", 0),
+        )
+
+    def frequencies(self, layers: str, *, only: bool) -> np.ndarray | None:
+        """Return the frequencies of the positions of a type of layers; None without such layers.
+
+        Args:
+            layers: The type of the layers.
+            only: Whether the model has no other.
+        """
+        for node in self.nodes[_ROTARY]:
+            for value in node.inputs if node.op_type == "Mul" else ():
+                if value is not None and (only or layers in (value.name or "")):
+                    found = constant(value)
+                    if found is not None:
+                        return found.ravel()
+        return None
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant in the dtype in which it is stored; None if it depends on an input."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    node = value.producer()
+    if node is None:
+        return None
+    if node.op_type == "Constant":
+        return np.asarray(node.attributes["value"].as_tensor().numpy())
+    if node.op_type == "Cast":
+        return constant(node.inputs[0])
+    if node.op_type == "Add":  # the weights of Gemma's norms are 1 more than stored
+        terms = [constant(one) for one in node.inputs]
+        known = [term.astype(np.float32) for term in terms if term is not None]
+        return known[0] + known[1] if len(known) == len(terms) else None
+    return None
+
+
+def _tensor(part: np.ndarray | None) -> torch.Tensor | None:
+    if part is None:
+        return None
+    # torch does not read bfloat16 of NumPy, nor memory that it may not write to.
+    return torch.from_numpy(part.astype(np.uint8 if part.dtype == np.uint8 else np.float32))
