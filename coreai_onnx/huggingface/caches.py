@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.state_space import recurrent_state
+from coreai_onnx.export.deferred import shapes_only
 from coreai_onnx.huggingface.transformers_names import (
     CACHE,
     DummyLayer,
@@ -212,7 +213,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     arguments = {} if parameter == STATE else {parameter: cache}
     runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
     # Shapes follow from a call, because no setting of the configurations names them for all models.
-    with torch.no_grad(), states_in_cache(model), runs:
+    with torch.no_grad(), states_in_cache(model), runs, shapes_only(model):
         result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **arguments)
     if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
         raise ConversionError(

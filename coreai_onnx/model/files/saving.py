@@ -27,7 +27,7 @@ PROTOBUF_LIMIT = (1 << 31) - 1
 EXTERNAL_TENSOR_BYTES = 1024
 """Smaller tensors are stored in the model file, so that shape constants can be read there."""
 HELD_BYTES = 256 << 20
-"""Bytes that are written before the pages of mapped weight files are released."""
+"""Bytes that are read or written before the pages of mapped weight files are released."""
 ALIGNMENT = 64
 """Alignment of offsets in a data file: a cache line and the widest vector register."""
 
@@ -166,6 +166,21 @@ def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     return tensor
 
 
+class Released:
+    """Counts the bytes that are read of mapped files, and lets the system drop them in time."""
+
+    def __init__(self) -> None:
+        """Begin with nothing read."""
+        self._bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes that have been read and are not needed any more."""
+        self._bytes += nbytes
+        if self._bytes >= HELD_BYTES:
+            self._bytes = 0
+            give_back_mapped_files()
+
+
 class _DataFile:
     """A data file being written: tensors at aligned offsets, each tensor once."""
 
@@ -176,7 +191,7 @@ class _DataFile:
         self._offsets: dict[object, int] = {}
         self._alive: list[ir.TensorProtocol] = []
         self._end = 0
-        self._read = 0
+        self._released = Released()
 
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         """Write a tensor and return the reference to it.
@@ -208,11 +223,9 @@ class _DataFile:
         offset = self._end + padding
         self._file.write(raw_bytes(tensor))
         self._end = offset + tensor.nbytes
-        if self._end - self._read >= HELD_BYTES:
-            self._read = self._end
-            # 4034 MiB of mapped weights are saved with a peak of 821 MiB: python -m
-            # tools.bench.memory --layers 44 --lazy, in docs/internals/performance_log.md.
-            give_back_mapped_files()
+        # 4034 MiB of mapped weights are saved with a peak of 821 MiB: python -m
+        # tools.bench.memory --layers 44 --lazy, in docs/internals/performance_log.md.
+        self._released.add(tensor.nbytes)
         return offset
 
 
