@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 import shutil
 import tempfile
 import weakref
@@ -32,7 +33,7 @@ from coreai_onnx.huggingface.folders import check_companions, setting_fault
 from coreai_onnx.huggingface.heads.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.heads.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
-from coreai_onnx.messages import begin_stage
+from coreai_onnx.messages import begin_stage, render, size_text
 from coreai_onnx.model.dependencies import needs
 
 CONFIG, GGUF = "config.json", ".gguf"
@@ -272,6 +273,31 @@ def _class_of(config: Any, task: Task) -> Any:
             f"transformers has no {config.model_type} model with a head for the task {task.name!r}"
         )
     return chosen
+
+
+def structure(path: Path) -> str:
+    """Return a table of the parameters of a model without reading weights, layers counted as one.
+
+    Args:
+        path: A folder of transformers or a configuration file; no weights are needed.
+
+    Raises:
+        ModelSourceError: As for `load_source`.
+    """
+    config = read_config(path / CONFIG if path.is_dir() else path)
+    with torch.device("meta"), failures_as(ModelSourceError, f"cannot build the model of {path}"):
+        model = model_of_config(_class_of(config, task_of(config, None)), config)
+    counts: dict[tuple[str, str], list[int]] = {}
+    for name, weight in model.named_parameters():
+        key = re.sub(r"\.\d+(?=\.)", ".*", name), str(list(weight.shape))
+        counts.setdefault(key, []).append(weight.numel())
+    rows = [(name, shape, str(len(n)), f"{sum(n):,}") for (name, shape), n in counts.items()]
+    total, dtype = sum(map(sum, counts.values())), _dtype_of(config)
+    return (
+        f"{type(model).__name__}: {total:,} parameters, {size_text(total * dtype.itemsize)} in "
+        f"{str(dtype).removeprefix('torch.')}\n\n"
+        f"{render(('parameter', 'shape', 'count', 'elements'), rows)}"
+    )
 
 
 def read_config(path: Path) -> Any:

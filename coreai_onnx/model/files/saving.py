@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -138,7 +140,7 @@ def _serialized(model: ir.Model, store: _Store) -> bytes:
     return serialized
 
 
-@contextlib.contextmanager
+@contextmanager
 def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
     """Replace every initializer, while active, by the tensor that ``store`` returns for it."""
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
@@ -242,6 +244,8 @@ LARGE = 1 << 20
 """Minimum size of a range; smaller ones are not worth a system call."""
 _PAGEOUT = 21  # Linux's MADV_PAGEOUT, since 5.4; nothing is lost: changed pages are kept
 _MAPS = Path("/proc/self/maps")
+_INTERVAL = 0.02
+"""Seconds between two looks: a disk reads a few dozen MiB in that time."""
 
 
 def give_back_mapped_files() -> int:
@@ -261,6 +265,40 @@ def give_back_mapped_files() -> int:
         if library.madvise(*arguments) == 0:
             total += end - start
     return total
+
+
+@contextmanager
+def mapped_below(limit: int) -> Iterator[None]:
+    """While active, let the system drop the pages of mapped files whenever they exceed a limit.
+
+    A model of few bits whose session has ``prepack=False`` reads its weights from the mapped file,
+    so that it runs in less memory than it has weights; each run may read them from the disk again.
+    On systems other than Linux this does nothing.
+
+    Args:
+        limit: Bytes of mapped files that are resident, code included.
+    """
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(_INTERVAL):
+            if _resident_files() > limit:
+                give_back_mapped_files()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if sys.platform == "linux":
+        watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if watcher.is_alive():
+            watcher.join()
+
+
+def _resident_files() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[2])  # those of files
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _data_ranges() -> list[tuple[int, int]]:
