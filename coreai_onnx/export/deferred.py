@@ -6,7 +6,9 @@ never written to, so that it takes no memory; where its values are needed, the f
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import onnx_ir as ir
 import torch
@@ -15,6 +17,9 @@ from onnx_ir.tensor_adapters import TorchTensor
 from coreai_onnx.export.compat.torch_names import FakeTensorMode
 from coreai_onnx.model.files.mapped_tensors import MappedTensor, WidenedTensor
 
+T = TypeVar("T")
+LARGE = 1 << 30
+"""Bytes of weights that reading takes longer than a second run would."""
 _SOURCE = "coreai_source"
 """The attribute of a parameter with its values in the dtype of the file."""
 
@@ -30,11 +35,17 @@ def deferred_source(tensor: torch.Tensor) -> torch.Tensor | None:
     return source
 
 
-def shapes_only(module: torch.nn.Module) -> AbstractContextManager[object]:
-    """Return a context in which a module with deferred parameters computes no values."""
-    if all(deferred_source(parameter) is None for parameter in module.parameters()):
-        return nullcontext()
-    return FakeTensorMode(allow_non_fake_inputs=True)
+def run_for_shapes(module: torch.nn.Module, run: Callable[[], T]) -> T:
+    """Call a function that runs a module and of whose results only the shapes matter.
+
+    A module with deferred parameters, or large packed weights, runs on fake tensors.
+    """
+    deferred = any(deferred_source(parameter) is not None for parameter in module.parameters())
+    if deferred or sum(buffer.nbytes for buffer in module.buffers()) > LARGE:
+        # Some operators of experts have no fake form in float32; they run on what the memory holds.
+        with suppress(RuntimeError, ValueError), FakeTensorMode(allow_non_fake_inputs=True):
+            return run()
+    return run()
 
 
 def onnx_tensor(tensor: torch.Tensor, stored: torch.Tensor, name: str) -> ir.TensorProtocol:

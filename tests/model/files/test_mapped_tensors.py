@@ -37,14 +37,15 @@ def test_large_arrays_are_mapped_from_a_file_without_a_name(tmp_path: Path) -> N
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        with scratch_in(tmp_path), pytest.raises(SaveError, match=r"cannot write to .*: File too"):
-            on_disk(np.ones(LARGE, np.uint8))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE + 100, limit[1]))
-            on_disk(np.ones(LARGE, np.uint8))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    limit, array = resource.getrlimit(resource.RLIMIT_FSIZE), np.ones(LARGE, np.uint8)
+    with scratch_in(tmp_path):
+        on_disk(array)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE + 100, limit[1]))
+        try:
+            with pytest.raises(SaveError, match=r"cannot write to .*: File too"):
+                on_disk(array)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not list(tmp_path.iterdir())
 
 
