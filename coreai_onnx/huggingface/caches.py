@@ -195,8 +195,7 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     name, parameter = type(model).__name__, cache_parameter(model)
     if parameter is None:
         if is_static:
-            advice = 'export it with cache="growing": it reads all tokens'
-            raise ConversionError(f"{name} has no cache", advice=advice)
+            raise ConversionError(f"{name} has no cache", advice='choose cache="growing"')
         return []
     # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
     types = set(getattr(model.config, "layer_types", None) or ())

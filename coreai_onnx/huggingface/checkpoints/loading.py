@@ -355,7 +355,7 @@ def first_layers(model: Any) -> tuple[Any, int] | None:
     total = model.config.get_text_config(decoder=True).num_hidden_layers
     layers = min(1 + room // (two - one), total)
     with no_init_weights():
-        part = build(_shortened(model.config, layers))
+        part: Any = build(_shortened(model.config, layers))
     part.tie_weights()
     values = model.state_dict(keep_vars=True)
     for name, target in part.state_dict(keep_vars=True).items():
