@@ -109,8 +109,7 @@ def export_model(
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
             has the capacity of the input, and is updated in place.
-        padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
-            default where ``target`` then makes ``GroupQueryAttention``.
+        padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
