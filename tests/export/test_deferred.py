@@ -20,8 +20,10 @@ from coreai_onnx.export.deferred import deferred_source
 from coreai_onnx.huggingface.checkpoints import loading
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.huggingface.sources import load_source
+from coreai_onnx.huggingface.verification import check_first_layers
 from coreai_onnx.messages import reported_to
 from coreai_onnx.model.files import mapped_tensors
+from coreai_onnx.program import OnnxProgram
 from tests.support.huggingface_folders import llama, tokenizer
 
 SETTINGS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
@@ -79,10 +81,19 @@ def test_a_file_of_pickles(source: Path, tmp_path: Path) -> None:
     assert str(pickled) in Path("/proc/self/maps").read_text()
 
 
-def test_floating_point(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from_memory = exported(source, tmp_path / "usual", dtype="float16")
-    monkeypatch.setattr(loading, "MEMORY_SHARE", 0.0)
-    assert exported(source, tmp_path / "deferred", dtype="float16") == from_memory
+@pytest.mark.usefixtures("no_memory")
+def test_floating_point(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "deferred"
+    export_model(source, path, check=False, dtype="float16", external_data=True)
+    graph = OnnxProgram.load(path / "model.onnx").model.graph
+    name = "layers.1.mlp.up_proj.weight"
+    (stored,) = (v for k, v in graph.initializers.items() if k.endswith((name, f"{name}.T")))
+    assert stored.const_value is not None
+    expected = load_source(source, dtype=torch.float16).model.get_parameter(f"model.{name}")
+    values = torch.from_numpy(stored.const_value.numpy().copy())
+    plain = deferred_source(expected)
+    assert plain is not None
+    assert torch.equal(values.T if values.shape != plain.shape else values, plain.half())
 
 
 @pytest.mark.usefixtures("no_memory")
@@ -99,11 +110,20 @@ def test_weights_stay_in_the_files(source: Path) -> None:
 
 @pytest.mark.parametrize(("layers", "memory"), [(0, 1 << 10), (1, 4 << 20)])
 def test_the_check_runs_what_fits(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: int, memory: int
+    source: Path, monkeypatch: pytest.MonkeyPatch, layers: int, memory: int
 ) -> None:
     monkeypatch.setattr(loading, "memory_bytes", lambda: 2 * memory)
-    with pytest.warns(PartialCheckWarning, match=f"compared the first {layers} of 2 layers"):
-        export_model(source, tmp_path / "folder")
+    model, checked = load_source(source).model, []
+    text = f"compared the first {layers} of 2 layers"
+    with pytest.warns(PartialCheckWarning, match=text):
+        check_first_layers(model, lambda part: checked.append, is_static=False)
+    assert len(checked) == min(layers, 1)
+    for decoder in checked:
+        part = decoder.model
+        assert len(part.model.layers) == layers
+        for name, weight in part.named_parameters():
+            stored = deferred_source(model.get_parameter(name))
+            assert torch.equal(weight, model.get_parameter(name) if stored is None else stored)
 
 
 @pytest.mark.usefixtures("no_memory")
