@@ -46,6 +46,7 @@ from coreai_onnx.huggingface.quantizing import (
     first_target,
     quantize_programs,
     refuse_runs,
+    round_inputs,
 )
 from coreai_onnx.huggingface.sound.parts import sound_parts
 from coreai_onnx.huggingface.sources import LoadedModel, load_source
@@ -99,16 +100,14 @@ def export_model(
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
-    The names of inputs and outputs are those of optimum, onnxruntime-genai and transformers.js.
-    Batch, sequence and, for a decoder, the length of the cache are dynamic.
+    Inputs are named as by optimum, onnxruntime-genai and transformers.js; all sizes are dynamic.
 
     Args:
         source: A local folder of transformers, a ``config.json`` alone (random weights), a loaded
             model, or a pipeline of diffusers.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: Of a decoder: ``"growing"`` (the default) by the new tokens, or ``"static"``, which
-            has the capacity of the input, and is updated in place.
+        cache: Of a decoder: ``"growing"``, or ``"static"``, of a capacity, updated in place.
         padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
@@ -121,6 +120,7 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
+            ``{"activation_bits": 8}`` alone rounds the inputs of weights of few bits in the source.
         include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
 
     Returns:
@@ -138,9 +138,10 @@ def export_model(
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
-    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
     with scratch_in(path.parent):
         loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
+        remaining = round_inputs(loaded.model, quantization)
+        how = (target, opset, minimum_onnxruntime, check, remaining, padding, include)
         programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import QuantizationError
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.generation.configuration import Configuration
 from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.prompts import read_features, read_prompt, read_tokenizer
@@ -50,6 +51,20 @@ def refuse_runs(arguments: Arguments | None) -> None:
                 f"{name} runs the model, whose weights exceed the memory\n"
                 '  choose method="rtn" or "hqq" without it'
             )
+
+
+def round_inputs(model: torch.nn.Module, arguments: Arguments | None) -> Arguments | None:
+    """Let the layers of a checkpoint of few bits round their inputs, if nothing else is asked for.
+
+    Returns:
+        The arguments of the quantization that remains to be done, or None.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
+    if not layers or arguments is None or set(arguments) != {"activation_bits"}:
+        return arguments
+    for layer in layers:
+        layer.sizes = {**layer.sizes, **arguments}
+    return None
 
 
 def first_target(target: Target, arguments: Arguments | None) -> Target:

@@ -279,12 +279,12 @@ def structure(path: Path) -> str:
     """Return a table of the parameters of a model without reading weights, layers counted as one.
 
     Args:
-        path: A folder of transformers or a configuration file; no weights are needed.
+        path: A configuration file; no weights are needed.
 
     Raises:
         ModelSourceError: As for `load_source`.
     """
-    config = read_config(path / CONFIG if path.is_dir() else path)
+    config = read_config(path)
     with torch.device("meta"), failures_as(ModelSourceError, f"cannot build the model of {path}"):
         model = model_of_config(_class_of(config, task_of(config, None)), config)
     counts: dict[tuple[str, str], list[int]] = {}

@@ -17,7 +17,13 @@ from coreai_onnx.quantization.quantizer import quantize_models
 from coreai_onnx.quantization.report import Quantized
 from coreai_onnx.quantization.rules import MINIMUM_SIZE, Rule, Rules
 from coreai_onnx.quantization.weights.rewriting import BodiesOf
-from coreai_onnx.quantization.weights.scheme import Method, ScaleDtype, Scheme, check_choice
+from coreai_onnx.quantization.weights.scheme import (
+    CALIBRATED,
+    Method,
+    ScaleDtype,
+    Scheme,
+    check_choice,
+)
 
 Metric = Callable[[Any], float]
 """Computes a number from an `OnnxProgram`."""
@@ -25,6 +31,7 @@ Calls = Iterable[Feed] | Mapping[str, Iterable[Feed]]
 """The inputs of calls; for several entrypoints, by their names."""
 _FLAGS = ("symmetric", "embeddings", "convolutions", "activations")
 _ACTIVATION_BITS = (0, 8, 16)
+_NEEDS_DATA = "needs calibration data\n  give calibration=[inputs of a few calls]"
 
 
 class QuantizeOptions(TypedDict, total=False):
@@ -114,6 +121,12 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
         # A scheme rounds activations at run time, to 8 bits; static ones may have 16.
         0 if options.get("activations") else rounding,
     )
+    if options.get("calibration") is None:
+        if options.get("activations"):
+            raise QuantizationError(f"activations=True {_NEEDS_DATA}")
+        # With rules, each weight may have another method.
+        if scheme.method in CALIBRATED and not options.get("rules"):
+            raise QuantizationError(f"method={scheme.method!r} {_NEEDS_DATA}")
     return Rules.of(
         scheme,
         options.get("rules"),

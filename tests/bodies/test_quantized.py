@@ -9,7 +9,7 @@ from coreai_onnx.bodies.quantized import FewBitBodies
 from coreai_onnx.errors import QuantizationError
 from tests.quantization.example_weights import heavy_tailed, linear
 
-ATTRIBUTES = {"bits": 4, "group_size": 32, "activation_bits": 0}
+ATTRIBUTES = {"bits": 4, "group_size": 32, "activation_bits": 0, "scale_bits": 0}
 PRESENT = ["input", "codes", "scales"]
 
 

@@ -20,7 +20,7 @@ def test_a_header_names_inputs_attributes_and_variants() -> None:
 
 
 def test_the_words_of_a_group_are_one_string() -> None:
-    assert '"bits8 bits3 bits2",\n    "rounded",\n' in "\n".join(
+    assert '"bits8 bits6 bits5 bits3 bits2",\n    "rounded",\n' in "\n".join(
         composite_lines(COMPOSITES["gather_mm_nbits"])
     )
 

@@ -53,6 +53,9 @@ def test_rules_name_layers_that_passes_for_a_target_merge(tmp_path: Path) -> Non
 def test_options_are_checked_before_the_export(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match="bits=5; choose from"):
         export_model(tmp_path / "nowhere", tmp_path / "out", quantization={"bits": 5})
+    for options in ({"method": "gptq"}, {"activations": True}):
+        with pytest.raises(QuantizationError, match="needs calibration data"):
+            export_model(tmp_path / "nowhere", tmp_path / "out", quantization=options)
     assert not (tmp_path / "out").exists()
 
 

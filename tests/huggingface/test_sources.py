@@ -225,8 +225,7 @@ def test_the_structure_needs_no_weights(tmp_path: Path) -> None:
     )  # fmt: skip
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(tmp_path)
-    text = structure(tmp_path)
-    assert text == structure(tmp_path / "config.json")
+    text = structure(tmp_path / "config.json")
     count = sum(p.numel() for p in transformers.LlamaForCausalLM(config).parameters())
     assert text.startswith(f"LlamaForCausalLM: {count:,} parameters, ")
     (line,) = (line for line in text.splitlines() if "up_proj" in line)

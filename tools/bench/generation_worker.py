@@ -3,7 +3,8 @@
     python tools/bench/generation_worker.py '{"kind": "file", "path": "model.onnx", "threads": 1}'
 
 A line of the standard input names a step, ``prefill`` or ``decode``; the answer is a line of JSON
-with its wall time and its process CPU time in seconds. ``end`` answers the peak memory. This file
+with its wall time and its process CPU time in seconds. ``end`` answers the peak memory, and a line
+of JSON is the arguments of `read`. This file
 imports nothing of the project, so that it runs in environments that have only the implementation.
 """
 
@@ -14,6 +15,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,7 @@ class File:
             options.add_session_config_entry("coreai.huge_pages", "1")
             options.register_custom_ops_library(library)
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.opened = time.perf_counter()
         self._inputs = {i.name: i.shape for i in self._session.get_inputs()}
         self._optional = {i.name for i in self._session.get_overridable_initializers()}
         self._steps = {"prefill": self._bound(PROMPT, 0, {})}
@@ -76,7 +79,7 @@ class File:
         for name, declared in self._inputs.items():
             if name.startswith("past_key_values."):
                 length = CAPACITY if self._shared else past
-                shape = [1, declared[1], length, HEAD_DIM]
+                shape = [1, declared[1], length, declared[3]]
                 before = cache.get(name) or value(np.zeros(shape, np.float32))
                 binding.bind_ortvalue_input(name, before)
                 shape[2] = CAPACITY if self._shared else past + count
@@ -157,14 +160,16 @@ class LlamaCpp:
     """A GGUF file in llama.cpp."""
 
     def __init__(self, path: str, threads: int) -> None:
+        self._options: dict[str, Any] = {"model_path": path, "n_ctx": 1024, "n_batch": 512}
+        self._options |= {"n_threads": threads, "n_threads_batch": threads, "verbose": False}
+        self._model = self._open()
+        self._filled = 0
+
+    def _open(self, **options: Any) -> Any:
         from llama_cpp import Llama
 
         float32 = 0  # of ggml's types; the default for the cache is float16
-        self._model = Llama(
-            model_path=path, n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads,
-            type_k=float32, type_v=float32, verbose=False,
-        )  # fmt: skip
-        self._filled = 0
+        return Llama(**self._options, type_k=float32, type_v=float32, **options)
 
     def before(self, name: str) -> None:
         """Restore the cache; this is not timed."""
@@ -189,7 +194,76 @@ class LlamaCpp:
         """Return the logits of the last token."""
         del name
         found = self._model._ctx.get_logits()
-        return np.ctypeslib.as_array(found, shape=(VOCABULARY,)).copy()
+        return np.ctypeslib.as_array(found, shape=(self._model.n_vocab(),)).copy()
+
+    def read(self, prompt: str, text: str, count: int) -> dict[str, Any]:
+        """Continue a prompt with the likeliest tokens, and predict those of a text."""
+        model = self._open(logits_all=True)
+        ids = model.tokenize(text.encode())
+        model.eval(ids)
+        losses = negative_log_likelihoods(model.scores[: len(ids)], ids)
+        model.reset()
+        made = model.create_completion(prompt, max_tokens=count, temperature=0.0)
+        return {"continued": made["choices"][0]["text"], "losses": losses}
+
+
+class Genai:
+    """An exported folder in onnxruntime-genai."""
+
+    def __init__(self, path: str, threads: int) -> None:
+        import onnxruntime_genai as genai
+
+        self._genai = genai
+        config = genai.Config(path)
+        session = {"intra_op_num_threads": threads, "log_severity_level": 3}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
+        self._model = genai.Model(config)
+        self.opened = time.perf_counter()
+        self._generators = {name: self._generator(CAPACITY) for name in ("prefill", "decode")}
+        self._generators["decode"].append_tokens(np.array(tokens(CACHED), np.int32))
+        self._counts = {"prefill": 0, "decode": CACHED}
+
+    def _generator(self, length: int) -> Any:
+        parameters = self._genai.GeneratorParams(self._model)
+        parameters.set_search_options(max_length=length, do_sample=False)
+        return self._genai.Generator(self._model, parameters)
+
+    def before(self, name: str) -> None:
+        """Restore the cache; this is not timed."""
+        if self._generators[name].token_count() > self._counts[name]:
+            self._generators[name].rewind_to(self._counts[name])
+
+    def step(self, name: str) -> None:
+        """Run a step."""
+        ids = tokens(PROMPT) if name == "prefill" else tokens(CACHED + 1)[CACHED:]
+        self._generators[name].append_tokens(np.array(ids, np.int32))
+
+    def logits(self, name: str) -> Any:
+        """Return the logits of the last token."""
+        return self._generators[name].get_logits().reshape(-1)
+
+    def read(self, prompt: str, text: str, count: int) -> dict[str, Any]:
+        """Continue a prompt with the likeliest tokens, and predict those of a text."""
+        tokenizer = self._genai.Tokenizer(self._model)
+        ids = tokenizer.encode(text)
+        generator = self._generator(len(ids) + CAPACITY)  # a window of keys must fit
+        generator.append_tokens(ids)
+        losses = negative_log_likelihoods(generator.get_output("logits")[0], ids)
+        ids = tokenizer.encode(prompt)
+        generator = self._generator(len(ids) + CAPACITY)
+        generator.append_tokens(ids)
+        for _ in range(count):
+            generator.generate_next_token()
+        made = tokenizer.decode(generator.get_sequence(0)[len(ids) :])
+        return {"continued": made, "losses": losses}
+
+
+def negative_log_likelihoods(logits: Any, ids: Any) -> list[float]:
+    """Return what each token costs after those before it."""
+    rows = np.asarray(logits, np.float64)[: len(ids) - 1]
+    rows -= rows.max(1, keepdims=True)
+    sums = np.log(np.exp(rows).sum(1))
+    return [float(x) for x in sums - rows[np.arange(len(rows)), np.asarray(ids)[1:]]]
 
 
 class OpenVino:
@@ -244,7 +318,16 @@ class OpenVino:
         return self._requests[name].get_tensor("logits").data[0, -1]
 
 
-KINDS = {"file": File, "torch": Torch, "llama.cpp": LlamaCpp, "openvino": OpenVino}
+def peak_memory() -> int:
+    """Return the most memory that was resident, in KiB."""
+    # getrusage has that of the parent as well, before this process replaced its copy.
+    if (status := Path("/proc/self/status")).exists():
+        lines = status.read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+KINDS = {"file": File, "torch": Torch, "llama.cpp": LlamaCpp, "genai": Genai, "openvino": OpenVino}
 
 
 def main() -> None:
@@ -253,14 +336,17 @@ def main() -> None:
     kind = KINDS[given.pop("kind")]
     begin = time.perf_counter()
     model = kind(**given)
-    answer = {"seconds": time.perf_counter() - begin}
+    # Before the steps that some of them run once.
+    answer = {"seconds": getattr(model, "opened", time.perf_counter()) - begin}
     print(json.dumps(answer), flush=True)
     for line in sys.stdin:
         name = line.strip()
         if name == "end":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            print(json.dumps({"peak_mib": peak / 1024}), flush=True)
+            print(json.dumps({"peak_mib": peak_memory() / 1024}), flush=True)
             return
+        if name.startswith("{"):
+            print(json.dumps(model.read(**json.loads(name))), flush=True)
+            continue
         if hasattr(model, "before"):
             model.before(name)
         wall, cpu = time.perf_counter(), time.process_time()

@@ -82,7 +82,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Export the model and print what was written."""
-    bits = quantization.chosen(options)
+    bits = quantization.chosen(options, packed=Path(options.source).suffix == ".gguf")
     with stages_shown():
         from coreai_onnx.huggingface.exporting import export_model
 

@@ -16,7 +16,7 @@ print the contents of a .onnx file
 Prints files and sizes, inputs, states and outputs with dtypes and dims, composites with the number
 of calls, operators, functions and metadata. Weights are not loaded.
 
-Of a folder of transformers or a config.json, it prints the parameters of the model.
+Of a config.json of transformers, it prints the parameters of the model.
 
   coreai-onnx inspect model.onnx
   coreai-onnx inspect my_llama/config.json
@@ -29,7 +29,7 @@ Of a folder of transformers or a config.json, it prints the parameters of the mo
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx", help="a .onnx file, a folder or config.json")
+    parser.add_argument("model", metavar="MODEL.onnx", help="a .onnx file or a config.json")
     parser.add_argument(
         "--nodes", action="store_true", help="print the nodes, with the lines of Python"
     )
@@ -48,11 +48,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Print the inspection, the nodes, the histogram, or the nodes on the CPU."""
     provider = chosen_provider(options)
-    path = Path(options.model)
-    if path.suffix == ".json" or (path / "config.json").is_file():
+    if options.model.endswith(".json"):
         from coreai_onnx.huggingface.sources import structure
 
-        print(structure(path))
+        print(structure(Path(options.model)))
     elif provider is not None:
         print(provider_gaps(options.model, provider))
     elif options.nodes:

@@ -115,8 +115,12 @@ def _declare_rules(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
+def chosen(options: argparse.Namespace, *, packed: bool = False) -> dict[str, Any] | None:
     """Return the arguments of `OnnxProgram.quantize`; None if nothing is to be quantized.
+
+    Args:
+        options: The parsed options.
+        packed: Whether weights have few bits already, so that only their inputs can be rounded.
 
     Raises:
         CommandError: If a rule has another form, or options are given without ``--bits``.
@@ -133,11 +137,14 @@ def chosen(options: argparse.Namespace) -> dict[str, Any] | None:
     data = {name: values[name] for name in _DATA if values[name] is not None}
     if options.bits is None:
         if unused := [*arguments, *data, *(["layers"] if options.layers else [])]:
+            if packed and unused == ["activation_bits"]:
+                rules_of(bits=4, **arguments)
+                return arguments
             name = {"rules": "rule"}.get(unused[0], unused[0]).replace("_", "-")
             raise CommandError(f"--{name} is for a quantization; give --bits 8, 4, 3 or 2 as well")
         return None
     # Only for its errors, so that they come before the model is loaded or exported.
-    rules_of(bits=options.bits, **arguments)
+    rules_of(bits=options.bits, **arguments, **data)
     calls = {
         name: read_text(path) if path.suffix == ".txt" else feeds(path, f"--{name}")
         for name, path in data.items()

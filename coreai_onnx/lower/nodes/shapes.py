@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import sympy
 
@@ -62,7 +63,7 @@ def scalar(op: NodeBuilder, x: Dim) -> Value:
         if isinstance(source, ir.Value):
             size = source
         elif x.is_number:
-            size = op.const(_number(x))
+            size = _number(op, x)
         else:
             size = op.squeeze(element(op, x), [0])
         table.keep_scalar(x, set_dims(size, ()))
@@ -82,7 +83,7 @@ def _compute(op: NodeBuilder, x: sympy.Basic) -> Value:
     if isinstance(x, sympy.Symbol):
         return _read(op, x)
     if x.is_number or x in (sympy.true, sympy.false):
-        return op.const([_number(x)])
+        return _number(op, x, [1])
     # sympy writes a difference as a + (-1) * b; this saves a constant.
     if isinstance(x, sympy.Mul) and x.args[0] == -1 and len(x.args) == 2:
         return op.Neg(element(op, x.args[1]))
@@ -119,7 +120,8 @@ def _read(op: NodeBuilder, symbol: sympy.Symbol) -> Value:
     )
 
 
-def _number(x: sympy.Basic) -> int | float | bool:
+def _number(op: NodeBuilder, x: sympy.Basic, sizes: Sequence[int] = ()) -> Value:
+    """Return a number; Python's floats, which symbolic sizes are computed with, are doubles."""
     if x in (sympy.true, sympy.false):
-        return bool(x)
-    return int(x) if x.is_Integer else float(x)
+        return op.const(np.full(sizes, bool(x)))
+    return op.const(np.full(sizes, int(x) if x.is_Integer else float(x)))

@@ -118,8 +118,6 @@ def quantize_activations(
         QuantizationError: There is no data for a model, or nothing to quantize, or a weight is not
             finite.
     """
-    if not calibration:
-        raise QuantizationError("activations=True needs calibration data\n  give calibration=[…]")
     if missing := [name for name in models if name not in calibration]:
         names = ", ".join(f"{name!r}: […]" for name in models)
         raise QuantizationError(

@@ -44,7 +44,7 @@ def add_providers(options: ort.SessionOptions, providers: Mapping[str, Mapping[s
             try:
                 options.add_provider(name, dict(settings))
             except Exception as error:  # onnxruntime's exceptions share no base class
-                raise _not_loaded(name, error) from error
+                raise _not_loaded(name, error, settings) from error
         else:
             raise missing_provider(name)
 
@@ -180,7 +180,9 @@ def missing_provider(name: str) -> ProviderError:
     return ProviderError(unavailable(name, available, ort.__version__))
 
 
-def _not_loaded(name: str, reason: object) -> ProviderError:
+def _not_loaded(
+    name: str, reason: object, settings: Mapping[str, str] | None = None
+) -> ProviderError:
     # onnxruntime says which library is missing in its log only.
     short = name.removesuffix("ExecutionProvider").lower()
     for path in Path(ort.__file__).with_name("capi").glob(f"*onnxruntime_providers_{short}.*"):
@@ -190,7 +192,9 @@ def _not_loaded(name: str, reason: object) -> ProviderError:
             reason = error
     text = SOURCE_LOCATION.pattern.sub("", str(reason))
     line = " ".join(text.rpartition(" was false. ")[2].split())  # what a failed check in C++ says
+    options = f" with {dict(settings)}" if settings else ""
+    advice = "correct the options, install what" if settings else "install what"
     return ProviderError(
-        f"onnxruntime {ort.__version__} has {name}, but cannot load it: {line}; install what it "
-        "needs, or leave the provider out to run on the CPU"
+        f"onnxruntime {ort.__version__} has {name}, but cannot load it{options}: {line}; {advice} "
+        "it needs, or leave the provider out to run on the CPU"
     )

@@ -56,6 +56,8 @@ _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
 level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
+LONGEST_SETTING = 8192
+"""The most characters that onnxruntime takes as the value of a session's setting."""
 READ_BYTES = 1 << 28
 """Files of more than 256 MiB are not inspected; optimizers that may crash are disabled for them."""
 TEMPORARY_FILE_BYTES = 1 << 29
@@ -289,9 +291,10 @@ def _register_kernels(
     if kernels is False or (kernels is None and not kernels_built()):
         return False
     path = ops_library_path()
-    if op_types is not None:
-        # An empty entry is one that was not set; a comma names no op type.
-        options.add_session_config_entry("coreai.op_types", ",".join(op_types) or ",")
+    # An empty entry is one that was not set; a comma names no op type.
+    called = ",".join(op_types or ()) or ","
+    if op_types is not None and len(called) <= LONGEST_SETTING:
+        options.add_session_config_entry("coreai.op_types", called)
     try:
         check_complete(path)
         options.register_custom_ops_library(str(path))

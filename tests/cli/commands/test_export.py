@@ -65,6 +65,24 @@ def test_a_gguf_file_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert composites["ai.coreai::linear_nbits.minimums_scales6"] == 7
 
 
+def test_inputs_of_a_gguf_file_are_rounded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "tiny.gguf", tmp_path / "out"
+    write_model(path, "llama", (Type.Q4_K, Type.Q6_K))
+    words = ["export", str(path), "-o", str(out)]
+    assert main([*words, "--activation-bits", "4"]) == 2
+    assert main([*words, "--symmetric"]) == 2
+    assert "--symmetric is for a quantization; give --bits" in capsys.readouterr().err
+    # The folder is compared with torch, which rounds as well.
+    assert main([*words, "--activation-bits", "8"]) == 0
+    composites = OnnxProgram.load(out / "model.onnx").composites()
+    assert composites["ai.coreai::linear_nbits.rounded_minimums_scales6"] == 7
+    llama_folder(tmp_path / "llama")
+    assert main(["export", str(tmp_path / "llama"), *words[2:], "--activation-bits", "8"]) == 2
+    assert "--activation-bits is for a quantization" in capsys.readouterr().err
+
+
 def test_a_missing_gguf_package_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 import transformers
 
 from coreai_onnx.huggingface import export_model, open_folder, pipeline
-from coreai_onnx.huggingface.sound.music import delayed
+from coreai_onnx.huggingface.sound.music import DELAYS_FILE, delayed
 from tests.huggingface.sound.models import music
 from tests.support.huggingface_folders import tokenizer
 from tests.support.tolerances import assert_close
@@ -31,6 +33,16 @@ def test_the_music_of_texts(tmp_path: Path) -> None:
         assert torch.equal(*tokens)
         assert len(tokens[0].unique()) > 4
         assert_close(result.sequences, wanted.sequences)
+    delays = ort.InferenceSession(folder / DELAYS_FILE)
+    starts = torch.full((4 * 2, 1), 0)
+    for most in (4, 7, 12):
+        feeds = {
+            "input_ids": starts.numpy(),
+            "pad_token_id": np.array(0),
+            "max_length": np.array(most),
+        }
+        pattern = model.decoder.build_delay_pattern_mask(starts, 0, most)
+        assert_close(delays.run(None, feeds), pattern)
     tokenizer().save_pretrained(folder)
     play = transformers.pipeline("text-to-audio", model, tokenizer=tokenizer())
     sound, expected = (

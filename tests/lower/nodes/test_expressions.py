@@ -74,6 +74,10 @@ def test_functions_of_floats() -> None:
     assert value_of(f.RoundToInt(f.IntTrueDiv(A, B)), 5, 2) == round(5 / 2)
 
 
+def test_numbers_are_doubles() -> None:
+    assert value_of(f.TruncToInt(0.9 * f.ToFloat(A)), 20, 0) == 18
+
+
 def test_what_has_no_form_is_said() -> None:
     with pytest.raises(ConversionError, match="gamma has no ONNX form"):
         value_of(sympy.gamma(A), 3, 1)

@@ -148,6 +148,11 @@ def test_a_failed_check_of_onnxruntime_is_left_out(monkeypatch: pytest.MonkeyPat
             place = "/onnxruntime_src/onnxruntime/core/context.cc:65 Initialize(int)::<lambda()>"
             raise RuntimeError(f"{place} status == Success was false. No supported\n adapters")
 
+        def add_session_config_entry(self, name: str, value: str) -> None:
+            pass
+
     options: Any = Options()
     with pytest.raises(ProviderError, match=r"cannot load it: No supported adapters; install"):
         add_providers(options, {WEBGPU: {}})
+    with pytest.raises(ProviderError, match=r"load it with {'a': 'b'}: .*; correct the options"):
+        add_providers(options, {WEBGPU: {"a": "b"}})

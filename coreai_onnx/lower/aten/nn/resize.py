@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.errors import LoweringError
+from coreai_onnx.lower.aten.nn.antialiasing import antialiased
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.tensors import floor_div
 from coreai_onnx.lower.nodes.values import (
@@ -112,13 +112,11 @@ def resize(
         # function chooses it.
         if mode == "nearest" and not _has_integer_factors(x, sizes, factors):
             return _gathered(op, x, sizes, factors, exact=exact)
-        if antialias:
-            return _antialiased(op, x, sizes, factors, mode, align_corners=align_corners)
-        if mode != "nearest" and dtype_of(x) not in _SCALABLE:
+        if mode != "nearest" and not antialias and dtype_of(x) not in _SCALABLE:
             return _filtered(op, x, sizes, factors, mode, align_corners=align_corners)
     if antialias:
-        # onnxruntime's antialiased Resize differs from torch's
-        raise LoweringError("antialiased resizing requires static sizes", op.scope.where)
+        counts = sizes if sizes is not None else _size_vector(op, x, sizes, scales)
+        return antialiased(op, x, counts, factors, mode, align_corners=align_corners)
     coordinates = "align_corners" if align_corners else "half_pixel"
     options: dict[str, Any] = {"mode": mode}
     if mode == "nearest":
@@ -242,29 +240,6 @@ def _filtered(
     return x
 
 
-def _antialiased(
-    op: OpBuilder,
-    x: Value,
-    sizes: Sequence[Dim],
-    factors: Sequence[float | None],
-    mode: str,
-    *,
-    align_corners: bool,
-) -> Value:
-    """Return rows @ x @ columnsᵀ, with the weights of an antialiasing filter in both matrices."""
-    rows, columns = (
-        antialias_weights(int(old), int(new), factor, mode, align_corners=align_corners)
-        for old, new, factor in zip(dims_of(x)[2:], sizes, factors, strict=True)
-    )
-    wide = op.cast(x, torch.float32) if dtype_of(x) != torch.float64 else x
-    dtype = dtype_of(wide)
-    shorter = op.MatMul(wide, op.const(columns.T.contiguous(), dtype))
-    result = op.MatMul(op.const(rows, dtype), shorter)
-    if dtype_of(x) == torch.uint8:
-        result = op.Clip(op.Round(result), 0.0, 255.0)
-    return op.cast(result, dtype_of(x))
-
-
 # ---------------------------------------------------------------------- filters along one axis
 _CUBIC_COEFFICIENT = -0.75
 
@@ -329,19 +304,6 @@ def _near(t: torch.Tensor) -> torch.Tensor:
 def _far(t: torch.Tensor) -> torch.Tensor:
     a = _CUBIC_COEFFICIENT
     return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-
-
-def antialias_weights(
-    old: int, new: int, factor: float | None, mode: str, *, align_corners: bool
-) -> torch.Tensor:
-    """Return the weights [new, old] of a filter that is widened when the axis shrinks, in float64.
-
-    They are computed by applying torch's own filter to the rows of an identity matrix.
-    """
-    rows = torch.eye(old, dtype=torch.float64)[None, None]
-    resized = getattr(torch.ops.aten, f"_upsample_bi{mode}2d_aa").default
-    result: torch.Tensor = resized(rows, [new, old], align_corners, factor, None)[0, 0]
-    return result
 
 
 # ---------------------------------------------------------------------- grids and pixels

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.errors import LoweringError
-from coreai_onnx.lower.aten.nn.resize import antialias_weights, sources, taps
+from coreai_onnx.lower.aten.nn.antialiasing import antialias_weights
+from coreai_onnx.lower.aten.nn.resize import sources, taps
 from tests.lower.checking import check, op_types
 
 
@@ -27,13 +27,38 @@ def test_antialiasing_is_two_products() -> None:
     assert op_types(model) == ["MatMul", "MatMul"]
 
 
-def test_antialiasing_of_unknown_sizes_is_refused() -> None:
-    with pytest.raises(LoweringError, match="antialiased"):
-        check(
-            lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True),
-            torch.rand(1, 1, 8, 8),
-            dynamic_shapes=({2: torch.export.Dim("height", min=4)},),
-        )
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(3, 4), (1, 20), (8, 10)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_antialiasing_of_an_unknown_height(
+    mode: str, align: bool, size: tuple[int, int], dtype: torch.dtype
+) -> None:
+    check(
+        lambda x: F.interpolate(x, size, mode=mode, align_corners=align, antialias=True),
+        torch.rand(1, 2, 8, 10, dtype=dtype),
+        others=[(torch.rand(1, 2, 5, 10, dtype=dtype),)],
+        dynamic_shapes=({2: torch.export.Dim("height", min=4)},),
+    )
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.3, 0.6, 1.7])
+@pytest.mark.parametrize("kept", [False, True])
+def test_antialiasing_by_a_factor_of_unknown_sizes(factor: float, kept: bool) -> None:
+    check(
+        lambda x: F.interpolate(
+            x,
+            scale_factor=factor,
+            mode="bilinear",
+            antialias=True,
+            recompute_scale_factor=not kept,
+        ),
+        torch.rand(1, 2, 20, 30),
+        others=[(torch.rand(1, 2, 17, 41),)],
+        dynamic_shapes=(
+            {2: torch.export.Dim("height", min=9), 3: torch.export.Dim("width", min=9)},
+        ),
+    )
 
 
 @pytest.mark.parametrize(("mode", "count"), [("linear", 2), ("cubic", 4)])
