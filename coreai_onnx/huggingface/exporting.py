@@ -120,7 +120,6 @@ def export_model(
         check: Whether to compare a decoder with torch at other sizes than those of the export.
         seed: Seed of random weights.
         quantization: The arguments of `OnnxProgram.quantize`, or None; data as for `calls_of_file`.
-            ``{"activation_bits": 8}`` alone rounds the inputs of weights of few bits in the source.
         include: What else the file computes, as ``["tokenizer"]``: ``docs/around_the_model.md``.
 
     Returns:
@@ -140,8 +139,7 @@ def export_model(
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     with scratch_in(path.parent):
         loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-        remaining = round_inputs(loaded.model, quantization)
-        how = (target, opset, minimum_onnxruntime, check, remaining, padding, include)
+        how = (target, opset, minimum_onnxruntime, check, quantization, padding, include)
         programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
@@ -230,9 +228,11 @@ class _Conversion:
         if self.loaded.is_deferred:
             refuse_runs(self.quantization)
         around = surroundings(self.include, self.loaded, self.opset, check=self.check)
-        programs, files = _programs(self.loaded, self, is_static=is_static)
+        remaining = round_inputs(self.loaded.model, self.quantization)
+        how = replace(self, quantization=remaining)
+        programs, files = _programs(self.loaded, how, is_static=is_static)
         # All files together: a weight that encoder and decoder share is quantized once.
-        quantize_programs(programs, self.quantization, self.target, self.loaded.folder)
+        quantize_programs(programs, remaining, self.target, self.loaded.folder)
         around.add_to(programs)
         return programs, files
 

@@ -40,7 +40,13 @@ class File:
     """
 
     def __init__(
-        self, path: str, threads: int, library: str | None = None, *, shared: bool = False
+        self,
+        path: str,
+        threads: int,
+        library: str | None = None,
+        *,
+        shared: bool = False,
+        op_types: str = "",
     ) -> None:
         import onnxruntime as ort
 
@@ -50,6 +56,8 @@ class File:
         options.log_severity_level = 3
         if library is not None:
             options.add_session_config_entry("coreai.huge_pages", "1")
+            if op_types:  # registering all kernels takes time and memory
+                options.add_session_config_entry("coreai.op_types", op_types)
             options.register_custom_ops_library(library)
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.opened = time.perf_counter()

@@ -25,6 +25,8 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.messages import render
+from coreai_onnx.model.inventory import standard_op_types
+from coreai_onnx.program import OnnxProgram
 from tools.bench.generation import measure, started
 from tools.bench.generation_models import Peer, mark_missing
 
@@ -76,6 +78,7 @@ def main() -> int:
     parser.add_argument("--exact", type=Path, help="the model in float32, as GGUF")
     parser.add_argument("--genai", type=Path, help="the folder of onnxruntime-genai")
     parser.add_argument("--float", type=Path, help="only write the weights in float32 here")
+    parser.add_argument("--no-texts", action="store_true", help="only measure")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
@@ -90,7 +93,12 @@ def main() -> int:
     environments = dict(one.split("=", 1) for one in options.environment)
     found = mark_missing(peers(options.model, options.folder, options.genai), environments)
     exact = [llama_cpp("llama.cpp, float32", options.exact)] if options.exact else []
-    compare(found + mark_missing(exact, environments), environments)
+    if not options.no_texts:
+        compare(found + mark_missing(exact, environments), environments)
+    for peer in found:
+        if peer.is_ours:  # as `coreai_onnx.Session` does
+            model = OnnxProgram.load(peer.worker["path"]).model
+            peer.worker["op_types"] = ",".join(standard_op_types(model))
     for threads in options.threads:
         measure(found, Path.cwd(), environments, threads, options.rounds)
     return 0
