@@ -187,6 +187,10 @@ class AliasedInputsWarning(UserWarning):
     """A program was exported with one tensor for several inputs, and reads only one of them."""
 
 
+class PartialCheckWarning(UserWarning):
+    """Only a part of a model that exceeds the memory was compared with torch, or nothing of it."""
+
+
 class RandomnessWarning(UserWarning):
     """The converted model draws random numbers."""
 

@@ -14,6 +14,7 @@ from transformers import Cache, DynamicCache
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.export.compat.state_space import recurrent_state
+from coreai_onnx.export.deferred import run_for_shapes
 from coreai_onnx.huggingface.transformers_names import (
     CACHE,
     DummyLayer,
@@ -194,26 +195,26 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
     name, parameter = type(model).__name__, cache_parameter(model)
     if parameter is None:
         if is_static:
-            raise ConversionError(
-                f"{name} has no cache", advice='export it with cache="growing": it reads all tokens'
-            )
+            raise ConversionError(f"{name} has no cache", advice='choose cache="growing"')
         return []
     # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
     types = set(getattr(model.config, "layer_types", None) or ())
-    if (own_class := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
+    if (own := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
         require_states(name)
     # A cache of a model's own has no layers to find slots in.
-    if own_class is not None:
-        raise ConversionError(
-            f"{name} keeps its states in a {own_class}, a class of its own",
-            advice="decoders with the caches of transformers.cache_utils are exported, and RWKV",
-        )
-    cache = DynamicCache(config=model.config)
-    arguments = {} if parameter == STATE else {parameter: cache}
-    runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
+    if own is not None:
+        how = "decoders with the caches of transformers.cache_utils are exported, and RWKV"
+        raise ConversionError(f"{name} keeps its states in a {own}, a class of its own", advice=how)
+
+    def run() -> tuple[Any, Any]:
+        cache = DynamicCache(config=model.config)
+        arguments = {} if parameter == STATE else {parameter: cache}
+        return cache, model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **arguments)
+
     # Shapes follow from a call, because no setting of the configurations names them for all models.
+    runs = failures_as(ModelSourceError, f"{name} does not run with input_ids and a cache")
     with torch.no_grad(), states_in_cache(model), runs:
-        result = model(input_ids=torch.tensor(_EXAMPLE_IDS), use_cache=True, **arguments)
+        cache, result = run_for_shapes(model, run)
     if "Indexed" in "".join(type(layer).__name__ for layer in cache.layers):
         raise ConversionError(
             f"{name}: a layer keeps the keys of an index beside its cache",

@@ -28,7 +28,7 @@ from coreai_onnx.huggingface.encoder_decoders import (
     DecoderPart,
     EncoderPart,
 )
-from coreai_onnx.huggingface.folders import WRITTEN, copy_companions, write_json
+from coreai_onnx.huggingface.folders import WRITTEN, ExportedFolder, copy_companions, write_json
 from coreai_onnx.huggingface.genai import CONFIG, genai_config
 from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
@@ -45,6 +45,7 @@ from coreai_onnx.huggingface.quantizing import (
     check_arguments,
     first_target,
     quantize_programs,
+    refuse_runs,
     round_inputs,
 )
 from coreai_onnx.huggingface.sound.parts import sound_parts
@@ -52,9 +53,14 @@ from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.adapter_inputs import add_adapter_inputs
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
-from coreai_onnx.huggingface.verification import check_at_other_sizes, check_generation
-from coreai_onnx.messages import begin_stage, printable, render, size_text
+from coreai_onnx.huggingface.verification import (
+    check_at_other_sizes,
+    check_first_layers,
+    check_generation,
+)
+from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.contract import PADDINGS
+from coreai_onnx.model.files.mapped_tensors import scratch_in
 from coreai_onnx.model.files.new_files import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
@@ -71,34 +77,6 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
 """The dtypes of stored weights."""
 CACHES = ("growing", "static")
-
-
-@dataclass(frozen=True)
-class ExportedFolder:
-    """What an export wrote; prints as a table.
-
-    Attributes:
-        path: The folder.
-        task: The task of the model.
-        programs: The converted programs, by the names of their files.
-        files: The files, sorted by name.
-    """
-
-    path: Path
-    task: str
-    programs: Mapping[str, OnnxProgram]
-    files: tuple[Path, ...]
-
-    @property
-    def program(self) -> OnnxProgram:
-        """The program of the model, or of its decoder."""
-        return list(self.programs.values())[-1]
-
-    def __str__(self) -> str:
-        """Return the files with their sizes."""
-        names = [(file.relative_to(self.path).as_posix(), file) for file in self.files]
-        rows = [(name, size_text(file.stat().st_size)) for name, file in names]
-        return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"
 
 
 def export_model(
@@ -124,16 +102,14 @@ def export_model(
 ) -> ExportedFolder:
     """Export a model of transformers to a folder with its tokenizer and configuration.
 
-    The names of inputs and outputs are those of optimum, onnxruntime-genai and transformers.js.
-    Batch, sequence and, for a decoder, the length of the cache are dynamic.
+    Inputs are named as by optimum, onnxruntime-genai and transformers.js; all sizes are dynamic.
 
     Args:
-        source: A folder of transformers or diffusers, a ``config.json`` (random weights), a model.
+        source: A folder of transformers or diffusers, a GGUF file, a ``config.json``, or a model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: Of a decoder: ``"growing"`` (the default), or ``"static"``, updated in place.
-        padding: Of the prompts of a decoder, which the file states: ``"left"``, or ``"none"``, the
-            default where ``target`` then makes ``GroupQueryAttention``.
+        cache: Of a decoder: ``"growing"``, or ``"static"``, of a capacity, updated in place.
+        padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
@@ -163,9 +139,10 @@ def export_model(
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
-    loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
-    how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
-    programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
+    with scratch_in(path.parent):
+        loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
+        how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
+        programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
         _save(programs, temporary, external_data=external_data)
         _write_further(temporary, loaded, files, library)
@@ -251,6 +228,8 @@ class _Conversion:
 
     def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
+        if self.loaded.is_deferred:
+            refuse_runs(self.quantization)
         around = surroundings(self.include, self.loaded, self.opset, check=self.check)
         how = replace(self, quantization=round_inputs(self.loaded.model, self.quantization))
         programs, files = _programs(self.loaded, how, is_static=is_static)
@@ -258,6 +237,10 @@ class _Conversion:
         quantize_programs(programs, how.quantization, self.target, self.loaded.folder)
         around.add_to(programs)
         return programs, files
+
+    def with_model(self, model: Any) -> _Conversion:
+        """Return the same for another model, which is in memory."""
+        return replace(self, loaded=replace(self.loaded, model=model, is_deferred=False))
 
     def __call__(self, part: Any) -> OnnxProgram:
         """Export, convert and optimize one part: a module that describes its interface."""
@@ -318,7 +301,10 @@ def _programs(
         raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")
     if loaded.task.name == "text-generation":
         decoder = Decoder(loaded.model, is_static=is_static)
-        if convert.check:
+        if convert.check and loaded.is_deferred:
+            check_first_layers(loaded.model, convert.with_model, is_static=is_static)
+            convert = replace(convert, check=False)
+        elif convert.check:
             # Before the export, which takes longer.
             check_generation(decoder)
         # onnxruntime-genai has names for keys and values only, not for recurrent states.

@@ -7,11 +7,14 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.messages import printable, render, size_text
+from coreai_onnx.program import OnnxProgram
 
 _COPIED = (
     "config.json",
@@ -146,3 +149,31 @@ def setting_fault(settings: Mapping[str, Any]) -> str:
         if fault:
             return f"{name} is {value!r:.40}, and {fault}"
     return ""
+
+
+@dataclass(frozen=True)
+class ExportedFolder:
+    """What an export wrote; prints as a table.
+
+    Attributes:
+        path: The folder.
+        task: The task of the model.
+        programs: The converted programs, by the names of their files.
+        files: The files, sorted by name.
+    """
+
+    path: Path
+    task: str
+    programs: Mapping[str, OnnxProgram]
+    files: tuple[Path, ...]
+
+    @property
+    def program(self) -> OnnxProgram:
+        """The program of the model, or of its decoder."""
+        return list(self.programs.values())[-1]
+
+    def __str__(self) -> str:
+        """Return the files with their sizes."""
+        names = [(file.relative_to(self.path).as_posix(), file) for file in self.files]
+        rows = [(name, size_text(file.stat().st_size)) for name, file in names]
+        return f"{printable(str(self.path))}: {self.task}\n{render(('file', 'size'), rows)}"

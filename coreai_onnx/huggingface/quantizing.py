@@ -39,6 +39,20 @@ def check_arguments(arguments: Arguments | None) -> None:
         rules_of(**{"bits": 4, **arguments})
 
 
+def refuse_runs(arguments: Arguments | None) -> None:
+    """Refuse a quantization that runs a model which exceeds the memory.
+
+    Raises:
+        QuantizationError: It has data or metrics.
+    """
+    for name in ("calibration", "evaluation", "metrics"):
+        if (arguments or {}).get(name) is not None:
+            raise QuantizationError(
+                f"{name} runs the model, whose weights exceed the memory\n"
+                '  choose method="rtn" or "hqq" without it'
+            )
+
+
 def round_inputs(model: torch.nn.Module, arguments: Arguments | None) -> Arguments | None:
     """Let the layers of a checkpoint of few bits round their inputs, if nothing else is asked for.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 import shutil
 import tempfile
 import weakref
@@ -19,20 +20,25 @@ import transformers
 from safetensors import SafetensorError, safe_open
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.checkpoints.loading import load_quantized, quantization_of
+from coreai_onnx.export.deferred import deferred_source
+from coreai_onnx.huggingface.checkpoints.loading import (
+    SMALL,
+    deferred,
+    exceeds_memory,
+    load_quantized,
+    quantization_of,
+)
 from coreai_onnx.huggingface.diffusion.loading import is_pipeline, load_pipeline
 from coreai_onnx.huggingface.folders import check_companions, setting_fault
 from coreai_onnx.huggingface.heads.sentences import MODULES, embedding_task_of
 from coreai_onnx.huggingface.heads.tasks import Task, task_of
 from coreai_onnx.huggingface.transformers_names import has_class_for, model_of_config
-from coreai_onnx.messages import begin_stage
+from coreai_onnx.messages import begin_stage, render, size_text
 from coreai_onnx.model.dependencies import needs
 
 CONFIG, GGUF = "config.json", ".gguf"
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
-
-
 _HIDDEN_STATES, _POOLER = ("last_hidden_state", "token_embeddings"), "pooler."
 """Outputs of models without a head, and the layer after them, which they are exported without."""
 
@@ -47,12 +53,14 @@ class LoadedModel:
         folder: The folder with its configuration and tokenizer; None for a model object.
         weights_dtype: A dtype that represents the weights exactly: what they were rounded to, or
             that of the source.
+        is_deferred: Whether the large parameters have their values in mapped files only.
     """
 
     model: Any
     task: Task
     folder: Path | None
     weights_dtype: torch.dtype
+    is_deferred: bool = False
 
 
 def load_source(
@@ -87,11 +95,17 @@ def load_source(
     else:
         loaded = _of_path(Path(source), task, dtype, seed)
     if weights_dtype is not None:
-        _round(loaded.model, weights_dtype)
+        if not loaded.is_deferred:
+            _round(loaded.model, weights_dtype)
+        elif weights_dtype not in (dtype, loaded.weights_dtype):
+            raise ModelSourceError(
+                f"weights_dtype={str(weights_dtype).removeprefix('torch.')!r}: {source} exceeds "
+                "the memory, so that its weights are stored as its files have them, or as dtype"
+            )
         loaded = replace(loaded, weights_dtype=weights_dtype)
     # bfloat16 has the range of float32.
     if torch.float16 in (dtype, weights_dtype):
-        _check_range(loaded.model)
+        _check_range(loaded.model, torch.float16)
     return replace(loaded, model=loaded.model.eval())
 
 
@@ -116,12 +130,19 @@ def _of_path(path: Path, task: str | None, dtype: torch.dtype, seed: int) -> Loa
                 build = functools.partial(model_of_config, model_class)
                 model = load_quantized(path, config, quantization, build, dtype)
             return LoadedModel(model, chosen, path, dtype)  # its scales are not narrowed
+        large = chosen.name == "text-generation" and exceeds_memory(path, config, dtype)
         with failures_as(ModelSourceError, f"cannot load {path}"):
+            # In the dtype of the files, transformers maps them.
             model, report = model_class.from_pretrained(
-                path, dtype=dtype, local_files_only=True, output_loading_info=True
-            )
+                path, dtype="auto" if large else dtype, local_files_only=True,
+                output_loading_info=True,
+            )  # fmt: skip
         # transformers only warns about such weights.
         _check_complete(path, chosen, config, report["missing_keys"])
+        if large:
+            with failures_as(ModelSourceError, f"cannot load {path}"):
+                whole = deferred(model, functools.partial(model_of_config, model_class), dtype)
+            return LoadedModel(whole, chosen, path, model.dtype, is_deferred=True)
         return LoadedModel(model, chosen, path, _dtype_of(config))
     if path.suffix == GGUF and path.is_file():
         return _of_gguf(path, task, dtype)
@@ -210,14 +231,19 @@ def _round(model: torch.nn.Module, dtype: torch.dtype) -> None:
             parameter.copy_(parameter.to(dtype))
 
 
-def _check_range(model: torch.nn.Module) -> None:
+def _check_range(model: torch.nn.Module, dtype: torch.dtype) -> None:
     """Check that no weight became infinite.
 
     Raises:
         ModelSourceError: If a weight is infinite.
     """
     for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and bool(parameter.isinf().any()):
+        source = deferred_source(parameter)
+        values = parameter if source is None else source
+        # A part at a time: the values may be mapped.
+        rows = max(1, SMALL // max(1, values[0].numel())) if values.dim() > 1 else SMALL
+        parts = values.split(rows) if values.dim() else [values]
+        if values.is_floating_point() and any(bool(x.to(dtype).isinf().any()) for x in parts):
             raise ModelSourceError(f"the weight {name} has values beyond the range of float16")
 
 
@@ -247,6 +273,31 @@ def _class_of(config: Any, task: Task) -> Any:
             f"transformers has no {config.model_type} model with a head for the task {task.name!r}"
         )
     return chosen
+
+
+def structure(path: Path) -> str:
+    """Return a table of the parameters of a model without reading weights, layers counted as one.
+
+    Args:
+        path: A configuration file; no weights are needed.
+
+    Raises:
+        ModelSourceError: As for `load_source`.
+    """
+    config = read_config(path)
+    with torch.device("meta"), failures_as(ModelSourceError, f"cannot build the model of {path}"):
+        model = model_of_config(_class_of(config, task_of(config, None)), config)
+    counts: dict[tuple[str, str], list[int]] = {}
+    for name, weight in model.named_parameters():
+        key = re.sub(r"\.\d+(?=\.)", ".*", name), str(list(weight.shape))
+        counts.setdefault(key, []).append(weight.numel())
+    rows = [(name, shape, str(len(n)), f"{sum(n):,}") for (name, shape), n in counts.items()]
+    total, dtype = sum(map(sum, counts.values())), _dtype_of(config)
+    return (
+        f"{type(model).__name__}: {total:,} parameters, {size_text(total * dtype.itemsize)} in "
+        f"{str(dtype).removeprefix('torch.')}\n\n"
+        f"{render(('parameter', 'shape', 'count', 'elements'), rows)}"
+    )
 
 
 def read_config(path: Path) -> Any:

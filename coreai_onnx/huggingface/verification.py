@@ -7,16 +7,20 @@ is right for a padding of 0 too. They are dropped, and this check takes their pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
-from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
+from coreai_onnx.errors import ConversionError, ModelSourceError, PartialCheckWarning, failures_as
 from coreai_onnx.huggingface.caches import STATE
+from coreai_onnx.huggingface.checkpoints.loading import first_layers
 from coreai_onnx.huggingface.decoders import KEPT, Decoder
+from coreai_onnx.messages import size_text
+from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -82,6 +86,34 @@ def check_generation(decoder: Decoder) -> None:
                 f"(by {error:.3g})",
                 advice=f"{_difference(calls[0], decoder)}: such models are not exported",
             )
+
+
+def check_first_layers(
+    model: Any, conversion_of: Callable[[Any], Callable[[Decoder], OnnxProgram]], *, is_static: bool
+) -> None:
+    """Check the first layers of a model that exceeds the memory, as many as it holds.
+
+    Args:
+        model: The model, with deferred weights.
+        conversion_of: Returns what converts and checks the decoder of a model.
+        is_static: Whether the cache has a fixed capacity.
+
+    Raises:
+        ConversionError: If the layers differ from torch.
+    """
+    part = first_layers(model)
+    if part is not None:
+        decoder = Decoder(part[0], is_static=is_static)
+        check_generation(decoder)
+        conversion_of(part[0])(decoder)
+    layers = 0 if part is None else part[1]
+    total = model.config.get_text_config(decoder=True).num_hidden_layers
+    warnings.warn(
+        f"compared the first {layers} of {total} layers with torch: the memory "
+        f"({size_text(memory_bytes())}) does not hold more of the model",
+        PartialCheckWarning,
+        stacklevel=2,
+    )
 
 
 def _teacher_forced(decoder: Decoder, tokens: torch.Tensor) -> Iterator[torch.Tensor]:

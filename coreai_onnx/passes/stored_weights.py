@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.files.mapped_tensors import WidenedTensor
 from coreai_onnx.model.inventory import graphs
 
 SMALLEST = 64
@@ -51,6 +52,8 @@ def _is_exact(tensor: ir.TensorProtocol | None, dtype: type[np.generic]) -> bool
     """Whether a tensor is a float32 weight, and each value is the same in another dtype."""
     if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < SMALLEST:
         return False
+    if isinstance(tensor, WidenedTensor) and tensor.stored.dtype.numpy() == dtype:
+        return True
     values = np.asarray(tensor.numpy()).reshape(-1)
     parts = (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
     with np.errstate(over="ignore"):  # an overflow gives infinity, which is not the same value
@@ -69,6 +72,8 @@ def _store(graph: ir.Graph, value: ir.Value, element: ir.DataType, dtype: type[n
 
     shape = ir.Shape(wide.shape.numpy())
     tensor = ir.LazyTensor(narrow, dtype=element, shape=shape, name=name)
+    if isinstance(wide, WidenedTensor) and wide.stored.dtype == element:
+        tensor = wide.stored
     # The weight keeps its name, by which users find it in the checkpoint; its readers read the
     # Cast.
     stored = ir.Value(name=name, type=ir.TensorType(element), shape=shape, const_value=tensor)

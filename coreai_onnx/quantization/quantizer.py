@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import QuantizationError
 from coreai_onnx.messages import begin_stage
+from coreai_onnx.model.files.mapped_tensors import MappedTensor
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.quantization.calibration import Array, Feed, second_moments
 from coreai_onnx.quantization.report import (
@@ -173,6 +174,8 @@ def _packed(
 
 def _digest(weight: MatrixWeight) -> bytes:
     """Return what equal matrices have in common, also if one is stored transposed."""
+    if isinstance(weight.tensor, MappedTensor):
+        return repr((weight.tensor.key, weight.shape)).encode()
     # Rows of outputs, so that a head and the transposed copy that passes made of it are equal.
     rows = np.ascontiguousarray(weight.matrix())
     digest = hashlib.blake2b(f"{rows.shape} {rows.dtype}".encode())

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from coreai_onnx.errors import ModelSourceError
-from coreai_onnx.huggingface.sources import load_source, read_config
+from coreai_onnx.huggingface.sources import load_source, read_config, structure
 from tests.support.huggingface_folders import BERT, llama, llama_folder
 from tests.support.tolerances import assert_close
 
@@ -216,3 +216,17 @@ def test_a_broken_index(tmp_path: Path) -> None:
 def test_nothing_is_downloaded() -> None:
     with pytest.raises(ModelSourceError, match=r"no such folder(.|\n)*nothing is downloaded"):
         load_source("google/gemma-7b")
+
+
+def test_the_structure_needs_no_weights(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, dtype="bfloat16",
+    )  # fmt: skip
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(tmp_path)
+    text = structure(tmp_path / "config.json")
+    count = sum(p.numel() for p in transformers.LlamaForCausalLM(config).parameters())
+    assert text.startswith(f"LlamaForCausalLM: {count:,} parameters, ")
+    (line,) = (line for line in text.splitlines() if "up_proj" in line)
+    assert line.split() == ["model.layers.*.mlp.up_proj.weight", "[128,", "64]", "3", "24,576"]

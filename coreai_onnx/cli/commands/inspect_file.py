@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from coreai_onnx.cli.options.inputs import chosen_provider, declare_provider
 from coreai_onnx.debugging.diff.inspection import histogram, inspect_model
@@ -15,7 +16,10 @@ print the contents of a .onnx file
 Prints files and sizes, inputs, states and outputs with dtypes and dims, composites with the number
 of calls, operators, functions and metadata. Weights are not loaded.
 
+Of a config.json of transformers, it prints the parameters of the model.
+
   coreai-onnx inspect model.onnx
+  coreai-onnx inspect my_llama/config.json
   coreai-onnx inspect model.onnx --nodes
   coreai-onnx inspect model.onnx --histogram
   coreai-onnx inspect before.onnx --histogram after.onnx
@@ -25,7 +29,7 @@ of calls, operators, functions and metadata. Weights are not loaded.
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL.onnx", help="a .onnx file or a config.json")
     parser.add_argument(
         "--nodes", action="store_true", help="print the nodes, with the lines of Python"
     )
@@ -44,7 +48,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Print the inspection, the nodes, the histogram, or the nodes on the CPU."""
     provider = chosen_provider(options)
-    if provider is not None:
+    if options.model.endswith(".json"):
+        from coreai_onnx.huggingface.sources import structure
+
+        print(structure(Path(options.model)))
+    elif provider is not None:
         print(provider_gaps(options.model, provider))
     elif options.nodes:
         print(inspect_model(options.model).nodes())

@@ -1,7 +1,12 @@
-"""Loads quantized checkpoints: linear layers and experts become modules with packed weights."""
+"""Loads checkpoints that are quantized, or larger than memory.
+
+Quantized linear layers and experts become modules with packed weights.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +17,7 @@ import torch
 from transformers import Conv1D
 
 from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.export.deferred import defer, deferred_source
 from coreai_onnx.huggingface.checkpoints import (
     auto_round,
     awq,
@@ -33,7 +39,8 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedLinear,
 )
 from coreai_onnx.huggingface.checkpoints.settings import Checkpoint
-from coreai_onnx.huggingface.transformers_names import no_init_weights
+from coreai_onnx.huggingface.transformers_names import model_of_config, no_init_weights
+from coreai_onnx.model.files.mapped_tensors import memory_bytes
 
 Settings = Mapping[str, Any]
 
@@ -177,6 +184,7 @@ class _Loader(NamedTuple):
         if weight is None:
             return None
         matrix, rounding = weight
+        matrix = matrix.on_disk()
         layer: CheckpointLayer = PackedLinear(matrix, rounding=rounding)
         if rounding is not None and multiplies_integers(matrix, rounding):
             layer = IntegerLinear(matrix, rounding)
@@ -288,3 +296,87 @@ def _check_unread(model: Any, names: WeightNames, tensors: Checkpoint) -> None:
                 f"the checkpoint has {name}, which is not supported\n"
                 "  if it does not change what the model computes, remove it"
             )
+
+
+MEMORY_SHARE = 0.5
+"""The share of the memory that the weights of a model may take; those of a larger one stay in its
+files, and are read one at a time when the result is written."""
+SMALL = 1 << 16
+"""Elements of a parameter that is in memory in any case."""
+
+
+def exceeds_memory(folder: Path, config: Any, dtype: torch.dtype) -> bool:
+    """Whether the weights of a folder would take more than `MEMORY_SHARE` as ``dtype``."""
+    patterns = ("*.safetensors", "pytorch_model*.bin")
+    size = sum(file.stat().st_size for pattern in patterns for file in folder.glob(pattern))
+    stored = config.dtype or torch.float32
+    return size * dtype.itemsize // stored.itemsize > MEMORY_SHARE * memory_bytes()
+
+
+def deferred(mapped: Any, build: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    """Return a model in a dtype whose large parameters have the values of a mapped model.
+
+    Args:
+        mapped: The model in the dtype of its files.
+        build: As for `load_quantized`.
+        dtype: The dtype of the result.
+    """
+    config = copy.deepcopy(mapped.config)
+    config.dtype = dtype
+    # Memory of weights that nothing writes to is never resident.
+    with no_init_weights():
+        model = build(config)  # not ``to(dtype)``, which would convert buffers as well
+    model.tie_weights()
+    sources = mapped.state_dict(keep_vars=True)
+    for name, target in model.state_dict(keep_vars=True).items():
+        source = sources[name].data
+        if source.dtype == target.dtype:
+            target.data = source
+        elif source.dim() > 1 and source.numel() > SMALL:
+            defer(target, source)
+        else:
+            target.data.copy_(source)
+    if model.can_generate():
+        model.generation_config = mapped.generation_config
+    return model
+
+
+def first_layers(model: Any) -> tuple[Any, int] | None:
+    """Return the first layers of a `deferred` model as a model in memory, and their number.
+
+    None if `MEMORY_SHARE` does not hold one layer, or a model of fewer layers has other weights.
+    """
+    build = functools.partial(model_of_config, type(model))
+    with torch.device("meta"):
+        one, two = (_elements(build(_shortened(model.config, layers))) for layers in (1, 2))
+    room = int(MEMORY_SHARE * memory_bytes()) // model.dtype.itemsize - one
+    if room < 0 or one == two:
+        return None
+    total = model.config.get_text_config(decoder=True).num_hidden_layers
+    layers = min(1 + room // (two - one), total)
+    with no_init_weights():
+        part: Any = build(_shortened(model.config, layers))
+    part.tie_weights()
+    values = model.state_dict(keep_vars=True)
+    for name, target in part.state_dict(keep_vars=True).items():
+        if name not in values or values[name].shape != target.shape:
+            return None
+        source = deferred_source(values[name])
+        target.data.copy_(values[name] if source is None else source)
+    return part.eval(), layers
+
+
+def _elements(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _shortened(config: Any, layers: int) -> Any:
+    """Return a copy of a configuration for the first layers."""
+    copied = copy.deepcopy(config)
+    text = copied.get_text_config(decoder=True)
+    total = text.num_hidden_layers
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == total:
+            setattr(text, name, value[:layers])
+    text.num_hidden_layers = layers
+    return copied

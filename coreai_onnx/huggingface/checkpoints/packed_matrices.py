@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
+from coreai_onnx.model.files.mapped_tensors import on_disk
 from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
 from coreai_onnx.model.weight_formats import BEFORE_BIAS, CODE_BITS, NAMES
 
@@ -54,10 +55,23 @@ class PackedMatrix:
         """The number of neighbors in a row with one scale."""
         return self.codes.shape[-1] * 8 // self.bits
 
+    def on_disk(self) -> PackedMatrix:
+        """Return the matrix with its large parts in the scratch file, if there is one."""
+        parts = {name: _on_disk(part) for name, part in vars(self).items()}
+        return PackedMatrix(**parts)
+
     @property
     def sizes(self) -> dict[str, int]:
         """The attributes of a composite with this weight."""
         return {"bits": self.bits, "group_size": self.group_size, "scale_bits": self.scale_bits}
+
+
+def _on_disk(part: Any) -> Any:
+    if not isinstance(part, torch.Tensor):
+        return part
+    # numpy has no bfloat16.
+    stored = on_disk(part.contiguous().view(torch.uint8).numpy()) if part.dim() else None
+    return part if stored is None else torch.from_numpy(stored).view(part.dtype)
 
 
 class LayerWeight(NamedTuple):

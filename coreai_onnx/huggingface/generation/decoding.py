@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import Cache
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.messages import size_text
+from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -269,20 +269,13 @@ def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
     """
     shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in info.dims]
     size = math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
-    memory = _memory()
+    memory = memory_bytes()
     if size > memory:
         raise GenerationError(
             f"the cache {info.name} {shape} needs {size_text(size)}, and the machine has "
             f"{size_text(memory)}: choose a smaller max_new_tokens or batch, or export it again"
         )
     return np.zeros(shape, info.numpy_dtype)
-
-
-def _memory() -> int:
-    """Return the size of the machine's memory in bytes."""
-    if not hasattr(os, "sysconf"):  # on Windows, where an allocation beyond the memory fails
-        return sys.maxsize
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _limit(session: Session) -> int:

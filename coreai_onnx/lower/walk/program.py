@@ -10,7 +10,6 @@ from typing import Any
 import onnx_ir as ir
 import sympy
 import torch
-from onnx_ir.tensor_adapters import TorchTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -27,6 +26,7 @@ from torch.export.graph_signature import (
 from coreai_onnx.errors import ConversionError, LoweringError, UnsupportedOpsError
 from coreai_onnx.export.capture.relations import relations
 from coreai_onnx.export.capture.symbols import range_constraints, symbol_names
+from coreai_onnx.export.deferred import onnx_tensor
 from coreai_onnx.export.functionalize.attributes import warn_of_changed_parameters
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.scope import Names, Scope
@@ -225,7 +225,7 @@ class ProgramLowering:
         stored = stored_as(tensor)
         if state_name is not None:  # the module continues to mutate its own buffer
             stored = stored.clone()
-        const = TorchTensor(stored.detach().contiguous(), name=name)
+        const = onnx_tensor(tensor, stored, name)
         value = ir.Value(name=name, const_value=const, type=ir.TensorType(const.dtype))
         set_dims(value, tuple(int(d) for d in stored.shape))
         if tensor.is_complex():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +29,7 @@ PROTOBUF_LIMIT = (1 << 31) - 1
 EXTERNAL_TENSOR_BYTES = 1024
 """Smaller tensors are stored in the model file, so that shape constants can be read there."""
 HELD_BYTES = 256 << 20
-"""Bytes that are written before the pages of mapped weight files are released."""
+"""Bytes that are read or written before the pages of mapped weight files are released."""
 ALIGNMENT = 64
 """Alignment of offsets in a data file: a cache line and the widest vector register."""
 
@@ -138,7 +140,7 @@ def _serialized(model: ir.Model, store: _Store) -> bytes:
     return serialized
 
 
-@contextlib.contextmanager
+@contextmanager
 def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
     """Replace every initializer, while active, by the tensor that ``store`` returns for it."""
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
@@ -166,6 +168,21 @@ def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     return tensor
 
 
+class Released:
+    """Counts the bytes that are read of mapped files, and lets the system drop them in time."""
+
+    def __init__(self) -> None:
+        """Begin with nothing read."""
+        self._bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes that have been read and are not needed any more."""
+        self._bytes += nbytes
+        if self._bytes >= HELD_BYTES:
+            self._bytes = 0
+            give_back_mapped_files()
+
+
 class _DataFile:
     """A data file being written: tensors at aligned offsets, each tensor once."""
 
@@ -176,7 +193,7 @@ class _DataFile:
         self._offsets: dict[object, int] = {}
         self._alive: list[ir.TensorProtocol] = []
         self._end = 0
-        self._read = 0
+        self._released = Released()
 
     def store(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         """Write a tensor and return the reference to it.
@@ -208,11 +225,9 @@ class _DataFile:
         offset = self._end + padding
         self._file.write(raw_bytes(tensor))
         self._end = offset + tensor.nbytes
-        if self._end - self._read >= HELD_BYTES:
-            self._read = self._end
-            # 4034 MiB of mapped weights are saved with a peak of 821 MiB: python -m
-            # tools.bench.memory --layers 44 --lazy, in docs/internals/performance_log.md.
-            give_back_mapped_files()
+        # 4034 MiB of mapped weights are saved with a peak of 821 MiB: python -m
+        # tools.bench.memory --layers 44 --lazy, in docs/internals/performance_log.md.
+        self._released.add(tensor.nbytes)
         return offset
 
 
@@ -229,6 +244,8 @@ LARGE = 1 << 20
 """Minimum size of a range; smaller ones are not worth a system call."""
 _PAGEOUT = 21  # Linux's MADV_PAGEOUT, since 5.4; nothing is lost: changed pages are kept
 _MAPS = Path("/proc/self/maps")
+_INTERVAL = 0.02
+"""Seconds between two looks: a disk reads a few dozen MiB in that time."""
 
 
 def give_back_mapped_files() -> int:
@@ -248,6 +265,40 @@ def give_back_mapped_files() -> int:
         if library.madvise(*arguments) == 0:
             total += end - start
     return total
+
+
+@contextmanager
+def mapped_below(limit: int) -> Iterator[None]:
+    """While active, let the system drop the pages of mapped files whenever they exceed a limit.
+
+    A model of few bits whose session has ``prepack=False`` reads its weights from the mapped file,
+    so that it runs in less memory than it has weights; each run may read them from the disk again.
+    On systems other than Linux this does nothing.
+
+    Args:
+        limit: Bytes of mapped files that are resident, code included.
+    """
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(_INTERVAL):
+            if _resident_files() > limit:
+                give_back_mapped_files()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if sys.platform == "linux":
+        watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if watcher.is_alive():
+            watcher.join()
+
+
+def _resident_files() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[2])  # those of files
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _data_ranges() -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from coreai_onnx.model.files.mapped_tensors import WidenedTensor
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.surgeon_names import LazyValues, stored_values
 
@@ -71,6 +72,8 @@ def lazy_constant(
     # The tensors, not the constants: a source may leave the graph, or get other values, before the
     # file is written.
     tensors = [tensor_from_constant(source) for source in sources]
+    if compute is np.transpose and isinstance(tensors[0], WidenedTensor):
+        return constant_from_tensor(name, tensors[0].transpose(name))
     element = tensors[0].dtype if dtype is None else ir.DataType.from_numpy(np.dtype(dtype))
 
     def evaluate() -> ir.TensorProtocol:

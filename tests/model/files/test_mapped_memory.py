@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coreai_onnx.model.files.saving import LARGE, give_back_mapped_files
+from coreai_onnx.model.files.saving import LARGE, give_back_mapped_files, mapped_below
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped")
 COUNT = 4 * LARGE
@@ -65,3 +66,19 @@ def test_elsewhere_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "platform", "darwin")
     assert give_back_mapped_files() == 0
     assert resident(tmp_path / "weights") >= COUNT // 1024
+
+
+def test_pages_go_whenever_they_exceed_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    array, expected = mapped(path), np.arange(COUNT, dtype=np.uint8)
+    with mapped_below(1 << 62):
+        assert np.array_equal(array, expected)
+        time.sleep(0.1)
+        before = resident(path)
+    assert before >= COUNT // 1024
+    with mapped_below(0):
+        deadline = time.monotonic() + 10
+        while resident(path) > before // 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert resident(path) <= before // 2
+    assert np.array_equal(array, expected)

@@ -42,6 +42,7 @@ from coreai_onnx.huggingface.transformers_names import (
     tokenizer_of_gguf,
 )
 from coreai_onnx.messages import without_warnings
+from coreai_onnx.model.files.saving import Released
 from coreai_onnx.model.weight_formats import NAMES
 
 _ARCHITECTURE = "general.architecture"
@@ -204,7 +205,7 @@ class _Filler:
     def load(self) -> Any:
         """Return the model with its weights."""
         missing = dict(self.model.named_parameters())  # one name for weights that are tied
-        unread, packed = [], {}
+        unread, packed, released = [], {}, Released()
         for tensor in self.tensors:
             name = self.names.get(tensor.name)
             if tensor.name == _ROPE_FACTORS:
@@ -214,8 +215,9 @@ class _Filler:
             elif (matrix := self._packed(tensor, name)) is None:
                 self._fill(missing.pop(name), tensor)
             else:
-                packed[name] = matrix
+                packed[name] = matrix.on_disk()
                 del missing[name]
+            released.add(tensor.n_bytes)
         self._check(list(missing), unread)
         for name, matrix in packed.items():
             self._replace(name, matrix)

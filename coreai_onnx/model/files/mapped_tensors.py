@@ -1,0 +1,144 @@
+"""Weights that stay on the disk: mapped from a checkpoint, or written to a scratch file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx_ir as ir
+
+from coreai_onnx.errors import SaveError, reason_of
+from coreai_onnx.model.files.saving import ALIGNMENT, LARGE
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+class MappedTensor(ir.LazyTensor):
+    """A weight in the mapped file of a checkpoint, or its transpose; reading copies nothing.
+
+    Attributes:
+        key: Equal for tensors with the same values; comparing their bytes would read them all.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, key: Hashable, *, transposed: bool) -> None:
+        """Wrap the tensor of a file."""
+        self.key, self._source, self._transposed = key, source, transposed
+        shape = [int(dim) for dim in source.shape.numpy()]
+        super().__init__(
+            lambda: ir.Tensor(self.numpy(), dtype=self.dtype, name=self.name),
+            dtype=source.dtype,
+            shape=ir.Shape(shape[::-1] if transposed else shape),
+            name=source.name,
+        )
+
+    def numpy(self) -> Array:
+        """Return the values, a view of the file."""
+        values: Array = self._source.numpy()
+        return values.T if self._transposed else values
+
+    def transpose(self) -> MappedTensor:
+        """Return the transposed tensor, of the same file."""
+        return MappedTensor(self._source, self.key, transposed=not self._transposed)
+
+
+class WidenedTensor(ir.LazyTensor):
+    """A weight whose values are converted from the dtype of its file on each read.
+
+    Attributes:
+        stored: The weight as the file has it.
+    """
+
+    def __init__(self, stored: MappedTensor, dtype: ir.DataType, name: str) -> None:
+        """Convert nothing yet."""
+        self.stored = stored
+        super().__init__(self._widened, dtype=dtype, shape=stored.shape, name=name)
+
+    def _widened(self) -> ir.TensorProtocol:
+        values = self.stored.numpy().astype(self.dtype.numpy())
+        return ir.Tensor(np.ascontiguousarray(values), dtype=self.dtype, name=self.name)
+
+    def transpose(self, name: str) -> WidenedTensor:
+        """Return the transposed weight."""
+        return WidenedTensor(self.stored.transpose(), self.dtype, name)
+
+
+_scratch: ContextVar[_Scratch | None] = ContextVar("scratch", default=None)
+
+
+@contextmanager
+def scratch_in(folder: Path) -> Iterator[None]:
+    """While active, `on_disk` moves arrays to a nameless file in a folder.
+
+    The file exists until the last of its arrays is released, or the process ends in any way.
+    """
+    scratch = _Scratch(folder)
+    token = _scratch.set(scratch)
+    try:
+        yield
+    finally:
+        _scratch.reset(token)
+        scratch.close()
+
+
+def on_disk(array: Array) -> Array:
+    """Return a large array mapped from the scratch file, if there is one; else the array itself.
+
+    Raises:
+        SaveError: If the array cannot be written.
+    """
+    scratch = _scratch.get()
+    return array if scratch is None or array.nbytes < LARGE else scratch.keep(array)
+
+
+class _Scratch:
+    """A file without a name that holds arrays.
+
+    Args:
+        folder: Its folder; the disk of the result, as the folder for temporary files may be memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def close(self) -> None:
+        """Close the file; the arrays are mapped, and keep it."""
+        if self._file is not None:
+            with suppress(OSError):  # closing flushes, which may fail again
+                self._file.close()
+
+    def keep(self, array: Array) -> Array:
+        """Write an array, and return it mapped."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - see close
+            offset = self._end + -self._end % ALIGNMENT
+            self._file.seek(offset)
+            self._file.write(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+            self._file.flush()
+        except OSError as error:
+            raise SaveError(
+                f"cannot write to {self._folder}: {error.strerror or reason_of(error)}"
+            ) from error
+        self._end = offset + array.nbytes
+        # Copy on write: torch takes no arrays that are read-only.
+        return np.memmap(self._file, array.dtype, "c", offset, array.shape)
+
+
+def memory_bytes() -> int:
+    """Return the size of the memory that this process may use."""
+    if not hasattr(os, "sysconf"):  # on Windows, where an allocation beyond the memory fails
+        return sys.maxsize
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # "max", or a system without control groups
+        memory = min(memory, int(_GROUP_LIMIT.read_text()))
+    return memory

@@ -1,0 +1,67 @@
+"""Arrays in scratch files, and tensors that are converted when they are read."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from coreai_onnx.errors import SaveError
+from coreai_onnx.model.files.mapped_tensors import (
+    MappedTensor,
+    WidenedTensor,
+    memory_bytes,
+    on_disk,
+    scratch_in,
+)
+from coreai_onnx.model.files.saving import LARGE
+
+
+def test_large_arrays_are_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
+    large = np.arange(LARGE, dtype=np.float16).reshape(4, -1)
+    small = np.arange(5)
+    assert on_disk(large) is large
+    with scratch_in(tmp_path):
+        kept = [on_disk(large), on_disk(large.T), on_disk(large.astype(ml_dtypes.bfloat16))]
+        assert on_disk(small) is small
+    assert not list(tmp_path.iterdir())
+    expected = [large, large.T, large.astype(ml_dtypes.bfloat16)]
+    for array, values in zip(kept, expected, strict=True):
+        assert isinstance(array, np.memmap)
+        assert array.dtype == values.dtype
+        assert np.array_equal(array, values)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    limit, array = resource.getrlimit(resource.RLIMIT_FSIZE), np.ones(LARGE, np.uint8)
+    with scratch_in(tmp_path):
+        on_disk(array)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE + 100, limit[1]))
+        try:
+            with pytest.raises(SaveError, match=r"cannot write to .*: File too"):
+                on_disk(array)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensors_are_converted_when_they_are_read() -> None:
+    values = np.random.default_rng(0).normal(size=(3, 5)).astype(ml_dtypes.bfloat16)
+    stored = MappedTensor(ir.Tensor(values, name="w"), "key", transposed=False)
+    wide = WidenedTensor(stored, ir.DataType.FLOAT, "w")
+    turned = wide.transpose("w.T")
+    assert (wide.dtype, turned.name, list(turned.shape)) == (ir.DataType.FLOAT, "w.T", [5, 3])
+    assert np.array_equal(wide.numpy(), values.astype(np.float32))
+    assert np.array_equal(turned.numpy(), values.T.astype(np.float32))
+    assert turned.stored.key == stored.key
+    assert turned.stored.tobytes() == np.ascontiguousarray(values.T).tobytes()
+    assert np.shares_memory(turned.stored.numpy(), values)
+
+
+def test_the_memory_is_that_of_the_machine_or_less() -> None:
+    total = next(x for x in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in x)
+    assert 0 < memory_bytes() <= int(total.split()[1]) << 10
