@@ -13,7 +13,7 @@ import transformers
 from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.surroundings.graphs import graph_of
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.libraries.extensions import extensions_path
+from coreai_onnx.runtime.libraries.library import extensions_path
 from coreai_onnx.runtime.sessions.session import Session
 
 IMAGE = "image"

@@ -24,7 +24,7 @@ from coreai_onnx.huggingface.surroundings.token_graphs import (
 )
 from coreai_onnx.huggingface.surroundings.wordpiece import wordpiece
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.libraries.extensions import extensions_path
+from coreai_onnx.runtime.libraries.library import extensions_path
 from coreai_onnx.runtime.sessions.session import Session
 
 _FILES = ("tokenizer.json", "vocab.*", "*.model")

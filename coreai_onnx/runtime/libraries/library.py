@@ -1,4 +1,4 @@
-"""Libraries of kernels: that of this package, and those of the user beside it."""
+"""Libraries of kernels: those of this package, of onnxruntime-extensions, and of the user."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ REINSTALL = (
 """What to do with a kernel library that this machine cannot load."""
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+EXTENSIONS = "pip install onnxruntime-extensions"
 LIBRARY_NAME = ("" if sys.platform == "win32" else "lib") + "coreai_onnx_ops" + _SUFFIX
 
 _RUNTIME = Path(__file__).resolve().parents[1]
@@ -177,3 +178,16 @@ def advice_for_unknown_op(message: str) -> str:
         'implements: open it with session(custom_ops=["lib….so"]), on the command line with '
         "--library"
     )
+
+
+def extensions_path() -> Path:
+    """Return the path of the library, for ``SessionOptions.register_custom_ops_library``.
+
+    Raises:
+        SessionError: If onnxruntime-extensions is not installed.
+    """
+    try:
+        import onnxruntime_extensions
+    except ImportError as error:
+        raise SessionError(f"onnxruntime-extensions is not installed: {EXTENSIONS}") from error
+    return Path(onnxruntime_extensions.get_library_path())

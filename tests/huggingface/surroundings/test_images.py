@@ -17,7 +17,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.surroundings.images import image_front, image_processor_of
-from coreai_onnx.runtime.libraries.extensions import extensions_path
+from coreai_onnx.runtime.libraries.library import extensions_path
 from tests.support.tolerances import assert_close
 
 BICUBIC, LANCZOS = 3, 1

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models
 from coreai_onnx.errors import ModelSourceError, SessionError
 from coreai_onnx.huggingface.surroundings.sample_texts import SAMPLE_TEXTS
 from coreai_onnx.huggingface.surroundings.tokenizers import tokenizer_front, tokenizer_of
-from coreai_onnx.runtime.libraries.extensions import extensions_path
+from coreai_onnx.runtime.libraries.library import extensions_path
 from tests.huggingface.surroundings import small_tokenizers as small
 
 RANGES = [(0x20, 0x7E)] * 4 + [(0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF)]
