@@ -124,10 +124,12 @@ def _check_scales(dims: Dims, attributes: Attributes) -> str:
         if None in (groups, blocks) or groups == blocks:
             return ""
         return f"scales has shape {list(dims['scales'])}, codes have {groups} groups"
-    if bits not in SCALE_BITS:
-        return f"scale_bits must be one of {SCALE_BITS}, got {bits}"
     if "zero_points" in dims:
         return "zero_points and scale_codes exclude each other"
+    part = next((name for name in ("palette", "minimums") if name in dims), "")
+    if bits not in SCALE_BITS[part]:
+        beside = f" with {part}" if part else ""
+        return f"scale_bits must be one of {SCALE_BITS[part]}{beside}, got {bits}"
     size = dims["scale_codes"][-1]
     if groups is None or blocks is None or size is None:
         return ""

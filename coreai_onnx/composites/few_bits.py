@@ -71,7 +71,8 @@ def linear_nbits(
         group_size: Number of neighbors in a row with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
         activation_bits: 0 to use ``input`` as it is, 8 to round it.
-        scale_bits: Size of a code of a scale: 8, 6 or 4; 0 without ``scale_codes``.
+        scale_bits: Size of a code of a scale: 8 or 6; 6 with ``palette``, 6 or 4 with
+            ``minimums``; 0 without ``scale_codes``.
 
     Returns:
         ``[..., N]`` in the dtype of ``input``.
@@ -95,8 +96,8 @@ def _check_linear(dims: Dims, attributes: Attributes) -> str:
 
 _BITS_WORDS = tuple(f"bits{bits}" for bits in PRODUCT_BITS if bits != 4)
 _PARTS_WORDS = (
-    ("zero_points", "palette", "minimums"),
-    tuple(f"scales{bits}" for bits in SCALE_BITS),
+    *("zero_points", "palette", "minimums"),
+    *(f"{part}_scales{n}".lstrip("_") for part, sizes in SCALE_BITS.items() for n in sizes),
 )
 
 LINEAR_NBITS = Composite(
@@ -118,7 +119,7 @@ LINEAR_NBITS = Composite(
     reference=linear_nbits,
     kernel=True,
     formula="input @ ((codes - zero_points) * scales).T + bias, codes packed in groups",
-    variant_axes=(_BITS_WORDS, ("rounded",), *_PARTS_WORDS, ("bias",)),
+    variant_axes=(_BITS_WORDS, ("rounded",), _PARTS_WORDS, ("bias",)),
     check=_check_linear,
 )
 
@@ -161,7 +162,7 @@ def gather_mm_nbits(
             ``group_size * bits`` is a multiple of 8.
         activation_bits: 0 to use ``lhs`` as it is, 8 to round each group of a row to 8 bits, as in
             ``linear_nbits``.
-        scale_bits: Size of a code of a scale: 8, 6 or 4; 0 without ``scale_codes``.
+        scale_bits: Size of a code of a scale, as in ``linear_nbits``.
 
     Returns:
         ``[..., M, N]`` in the dtype of ``lhs``; the leading axes are those of ``lhs`` and
@@ -203,7 +204,7 @@ GATHER_MM_NBITS = Composite(
     reference=gather_mm_nbits,
     kernel=True,
     formula="lhs @ ((codes - zero_points) * scales)[indices].T, codes packed in groups",
-    variant_axes=(_BITS_WORDS, ("rounded",), *_PARTS_WORDS),
+    variant_axes=(_BITS_WORDS, ("rounded",), _PARTS_WORDS),
     check=_check_gathered,
     admissible=admissible,
     aten=("coreai.gather_mm_nbits.default",),
@@ -241,7 +242,7 @@ def embedding_nbits(
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; ``group_size * bits`` is a multiple
             of 8.
-        scale_bits: Size of a code of a scale: 8, 6 or 4; 0 without ``scale_codes``.
+        scale_bits: Size of a code of a scale, as in ``linear_nbits``.
 
     Returns:
         The shape of ``indices``, then ``K``, in the dtype of ``scales``.
@@ -280,7 +281,7 @@ EMBEDDING_NBITS = Composite(
     ),
     reference=embedding_nbits,
     formula="((codes - zero_points) * scales)[indices], codes packed in groups",
-    variant_axes=(_BITS_WORDS, *_PARTS_WORDS),
+    variant_axes=(_BITS_WORDS, _PARTS_WORDS),
     check=check_weight,
     admissible=admissible,
 )

@@ -83,5 +83,8 @@ CODE_BITS = tuple(sorted({one.bits for one in FORMATS.values()}, reverse=True))
 """The sizes of a code that the quantizer writes, in bits."""
 PRODUCT_BITS = (8, 6, 5, 4, 3, 2)
 """The sizes of a code in products, in bits; kernels and bodies have them all."""
-SCALE_BITS = (8, 6, 4)
-"""The sizes of a code of a scale, in bits."""
+SCALE_BITS = {"": (8, 6), "palette": (6,), "minimums": (6, 4)}
+"""The sizes of a code of a scale, in bits, by the part beside the scales: those of GGUF's types.
+
+Every combination is an op type that a session registers, in each dtype.
+"""

@@ -104,8 +104,7 @@ inline constexpr Input kInputs[] = {
 inline constexpr const char* kVariants[] = {
     "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette minimums",
-    "scales8 scales6 scales4",
+    "zero_points palette minimums scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
@@ -221,8 +220,7 @@ inline constexpr Input kInputs[] = {
 inline constexpr const char* kVariants[] = {
     "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette minimums",
-    "scales8 scales6 scales4",
+    "zero_points palette minimums scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
     "bias",
     nullptr};
 inline constexpr unsigned kDTypes = 15;

@@ -126,6 +126,14 @@ def test_a_wrong_call_is_an_error_of_linear_nbits(shapes, attributes, message) -
         case.model(torch.float32, dynamic=False)
 
 
+def test_codes_of_scales_of_a_size_that_no_file_has_are_an_error() -> None:
+    shapes = ((3, 64), (6, 2, 16), (6, 1), None, (16,), None, None, (6, 1, 2))
+    dtypes = {1: torch.uint8, 7: torch.uint8}
+    case = Case("linear_nbits", shapes, {"scale_bits": 8}, dtypes, "wrong")
+    with pytest.raises(CompositeCallError, match=r"scale_bits must be one of \(6,\) with palette"):
+        case.model(torch.float32, dynamic=False)
+
+
 def test_codes_of_another_dtype_are_an_error() -> None:
     case = Case("linear_nbits", ((3, 64), (6, 2, 16), (6, 2)), {}, {1: torch.int8}, "wrong")
     with pytest.raises(CompositeCallError, match="codes is int8, not uint8"):

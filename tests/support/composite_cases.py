@@ -176,11 +176,11 @@ def level_parts(*rows: int) -> Iterator[tuple[tuple[Shape | None, ...], dict[str
     """
     groups, blocks = (*rows, 8), (*rows, 2)
     yield (groups, None, None, groups, None), {}, "minimums"
-    for bits, palette in itertools.product((8, 6, 4), (None, (16,))):
+    for bits, palette in ((8, None), (6, None), (6, (16,))):
         codes, label = (*rows, 2, bits // 2), "_palette" if palette else ""
         parts = (blocks, None, palette, None, codes)
         yield parts, {"scale_bits": bits}, f"scales{bits}{label}"
-    for bits in (8, 6, 4):
+    for bits in (6, 4):
         parts = (blocks, None, None, blocks, (*rows, 2, bits))
         yield parts, {"scale_bits": bits}, f"minimums_scales{bits}"
 
