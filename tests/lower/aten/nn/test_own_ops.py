@@ -37,7 +37,8 @@ def test_gather_mm_keeps_its_inputs_and_attributes() -> None:
 def test_gather_mm_nbits_keeps_its_inputs_and_attributes() -> None:
     def product(x: torch.Tensor, codes: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         scales, palette = codes[..., 0].float() / 256, torch.linspace(-1, 1, 4)
-        return torch_ops.gather_mm_nbits(x, codes, scales, i, None, palette, 2, 16, 8)
+        sizes = {"bits": 2, "group_size": 16, "activation_bits": 8}
+        return torch_ops.gather_mm_nbits(x, codes, scales, i, None, palette, **sizes)
 
     tokens = Dim("tokens")
     codes = torch.randint(0, 256, (3, 5, 2, 4), dtype=torch.uint8)
@@ -51,7 +52,8 @@ def test_gather_mm_nbits_keeps_its_inputs_and_attributes() -> None:
     (node,) = (n for n in program.model.graph if n.domain == "ai.coreai")
     assert (node.op_type, len(node.inputs), node.inputs[4]) == ("gather_mm_nbits", 6, None)
     attributes = {name: a.as_int() for name, a in node.attributes.items()}
-    assert attributes == {"bits": 2, "group_size": 16, "activation_bits": 8, "version": 1}
+    sizes = {"bits": 2, "group_size": 16, "activation_bits": 8, "scale_bits": 0}
+    assert attributes == {**sizes, "version": 1}
     again = given(9)
     assert_close(program.run(*again, kernels=False)[0], product(*again))
 
