@@ -58,7 +58,7 @@ SECONDS = 100
 PARAMETERS = 60_000_000
 """A model with more has a configuration that was not made small."""
 NEW_TOKENS = 8
-_GENERATES = re.compile("LMHeadModel$|ForCausalLM$")
+_GENERATES = re.compile("LMHeadModel$|ForCausalLM$|GenerationDecoder$")
 _CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
