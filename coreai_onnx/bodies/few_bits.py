@@ -25,7 +25,7 @@ def few_bits_words(variant: Variant) -> list[str]:
     inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
-    parts = [name for name in ("zero_points", "palette", "minimums") if name in inputs]
+    parts: list[str] = [name for name in ("zero_points", "palette", "minimums") if name in inputs]
     parts += [f"scales{variant.attributes['scale_bits']}"] if "scale_codes" in inputs else []
     words += ["_".join(parts)] if parts else []
     return [*words, *(["bias"] if "bias" in inputs else [])]
