@@ -12,7 +12,7 @@ from coreai_onnx.bodies.writers import writes
 from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value
-from coreai_onnx.model.weight_formats import BY_ROW, NAMES
+from coreai_onnx.model.weight_formats import BY_ROW, NAMES, OPTIONAL
 
 Parts = dict[str, Value]
 """The parts of a weight, by their names."""
@@ -25,8 +25,8 @@ def few_bits_words(variant: Variant) -> list[str]:
     inputs, bits = variant.inputs, int(variant.attributes["bits"])
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
-    parts: list[str] = [name for name in ("zero_points", "palette", "minimums") if name in inputs]
-    parts += [f"scales{variant.attributes['scale_bits']}"] if "scale_codes" in inputs else []
+    of_scales = f"scales{variant.attributes['scale_bits']}"
+    parts = [of_scales if name == "scale_codes" else name for name in OPTIONAL if name in inputs]
     words += ["_".join(parts)] if parts else []
     return [*words, *(["bias"] if "bias" in inputs else [])]
 

@@ -105,7 +105,7 @@ def load_source(
         loaded = replace(loaded, weights_dtype=weights_dtype)
     # bfloat16 has the range of float32.
     if torch.float16 in (dtype, weights_dtype):
-        _check_range(loaded.model, torch.float16)
+        _check_range(loaded.model)
     return replace(loaded, model=loaded.model.eval())
 
 
@@ -231,7 +231,7 @@ def _round(model: torch.nn.Module, dtype: torch.dtype) -> None:
             parameter.copy_(parameter.to(dtype))
 
 
-def _check_range(model: torch.nn.Module, dtype: torch.dtype) -> None:
+def _check_range(model: torch.nn.Module) -> None:
     """Check that no weight became infinite.
 
     Raises:
@@ -243,7 +243,7 @@ def _check_range(model: torch.nn.Module, dtype: torch.dtype) -> None:
         # A part at a time: the values may be mapped.
         rows = max(1, SMALL // max(1, values[0].numel())) if values.dim() > 1 else SMALL
         parts = values.split(rows) if values.dim() else [values]
-        if values.is_floating_point() and any(bool(x.to(dtype).isinf().any()) for x in parts):
+        if values.is_floating_point() and any(bool(x.half().isinf().any()) for x in parts):
             raise ModelSourceError(f"the weight {name} has values beyond the range of float16")
 
 

@@ -32,7 +32,7 @@ from coreai_onnx.quantization.weights.scheme import Scheme
 
 CHUNK = 1 << 18
 """Elements that are quantized at a time: a method holds about ten arrays of that size, which fit
-into a cache (rtn and hqq took 1.3 and 1.1 times as long with 1 << 21; Xeon with AMX, 2026-11)."""
+into a cache (rtn and hqq took 1.3 and 1.1 times as long with 1 << 21; AVX-512 EPYC, 2026-11)."""
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

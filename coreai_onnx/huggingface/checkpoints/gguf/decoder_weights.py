@@ -15,16 +15,16 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.composites.few_bits import EMBEDDING_NBITS, LINEAR_NBITS
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.weight_formats import NAMES
 
-_PLACES = {
-    "linear_nbits": (1, 2, 3, 4, 6, 7),
-    "embedding_nbits": (1, 0, 3, 4, 5, 6),
+_INPUTS = {
+    one.name: tuple(each.name for each in one.inputs) for one in (LINEAR_NBITS, EMBEDDING_NBITS)
 }
-"""The inputs of a composite that are the parts of its weight, in the order of `NAMES`."""
+"""The names of the inputs of composites with a weight of few bits."""
 _ROTARY = "model.model.rotary_emb"
 _NORMS = {"rms_norm": 1, "skip_rms_norm": 2}
 
@@ -43,7 +43,7 @@ class DecoderWeights:
         """Return the weight of a module, with outputs first; None if there is none."""
         for node in self.nodes[module]:
             composite = node.op_type.partition(".")[0] if node.domain == STANDARD_DOMAIN else ""
-            if composite in _PLACES:
+            if composite in _INPUTS:
                 return self._packed(node, composite, module)
             place = _NORMS.get(composite, {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type))
             if place is None or (value := constant(node.inputs[place])) is None:
@@ -59,7 +59,8 @@ class DecoderWeights:
         for node in self.nodes[module]:
             candidates: Sequence[ir.Value | None]
             if node.op_type.startswith("linear_nbits"):
-                candidates = node.inputs[5:6]
+                place = _INPUTS["linear_nbits"].index("bias")
+                candidates = node.inputs[place : place + 1]
             else:
                 candidates = {"Add": node.inputs, "Gemm": node.inputs[2:]}.get(node.op_type, ())
             for candidate in candidates:
@@ -68,16 +69,17 @@ class DecoderWeights:
         return None
 
     def _packed(self, node: ir.Node, composite: str, module: str) -> PackedMatrix:
-        inputs = [*node.inputs, *[None] * 8]
-        producer = None if inputs[0] is None else inputs[0].producer()
+        inputs = dict(zip(_INPUTS[composite], node.inputs, strict=False))
+        x = node.inputs[0]
+        producer = None if x is None else x.producer()
         # Inputs that are rounded by the composite itself are no reason: llama.cpp rounds them, too.
         if composite == "linear_nbits" and producer in self.nodes[module]:
             raise ModelSourceError(
                 f"{self.source}: the inputs of {module} are reordered, scaled or rounded before"
             )
-        parts: list[Any] = [_tensor(constant(inputs[place])) for place in _PLACES[composite]]
+        parts: dict[str, Any] = {name: _tensor(constant(inputs.get(name))) for name in NAMES}
         return PackedMatrix(
-            **dict(zip(NAMES, parts, strict=True)),
+            **parts,
             bits=node.attributes.get_int("bits", 4),
             scale_bits=node.attributes.get_int("scale_bits", 0),
         )

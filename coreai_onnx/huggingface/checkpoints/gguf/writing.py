@@ -101,7 +101,8 @@ def write_gguf(
     weights = DecoderWeights(OnnxProgram.load(source).model.graph, source)
     fallback = None if otherwise is None else FLOAT_TYPES[otherwise]
     scales, factors = _frequencies(weights, config, architecture)
-    tensors = _Collector(weights, config, architecture, fallback, round_minimums).tensors()
+    collector = _Collector(weights, config, architecture, fallback, round_minimums=round_minimums)
+    tensors = collector.tensors()
     tensors += [_float_tensor("rope_freqs.weight", factors, _T.F32)] if factors is not None else []
     writer = GGUFWriter(None, architecture)
     add_hyperparameters(writer, config, scales, source.resolve().parent.name)
@@ -190,7 +191,8 @@ class _Collector:
         config: Any,
         architecture: str,
         fallback: GGMLQuantizationType | None,
-        round_minimums: bool,  # noqa: FBT001 - private
+        *,
+        round_minimums: bool,
     ) -> None:
         self.weights, self.fallback, self.round_minimums = weights, fallback, round_minimums
         with torch.device("meta"):
