@@ -54,7 +54,8 @@ def export(path: Path, folder: Path) -> None:
         # Comparing with torch dequantizes all weights; tests/huggingface/checkpoints/gguf does.
         with reported_to(lambda stage: print(f"  {stage} …", flush=True)):
             export_model(path, folder, target="kernels", check=False)
-    step(f"exported  {folder.name}/model.onnx, {size_text((folder / 'model.onnx').stat().st_size)}")
+    size = size_text(sum(file.stat().st_size for file in folder.glob("model.onnx*")))
+    step(f"exported  {folder.name}/model.onnx with its data, {size}")
 
 
 def answer(folder: Path, prompt: str, count: int) -> None:

@@ -64,6 +64,7 @@ from coreai_onnx.model.files.mapped_tensors import scratch_in
 from coreai_onnx.model.files.new_files import check_new, new_folder
 from coreai_onnx.model.files.program_files import ENCODER_FILE, MERGED_FILE, MODEL_FILE
 from coreai_onnx.model.interface import CAPACITY
+from coreai_onnx.model.inventory import weights
 from coreai_onnx.model.metadata import RELATIONS, STATES
 from coreai_onnx.passes.stored_weights import store_weights_as
 from coreai_onnx.program import OnnxProgram
@@ -76,6 +77,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
 WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
 """The dtypes of stored weights."""
+MAPPED_BYTES = 64 << 20
+"""More weights for kernels are in a data file: sessions map it, and copy a model file."""
 CACHES = ("growing", "static")
 
 
@@ -115,7 +118,7 @@ def export_model(
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
-        external_data: As for `OnnxProgram.save`.
+        external_data: As for `OnnxProgram.save`; above 64 MiB too for ``"kernels"``.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
@@ -144,7 +147,7 @@ def export_model(
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
         programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
     with new_folder(path, replaces=replaces) as temporary:
-        _save(programs, temporary, external_data=external_data)
+        _save(programs, temporary, target, external_data=external_data)
         _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
 
@@ -153,10 +156,20 @@ def _files_of(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
 
 
-def _save(programs: Mapping[str, OnnxProgram], folder: Path, *, external_data: bool | None) -> None:
+def _save(
+    programs: Mapping[str, OnnxProgram],
+    folder: Path,
+    target: Target,
+    *,
+    external_data: bool | None,
+) -> None:
     for name, program in programs.items():
         (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
-        program.save(folder / name, external_data=external_data)
+        data = external_data
+        if data is None and target == "kernels":
+            largest = max(weights(model)[1] for model in program.models.values())
+            data = largest > MAPPED_BYTES
+        program.save(folder / name, external_data=data)
 
 
 def _write_further(

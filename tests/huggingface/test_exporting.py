@@ -20,6 +20,7 @@ from coreai_onnx.errors import (
     ModelSourceError,
     SaveError,
 )
+from coreai_onnx.huggingface import exporting
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.libraries import library
@@ -228,6 +229,22 @@ def test_an_earlier_export_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="no such folder"):
         export_model(tmp_path / "nowhere", tmp_path / "folder", overwrite=True)
     assert coreai_onnx.generate(again.path, [5, 9], max_new_tokens=2).shape == (4,)
+
+
+def test_weights_for_kernels_are_in_a_file_that_sessions_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "MAPPED_BYTES", 1000)
+    data = {}
+    for target, external in (("kernels", None), ("kernels", False), ("onnxruntime", None)):
+        options = {"target": target, "external_data": external, "overwrite": True, "check": False}
+        files = export_model(llama(), tmp_path / "folder", **options).files
+        data[target, external] = "model.onnx.data" in {file.name for file in files}
+    assert data == {
+        ("kernels", None): True,
+        ("kernels", False): False,
+        ("onnxruntime", None): False,
+    }
 
 
 def test_a_source_is_not_replaced_by_its_export(tmp_path: Path) -> None:
