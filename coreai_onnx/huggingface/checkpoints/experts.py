@@ -17,9 +17,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     PackedMatrix,
 )
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
-from coreai_onnx.model.weight_formats import BY_ROW, NAMES
-
-_PARTS = (*NAMES, "order")
+from coreai_onnx.model.weight_formats import BY_ROW
 
 
 class PackedExperts(CheckpointModule):
@@ -42,8 +40,7 @@ class PackedExperts(CheckpointModule):
             # nothing reads.
             delattr(like, name)
             self.attributes[name] = matrix.sizes
-            for part in _PARTS:
-                self.hold(f"{name}_{part}", getattr(matrix, part))
+            self.hold_weight(matrix, f"{name}_")
             if rounding is not None:
                 self.roundings[name] = rounding
 
@@ -63,7 +60,8 @@ class PackedExperts(CheckpointModule):
         """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, plus their biases."""
         if name not in self.attributes:
             return expert_product(self.like, name, x, chosen)
-        codes, scales, *others, order = (getattr(self, f"{name}_{p}") for p in _PARTS)
+        codes, scales, *others = self.weight_parts(f"{name}_")
+        order = getattr(self, f"{name}_order")
         if name in self.roundings:
             x = self.roundings[name](x)
         if order is not None:

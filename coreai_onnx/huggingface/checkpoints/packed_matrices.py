@@ -22,6 +22,9 @@ from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
 from coreai_onnx.model.weight_formats import BEFORE_BIAS, CODE_BITS, NAMES
 
 _BYTE = 8
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 20  # scales that are searched for values at once
+_LEAST_SCALES = 1024  # fewer are not worth a table
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,41 @@ class CheckpointModule(torch.nn.Module):
         else:
             self.register_buffer(name, value)
 
+    def hold_weight(self, weight: PackedMatrix, prefix: str = "") -> None:
+        """Register the parts of a weight, whose names begin with a prefix."""
+        for name in (*NAMES, "order"):
+            self.hold(prefix + name, getattr(weight, name))
+        scales, values = _in_bytes(weight)
+        self.hold(f"{prefix}scales", scales)
+        self.hold(f"{prefix}scale_values", values)
+
+    def weight_parts(self, prefix: str = "") -> list[Any]:
+        """Return the parts of a weight as composites take them, in the order of `NAMES`."""
+        codes, scales, *others = (getattr(self, prefix + name) for name in NAMES)
+        if (values := getattr(self, f"{prefix}scale_values")) is not None:
+            scales = values[scales.int()]
+        return [codes, scales, *others]
+
+
+def _in_bytes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return scales of a few values, as those of FP4 are, as bytes and what they select.
+
+    Other scales are returned as they are, with None.
+    """
+    scales = weight.scales
+    if weight.palette is None or weight.scale_codes is not None or scales.numel() < _LEAST_SCALES:
+        return scales, None
+    numbers = scales.contiguous().view(_INTEGERS[scales.dtype.itemsize])
+    known = numbers.new_empty(0)
+    for some in numbers.flatten().split(_CHUNK):
+        known = torch.cat([known, some]).unique()
+        if len(known) > 1 << _BYTE:
+            return scales, None
+    places = [
+        torch.searchsorted(known, some).to(torch.uint8) for some in numbers.flatten().split(_CHUNK)
+    ]
+    return torch.cat(places).view(scales.shape), known.view(scales.dtype)
+
 
 class CheckpointLayer(CheckpointModule):
     """A linear layer with a quantized weight."""
@@ -319,8 +357,7 @@ class PackedLinear(CheckpointLayer):
         super().__init__()
         self.sizes = weight.sizes
         self.rounding = rounding
-        for name in (*NAMES, "order"):
-            self.hold(name, getattr(weight, name))
+        self.hold_weight(weight)
         self.hold("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -331,6 +368,6 @@ class PackedLinear(CheckpointLayer):
             # The columns were sorted once, when the checkpoint was read; the inputs follow in each
             # call.
             x = x.index_select(-1, self.order)
-        names = (*NAMES[:BEFORE_BIAS], "bias", *NAMES[BEFORE_BIAS:])
-        parts = (getattr(self, name) for name in names)
+        parts = self.weight_parts()
+        parts.insert(BEFORE_BIAS, self.bias)
         return call("linear_nbits", x, *parts, **self.sizes)

@@ -8,7 +8,9 @@ import torch
 from coreai_onnx import convert
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
+    CheckpointModule,
     PackedLinear,
+    PackedMatrix,
     of_stream,
     unpacked_rows,
 )
@@ -70,3 +72,13 @@ def test_sorted_groups_of_different_sizes() -> None:
     weight = of_stream(stream(codes, 4), scales, 4, 64, groups=of)
     assert torch.equal(values_of(weight), values(codes, scales, 8, of))
     assert weight.group_size == 2
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(256, torch.uint8), (257, torch.float32)])
+def test_palettes_have_scales_of_256_values_as_bytes(count: int, dtype: torch.dtype) -> None:
+    scales = (torch.randperm(4 * 64 * 8) % count - 100.5).view(4, 64, 8)  # of experts
+    codes = torch.zeros(4, 64, 8, 16, dtype=torch.uint8)
+    module = CheckpointModule()
+    module.hold_weight(PackedMatrix(codes, scales, 4, palette=torch.arange(16.0)), "up_")
+    assert dict(module.named_buffers())["up_scales"].dtype == dtype
+    assert torch.equal(module.weight_parts("up_")[1], scales)

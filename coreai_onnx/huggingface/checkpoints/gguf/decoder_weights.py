@@ -41,8 +41,9 @@ class DecoderWeights:
 
     def weight(self, module: str) -> np.ndarray | PackedMatrix | None:
         """Return the weight of a module, with outputs first; None if there is none."""
-        for node in self.nodes[module]:
-            composite = node.op_type.partition(".")[0] if node.domain == STANDARD_DOMAIN else ""
+        # Other nodes of the module may look up its scales.
+        for node in sorted(self.nodes[module], key=lambda one: _composite(one) not in _INPUTS):
+            composite = _composite(node)
             if composite in _INPUTS:
                 return self._packed(node, composite, module)
             place = _NORMS.get(composite, {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type))
@@ -100,6 +101,11 @@ class DecoderWeights:
         return None
 
 
+def _composite(node: ir.Node) -> str:
+    """Return the name of the composite that a node calls; empty if it calls none."""
+    return node.op_type.partition(".")[0] if node.domain == STANDARD_DOMAIN else ""
+
+
 def constant(value: ir.Value | None) -> np.ndarray | None:
     """Return a constant in the dtype in which it is stored; None if it depends on an input."""
     if value is None:
@@ -113,6 +119,9 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
         return np.asarray(node.attributes["value"].as_tensor().numpy())
     if node.op_type == "Cast":
         return constant(node.inputs[0])
+    if node.op_type == "Gather":  # scales of FP4
+        values, places = (constant(one) for one in node.inputs)
+        return None if values is None or places is None else values[places]
     if node.op_type == "Add":  # the weights of Gemma's norms are 1 more than stored
         terms = [constant(one) for one in node.inputs]
         known = [term.astype(np.float32) for term in terms if term is not None]

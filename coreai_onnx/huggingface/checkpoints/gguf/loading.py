@@ -43,7 +43,6 @@ from coreai_onnx.huggingface.transformers_names import (
 )
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.files.saving import Released
-from coreai_onnx.model.weight_formats import NAMES
 
 _ARCHITECTURE = "general.architecture"
 _ROPE_FACTORS = "rope_freqs.weight"
@@ -177,13 +176,12 @@ class PackedEmbedding(CheckpointModule):
         """Register the parts of the table as buffers."""
         super().__init__()
         self.sizes, self.dtype = table.sizes, dtype
-        for name in NAMES:
-            self.hold(name, getattr(table, name))
+        self.hold_weight(table)
         self.hold("factor", factor)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of token ids, ``[...]`` to ``[..., width]``."""
-        codes, scales, *others = (getattr(self, name) for name in NAMES)
+        codes, scales, *others = self.weight_parts()
         # Rows have the dtype of the scales, and float16 would round them.
         rows = call("embedding_nbits", scales.float(), codes, ids, *others, **self.sizes)
         rows = rows.to(self.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import transformers
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, TokenType
+from gguf import GGUFWriter, RopeScalingType, TokenType
 from gguf.quants import quantize
 
 from coreai_onnx.huggingface.transformers_names import (
@@ -30,9 +30,15 @@ CONFIGS = {
 
 
 def write_model(
-    path: Path, architecture: str, kinds: tuple[Type, ...] = (Type.Q4_K, Type.Q6_K, Type.Q8_0)
+    path: Path,
+    architecture: str,
+    kinds: tuple[Type, ...] = (Type.Q4_K, Type.Q6_K, Type.Q8_0),
+    rope_factor: float | None = None,
 ) -> None:
-    """Write a language model whose matrices have these types, one after the other."""
+    """Write a language model whose matrices have these types, one after the other.
+
+    Positions are divided by a factor, if there is one.
+    """
     config = CONFIGS[architecture](
         hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=GROUPS, head_dim=HEAD,
         num_hidden_layers=LAYERS, intermediate_size=2 * WIDTH, vocab_size=len(TOKENS),
@@ -41,6 +47,9 @@ def write_model(
     model = transformers.AutoModelForCausalLM.from_config(config)
     writer = GGUFWriter(path, architecture)
     _metadata(writer)
+    if rope_factor is not None:
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope_factor)
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config.to_dict())
     weights = dict(model.named_parameters())
     matrices = 0

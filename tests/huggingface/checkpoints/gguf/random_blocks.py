@@ -7,7 +7,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear, PackedMatrix
 
 
 def random_blocks(
@@ -33,6 +33,5 @@ def values_of(blocks: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
 
 
 def parts_of(matrix: PackedMatrix) -> list[torch.Tensor | None]:
-    """Return the parts in the order of the inputs of a composite."""
-    return [matrix.codes, matrix.scales, matrix.zero_points, matrix.palette, matrix.minimums,
-            matrix.scale_codes]  # fmt: skip
+    """Return the parts as composites take them, in the order of their inputs."""
+    return PackedLinear(matrix).weight_parts()

@@ -37,17 +37,27 @@ def content_of(path: Path) -> dict[str, tuple[Type, list[int], bytes]]:
 KINDS = (Type.Q4_K, Type.Q8_0, Type.Q5_0, Type.Q6_K, Type.Q4_1)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_tensors_are_those_that_were_read(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "kinds"),
+    [("llama", KINDS), ("gemma3", KINDS), ("llama", (Type.MXFP4,)), ("gemma3", (Type.MXFP4,))],
+    ids=["llama", "gemma3", "llama in FP4", "gemma3 in FP4"],
+)
+def test_tensors_are_those_that_were_read(
+    architecture: str, kinds: tuple[Type, ...], tmp_path: Path
+) -> None:
     """Of Llama, rows are in another order; of Gemma, norms are stored as 1 more."""
     before, after = tmp_path / "before.gguf", tmp_path / "after.gguf"
-    write_model(before, architecture, KINDS)
+    # Its two layers have sliding attention, whose positions llama.cpp does not scale.
+    factor = None if architecture == "gemma3" else 4.0
+    write_model(before, architecture, kinds, factor)
     to_gguf(export(before, tmp_path / "folder").path, after)
     assert content_of(after) == content_of(before)
     reader = GGUFReader(after)
     values = {name: field.contents() for name, field in reader.fields.items()}
     assert values["general.architecture"] == architecture
     assert values[f"{architecture}.attention.key_length"] == HEAD
+    assert values.get(f"{architecture}.rope.scaling.factor") == factor
+    assert values.get(f"{architecture}.rope.scaling.type") == (factor and "linear")
     assert values["tokenizer.ggml.tokens"][: len(TOKENS)] == TOKENS
     assert values["tokenizer.ggml.eos_token_id"] == TOKENS.index("</s>")
     assert values["tokenizer.chat_template"].startswith("{% for m in messages %}")
