@@ -22,6 +22,7 @@ def session(
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
+    deterministic: bool = False,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
@@ -46,6 +47,10 @@ def session(
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
             keeps it for later results of the same shape, which takes up to three times the memory;
             see `coreai_onnx.memory_plan`.
+        deterministic: Whether the results of a row have the same bits in every run on this machine:
+            alone or in a batch, with any number of threads, for a prompt whole or in chunks. Needs
+            the kernels, and a model without operators that sum in another order for other rows; see
+            ``docs/determinism.md`` for what it costs.
         provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
             ``"cuda"``, ``"openvino"``), onnxruntime's own name, or either with options:
             ``("cuda", {"device_id": 1})``. It is one of the installed onnxruntime, or a plugin
@@ -60,7 +65,8 @@ def session(
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
             onnxruntime; if it calls an operator that no library implements; if there is no such
-            entrypoint; or if ``threads`` or ``timeout`` is out of range.
+            entrypoint; if ``threads`` or ``timeout`` is out of range; or if the model cannot be
+            deterministic.
         ProviderError: If a provider is not available or cannot be loaded. The message says which
             are, and what brings it; without the provider the model runs on the CPU.
 
@@ -78,5 +84,6 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
+        deterministic=deterministic,
         providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )
