@@ -123,7 +123,7 @@ def verify_determinism(
     if unknown := [axis for axis in axes or () if axis not in AXES]:
         raise ComparisonError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
     runs = _Runs(model, inputs, batch, sequence, settings)
-    found = []
+    found: list[Deviation] = []
     for axis in AXES:
         if axis in (axes or AXES):
             found += _deviations(axis, runs, _PAIRS[axis](runs))
@@ -157,8 +157,8 @@ class _Runs:
         self._results: dict[_Case, dict[str, Array]] = {}
 
     def _dim(self, wanted: str | None, axis: int) -> str | None:
-        names = [x.dims[axis] for x in self._infos if len(x.dims) > axis]
-        names = [name for name in names if isinstance(name, str)]
+        dims = [x.dims[axis] for x in self._infos if len(x.dims) > axis]
+        names = [dim for dim in dims if isinstance(dim, str)]
         everywhere = {dim for x in self._infos for dim in x.dims if isinstance(dim, str)}
         if wanted is not None and wanted not in everywhere:
             there = ", ".join(sorted(everywhere)) or "none"
@@ -240,7 +240,7 @@ class _Runs:
         empty = {}
         for name, info in zip(session.states, session.state_inputs, strict=True):
             sizes = [len(case.rows) if dim == self.batch else dim for dim in info.dims]
-            shape = [free if isinstance(size, str) else size for size in sizes]
+            shape = [size if isinstance(size, int) else free for size in sizes]
             if any(isinstance(dim, str) for dim in info.dims):
                 empty[name] = np.zeros(shape, info.numpy_dtype)
         return empty

@@ -47,8 +47,8 @@ class OpSet {
 /// to the op types that it calls: `op_types` is a list such as "rms_norm,layer_norm.unscaled", and
 /// empty for all of them.
 ///
-/// `ops` must be the same list in every call. Kernels that are `deterministic` use no tile registers,
-/// which sum in an order of their own.
+/// `ops` must be the same list in every call. Kernels that are `deterministic` use no tile
+/// registers, which sum in an order of their own.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     const OpList& ops, Target target, const std::string& op_types,
                     bool deterministic);

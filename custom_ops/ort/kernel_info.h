@@ -19,8 +19,8 @@ class KernelInfo {
   const OrtApi& api() const { return api_; }
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
-  /// Whether the order of sums must depend on the shape of a row only: neither on the other rows, nor
-  /// on how many of its tokens earlier calls have read.
+  /// Whether the order of sums must depend on the shape of a row only: neither on the other rows,
+  /// nor on how many of its tokens earlier calls have read.
   bool deterministic() const { return deterministic_; }
 
   /// An input if it is constant, else false. Runs see it at the same address.

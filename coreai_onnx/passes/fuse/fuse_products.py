@@ -30,7 +30,8 @@ def fuse_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if (dims := shape_of(matrix)) is None or len(dims) < 2:
         return why("the second factor is not known to be a matrix", node)
     bias = input_of(node, 2)
-    reason = obstacle(node, dims[1 - axis])
+    width = dims[1 - axis]  # of a Gemm; for a MatMul it is not read
+    reason = obstacle(node, width if isinstance(width, int) else -1)
     if bias is not None and reason.startswith("the bias"):
         reason = ""  # an Add broadcasts any bias that a Gemm takes
     if not reason and dtype_of(matrix) != _FLOAT32:
@@ -47,6 +48,7 @@ def fuse_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
         edit.become(node, op_type, factors, domain=STANDARD_DOMAIN, **call)
         return True
     product = edit.add(op_type, node, factors, domain=STANDARD_DOMAIN, **call)
-    product.dtype, product.shape = _FLOAT32, [shape_of(node.inputs[0])[0], dims[1 - axis]]
+    rows, *_ = shape_of(node.inputs[0]) or (None,)
+    product.dtype, product.shape = _FLOAT32, [rows, width]
     edit.become(node, "Add", [product, bias])
     return True

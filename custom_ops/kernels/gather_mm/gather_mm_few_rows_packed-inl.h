@@ -20,7 +20,9 @@ inline constexpr size_t kBytesAhead = 4096;
 
 // Number of panels that are multiplied together: enough sums to hide the latency of the addition.
 template <size_t kRows>
-inline constexpr size_t kFewPanels = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
+inline constexpr size_t kFewPanels = kRows == 1   ? 4
+                                     : kRows == 2 ? 2
+                                                  : 1;
 
 /// kPanels panels of the matrix times kRows rows. Sums are those of MultiplyMany, bit by bit: steps
 /// of k in order, in blocks of kPanelDepth.

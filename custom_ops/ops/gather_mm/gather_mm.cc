@@ -184,7 +184,8 @@ class GatherMmOp : public Op {
     const GatherMmPackRightKernel pack = FindGatherMmPackRight(target_, dtype_, transposed_);
     context.ParallelFor(rhs.count(), [&](std::size_t i) {
       const auto* matrices = static_cast<const char*>(rhs.data());
-      pack(matrices + i * depth * columns * SizeOf(dtype_), depth, columns, packed.get() + i * bytes);
+      pack(matrices + i * depth * columns * SizeOf(dtype_), depth, columns,
+           packed.get() + i * bytes);
     });
     return packed;
   }

@@ -36,7 +36,9 @@ def call(factors: str, transposed: int = 0) -> str:
     ],
 )
 def test_a_product_is_one_node(body: str, expected: str) -> None:
-    fuses(TEXT.format(body=body), fuse_products, body.count("MatMul") or 1, TEXT.format(body=expected))
+    fuses(
+        TEXT.format(body=body), fuse_products, body.count("MatMul") or 1, TEXT.format(body=expected)
+    )
 
 
 @pytest.mark.parametrize(
