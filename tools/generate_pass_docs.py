@@ -145,7 +145,7 @@ GROUPS = {
     "KERNELS": ("Only for kernels", "Each makes calls that only our kernels run fast."),
     "DETERMINISTIC": (
         "Only for deterministic=True",
-        "For sessions whose results must not depend on other rows ([the same bits](determinism.md)).",
+        "For sessions whose rows do not depend on others ([the same bits](determinism.md)).",
     ),
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
     "DEVICE": ("For execution providers", "Forms and contrib ops that `webgpu` and `cuda` have."),

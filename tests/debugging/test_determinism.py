@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -92,7 +93,9 @@ def test_rows_and_threads_of_a_deterministic_session() -> None:
 
 
 @pytest.mark.parametrize("cache", ["growing", "static"])
-def test_chunks_of_a_deterministic_session(cache: str, tmp_path: Path) -> None:
+def test_chunks_of_a_deterministic_session(
+    cache: Literal["growing", "static"], tmp_path: Path
+) -> None:
     folder = tmp_path / "llama"
     coreai_onnx.export_model(llama(), folder, cache=cache, target="kernels", check=False)
     program = coreai_onnx.OnnxProgram.load(folder / "model.onnx")

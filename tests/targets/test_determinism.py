@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import onnx_ir as ir
 import pytest
 
 import coreai_onnx
@@ -24,7 +25,7 @@ MODEL = """<ir_version: 10, opset_import: ["": 21{domain}]>
 agraph (float[rows, 3] x) => (float[rows, 3] y) {{ {nodes} }} {function}"""
 
 
-def model(nodes: str, domain: str = "", function: str = ""):
+def model(nodes: str, domain: str = "", function: str = "") -> ir.Model:
     return parse(MODEL.format(nodes=nodes, domain=domain, function=function))
 
 
