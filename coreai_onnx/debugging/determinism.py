@@ -82,7 +82,7 @@ class Determinism:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _RowsRun:
     """A way to run some rows of the inputs."""
 
     label: str
@@ -154,7 +154,7 @@ class _Runs:
         contract = read_contract(session.model.metadata_props)
         cache = contract.cache if contract is not None and session.states else ""
         self.is_static = cache == "static"
-        self._results: dict[_Case, dict[str, Array]] = {}
+        self._results: dict[_RowsRun, dict[str, Array]] = {}
 
     def _dim(self, wanted: str | None, axis: int) -> str | None:
         dims = [x.dims[axis] for x in self._infos if len(x.dims) > axis]
@@ -191,13 +191,13 @@ class _Runs:
         is_tokens = dim == self.sequence and name not in session.states and len(dims) == _LOGITS
         return 1 if is_tokens and isinstance(dims[1], str) else None
 
-    def result(self, case: _Case) -> dict[str, Array]:
+    def result(self, case: _RowsRun) -> dict[str, Array]:
         """Return the outputs of a case, and the states that it ends with."""
         if case not in self._results:
             self._results[case] = self.run(self._session(case.threads or self._threads), case)
         return self._results[case]
 
-    def run(self, session: Session, case: _Case) -> dict[str, Array]:
+    def run(self, session: Session, case: _RowsRun) -> dict[str, Array]:
         """Run a session in a case."""
         stream, length = session.stream(), self.size(self.sequence)
         starts = (0, *case.cuts) if length else (0,)
@@ -220,7 +220,7 @@ class _Runs:
             states = {name: value[:, :, :length] for name, value in states.items()}
         return results | states
 
-    def _part(self, info: TensorInfo, case: _Case, start: int, end: int) -> Array:
+    def _part(self, info: TensorInfo, case: _RowsRun, start: int, end: int) -> Array:
         """Return the rows and tokens of an input."""
         value, length = self._inputs[info.name], self.size(self.sequence)
         for axis, dim in enumerate(info.dims):
@@ -234,7 +234,7 @@ class _Runs:
         moved[...] = value
         return moved
 
-    def _first_states(self, session: Session, case: _Case) -> dict[str, Array]:
+    def _first_states(self, session: Session, case: _RowsRun) -> dict[str, Array]:
         """Return states to start from where the file has none: empty ones, or zeros."""
         free = self.size(self.sequence) + case.capacity if self.is_static else 0
         empty = {}
@@ -256,12 +256,12 @@ class _Runs:
         return Session(copy, threads=threads or self._threads, **self._settings)
 
 
-_Pair = tuple[_Case, _Case]
+_Pair = tuple[_RowsRun, _RowsRun]
 """Cases that must have equal results; the rows of the first are among those of the second."""
 
 
-def _several(runs: _Runs) -> _Case:
-    return _Case("", tuple(range(min(max(1, runs.size(runs.batch)), 4))), threads=1)
+def _several(runs: _Runs) -> _RowsRun:
+    return _RowsRun("", tuple(range(min(max(1, runs.size(runs.batch)), 4))), threads=1)
 
 
 def _repeated(runs: _Runs) -> Iterator[_Pair]:
@@ -271,7 +271,7 @@ def _repeated(runs: _Runs) -> Iterator[_Pair]:
 
 
 def _threads(runs: _Runs) -> Iterator[_Pair]:
-    one = _Case("", tuple(range(max(1, runs.size(runs.batch)))), threads=1)
+    one = _RowsRun("", tuple(range(max(1, runs.size(runs.batch)))), threads=1)
     for threads in THREADS[1:]:
         yield one, replace(one, label=f"{threads} threads", threads=threads)
 
@@ -283,7 +283,7 @@ def _batches(runs: _Runs) -> Iterator[_Pair]:
         turned = tuple(np.roll(np.arange(rows), size)[:size].tolist())
         for chosen in (tuple(range(size)), turned, turned[::-1]):
             for at, row in enumerate(chosen):
-                yield _Case("", (row,)), _Case(f"row {at} in a batch of {size}", chosen)
+                yield _RowsRun("", (row,)), _RowsRun(f"row {at} in a batch of {size}", chosen)
 
 
 def _chunks(runs: _Runs) -> Iterator[_Pair]:

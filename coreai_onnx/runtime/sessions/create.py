@@ -45,17 +45,12 @@ def session(
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
-            keeps it for later results of the same shape, which takes up to three times the memory;
-            see `coreai_onnx.memory_plan`.
-        deterministic: Whether the results of a row have the same bits in every run on this machine:
-            alone or in a batch, with any number of threads, for a prompt whole or in chunks. Needs
-            the kernels, and a model without operators that sum in another order for other rows; see
-            ``docs/determinism.md`` for what it costs.
+            keeps it for later results of the same shape; see `coreai_onnx.memory_plan`.
+        deterministic: Whether a row has the same bits in a batch, with any number of threads, and in
+            chunks. Needs the kernels and a suitable model; see ``docs/determinism.md``.
         provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
             ``"cuda"``, ``"openvino"``), onnxruntime's own name, or either with options:
-            ``("cuda", {"device_id": 1})``. It is one of the installed onnxruntime, or a plugin
-            whose library is registered with it. Nodes that it does not take run on the CPU; see
-            ``docs/providers.md``.
+            ``("cuda", {"device_id": 1})``. Other nodes run on the CPU; see ``docs/providers.md``.
         providers: Several providers, in order of preference, after ``provider``.
 
     Returns:
@@ -64,9 +59,8 @@ def session(
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
-            onnxruntime; if it calls an operator that no library implements; if there is no such
-            entrypoint; if ``threads`` or ``timeout`` is out of range; or if the model cannot be
-            deterministic.
+            onnxruntime or not ``deterministic``; if it calls an operator that no library
+            implements; if there is no such entrypoint; or if a setting is out of range.
         ProviderError: If a provider is not available or cannot be loaded. The message says which
             are, and what brings it; without the provider the model runs on the CPU.
 

@@ -36,11 +36,8 @@ HWY_INLINE void MultiplyFewPanels(const GatherMmTile& t, size_t column, size_t w
   const T* first_panel = static_cast<const T*>(t.right) + column * t.depth;
   const size_t stride = kWidth * t.depth;  // from panel to panel
   hn::Vec<decltype(d)> totals[kPanels][kRows][kVecs];
-#pragma GCC unroll 4
   for (size_t p = 0; p < kPanels; ++p) {
-#pragma GCC unroll 4
     for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) totals[p][r][v] = hn::Zero(d);
     }
   }
