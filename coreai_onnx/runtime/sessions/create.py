@@ -58,7 +58,7 @@ def session(
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` without a library.
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
-            onnxruntime or not ``deterministic``, or calls an operator that no library implements; if
+            onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
             there is no such entrypoint; or if a setting is out of range.
         ProviderError: If a provider is not available or cannot be loaded. The message says which
             are, and what brings it.
