@@ -143,6 +143,7 @@ class OnnxProgram(Quantizable):
         target: Target = "onnxruntime",
         minimum_onnxruntime: str | None = None,
         verify: object = None,
+        deterministic: bool = False,
     ) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
@@ -159,6 +160,9 @@ class OnnxProgram(Quantizable):
             verify: Inputs, as for ``coreai_onnx.compare``: after each pass that changed the model,
                 every part of it is compared with torch. True for the example inputs of the export.
                 For a program from a file, a ``coreai_onnx.debugging.PassVerifier``.
+            deterministic: Whether the file is for ``session(deterministic=True)``: its products are
+                calls of our kernels, and its metadata says what it promises. Needs the target
+                ``"kernels"``.
 
         Returns:
             The program itself. ``pass_report`` lists what the passes did.
@@ -178,7 +182,10 @@ class OnnxProgram(Quantizable):
             record = self.records.get(name)
             make = partial(self.pass_verifier, record) if self.pass_verifier and record else None
             check = check_of(verify, model, make)
-            report = optimize_for(model, target, passes, minimum_onnxruntime, check, _write_body)
+            report = optimize_for(
+                *(model, target, passes, minimum_onnxruntime, check, _write_body),
+                deterministic=deterministic,
+            )
             self.pass_reports[name] = report
         return self
 

@@ -143,6 +143,10 @@ GROUPS = {
         '`"portable"` skips the passes that create functions.',
     ),
     "KERNELS": ("Only for kernels", "Each makes calls that only our kernels run fast."),
+    "DETERMINISTIC": (
+        "Only for deterministic=True",
+        "For sessions whose rows do not depend on others ([the same bits](determinism.md)).",
+    ),
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
     "DEVICE": ("For execution providers", "Forms and contrib ops that `webgpu` and `cuda` have."),
     "WEBGPU": ("Only for webgpu", "WebGPU computes no int64."),

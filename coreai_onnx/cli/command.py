@@ -12,11 +12,8 @@ from pathlib import Path
 
 from coreai_onnx.cli.commands import (
     annotate,
-    blame,
-    compare,
     convert,
     convert_dtype,
-    diff,
     export,
     extract,
     inspect_file,
@@ -32,12 +29,14 @@ from coreai_onnx.cli.commands import (
     to_python,
     view,
 )
+from coreai_onnx.cli.commands.comparing import blame, compare, diff, verify_determinism
 from coreai_onnx.cli.interrupt import interrupted
 from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.messages import printable_lines
 
 FAILED = 2
-"""Exit code if a command fails; 1: ``compare``, ``blame`` or ``diff`` found a difference."""
+"""Exit code if a command fails; 1: ``compare``, ``blame``, ``diff`` or
+``verify-determinism`` found a difference."""
 # 128 + 13, as a shell reports a process that SIGPIPE ended.
 NOBODY_READS = 141
 """Exit code if the reader of the output has closed it (``coreai-onnx inspect … | head``)."""
@@ -56,6 +55,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
   coreai-onnx memory  tiny.onnx --dim batch=4
+  coreai-onnx verify-determinism tiny.onnx --dim batch=64
   coreai-onnx profile tiny.onnx tiny.pt2 --html tiny.html
   coreai-onnx annotate tiny.onnx tiny.pt2
   coreai-onnx extract tiny.onnx layers.0 -o layer.onnx
@@ -67,7 +67,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
-    profile_file, annotate, memory,
+    profile_file, annotate, memory, verify_determinism,
     inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."

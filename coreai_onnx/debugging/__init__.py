@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coreai_onnx.debugging.determinism import Determinism, Deviation, verify_determinism
 from coreai_onnx.debugging.diff.inspection import Inspection, histogram, inspect_model
 from coreai_onnx.debugging.diff.model_diff import Change, ModelDiff, diff_models
 from coreai_onnx.debugging.diff.provider_gaps import provider_gaps
@@ -22,6 +23,8 @@ __all__ = [
     "Blame",
     "Change",
     "Comparison",
+    "Determinism",
+    "Deviation",
     "Execution",
     "Finding",
     "Inspection",
@@ -40,6 +43,7 @@ __all__ = [
     "profile",
     "provider_gaps",
     "time_interleaved",
+    "verify_determinism",
 ]
 
 

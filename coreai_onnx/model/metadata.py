@@ -37,6 +37,10 @@ CONTRACT = "coreai.contract"
 """Model metadata: what the callers of a decoder feed, JSON, see `coreai_onnx.model.contract`."""
 TARGET = "coreai.target"
 """Model metadata: the target that the model was last optimized for."""
+DETERMINISM = "coreai.determinism"
+"""Model metadata: along which axes the results of a row have the same bits in a session with
+``deterministic=True``, and which operators only measurements say so of. JSON, ``{"axes": ["batch"],
+"measured": ["Exp"]}``."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
 """Model metadata: the oldest onnxruntime that must be able to run the file."""
 

@@ -43,6 +43,7 @@ from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.order import (
     CONTRIB,
     CUDA,
+    DETERMINISTIC,
     DEVICE,
     EXACT,
     FINISH,
@@ -54,6 +55,7 @@ from coreai_onnx.passes.order import (
 from coreai_onnx.passes.runner import Verify, run_passes
 from coreai_onnx.targets.composed_forms import COMPOSED, compose
 from coreai_onnx.targets.contrib import contrib_since, is_faster
+from coreai_onnx.targets.determinism import write_promise
 from coreai_onnx.targets.expert_forms import replace_experts
 from coreai_onnx.targets.older_forms import OLDER_FORMS, call_older_form, obstacle
 from coreai_onnx.targets.oldest import check_oldest
@@ -249,7 +251,9 @@ CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
 """The ops of onnxruntime that a pass creates, in their oldest forms; others create none."""
 
 
-def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[Pass, ...]:
+def passes_for(
+    target: Target, minimum_onnxruntime: str | None = None, *, deterministic: bool = False
+) -> tuple[Pass, ...]:
     """Return the passes of a target, in order.
 
     ``"onnxruntime"``
@@ -267,11 +271,17 @@ def passes_for(target: Target, minimum_onnxruntime: str | None = None) -> tuple[
         As for ``"portable"``, and composites become the contrib ops that the execution provider has
         kernels for. WebGPU gets operators that it computes inexactly in an exact form.
 
+    With ``deterministic``, products of float32 become calls of ``gather_mm`` as well.
+
     Raises:
-        TargetError: There is no such target, or ``minimum_onnxruntime`` is not a version from 1.18
-            on.
+        TargetError: There is no such target, ``deterministic`` is not for ``"kernels"``, or
+            ``minimum_onnxruntime`` is not a version from 1.18 on.
     """
-    return _passes_for(target, minimum_onnxruntime, makers=())
+    if not deterministic:
+        return _passes_for(target, minimum_onnxruntime, makers=())
+    if target != "kernels":
+        raise TargetError(f"deterministic=True needs the target kernels, not {target}")
+    return (*ORDER[: -len(FINISH)], *KERNELS, *DETERMINISTIC, *FINISH)
 
 
 def _passes_for(
@@ -326,6 +336,8 @@ def optimize_for(
     minimum_onnxruntime: str | None = None,
     verify: Verify | None = None,
     write_body: BodyWriter | None = None,
+    *,
+    deterministic: bool = False,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -337,6 +349,7 @@ def optimize_for(
             the model's metadata, which a conversion writes, or else the newest.
         verify: Called after each pass that changed the model.
         write_body: Writes the bodies of the composites that passes create; None to create none.
+        deterministic: Whether the file is for sessions with ``deterministic=True``.
 
     Returns:
         The report of the passes.
@@ -350,7 +363,7 @@ def optimize_for(
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
         # Also checks both, where passes are given.
-        usual = passes_for(target, minimum)
+        usual = passes_for(target, minimum, deterministic=deterministic)
         inlined = target == "portable" or target in PROVIDER_TARGETS
         if inlined:
             # Before the passes, since an error must leave the model unchanged.
@@ -372,4 +385,6 @@ def optimize_for(
             report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
             report.rounds = max(report.rounds, again.rounds)
     model.metadata_props[TARGET] = target
+    if deterministic:
+        write_promise(model)
     return report

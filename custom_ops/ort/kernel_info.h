@@ -13,12 +13,15 @@ namespace coreai {
 /// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
-  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op)
-      : api_(api), info_(info), op_(op) {}
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, bool deterministic)
+      : api_(api), info_(info), op_(op), deterministic_(deterministic) {}
 
   const OrtApi& api() const { return api_; }
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
+  /// Whether the order of sums must depend on the shape of a row only: neither on the other rows,
+  /// nor on how many of its tokens earlier calls have read.
+  bool deterministic() const { return deterministic_; }
 
   /// An input if it is constant, else false. Runs see it at the same address.
   TensorView Constant(std::size_t input) const;
@@ -39,6 +42,7 @@ class KernelInfo {
   const OrtApi& api_;
   const OrtKernelInfo* info_;
   const char* op_;
+  bool deterministic_;
 };
 
 }  // namespace coreai

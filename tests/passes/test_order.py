@@ -4,10 +4,20 @@ import importlib
 from pathlib import Path
 
 from coreai_onnx.passes import order as module
-from coreai_onnx.passes.order import CONTRIB, CUDA, DEVICE, EXACT, KERNELS, LAYOUT, ORDER, WEBGPU
+from coreai_onnx.passes.order import (
+    CONTRIB,
+    CUDA,
+    DETERMINISTIC,
+    DEVICE,
+    EXACT,
+    KERNELS,
+    LAYOUT,
+    ORDER,
+    WEBGPU,
+)
 from coreai_onnx.passes.runner import name_of
 
-ALL = (*ORDER, *LAYOUT, *KERNELS, *CONTRIB, *DEVICE, *WEBGPU, *EXACT, *CUDA)
+ALL = (*ORDER, *LAYOUT, *KERNELS, *DETERMINISTIC, *CONTRIB, *DEVICE, *WEBGPU, *EXACT, *CUDA)
 
 
 def test_every_line_says_why() -> None:

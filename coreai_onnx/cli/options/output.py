@@ -32,6 +32,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     declare_minimum(parser)
     parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="write a file for session(deterministic=True); needs --target kernels",
+    )
+    parser.add_argument(
         "--passes",
         metavar="NAME,...",
         help="graph passes to run instead of the target's, in this order: names from "
@@ -113,6 +118,7 @@ def optimize(
         target=options.target,
         minimum_onnxruntime=options.minimum_onnxruntime,
         verify=verify,
+        deterministic=options.deterministic,
     )
     for name, report in program.pass_reports.items():
         print(

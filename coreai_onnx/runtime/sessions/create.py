@@ -22,47 +22,46 @@ def session(
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
+    deterministic: bool = False,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
     """Open a model in onnxruntime.
 
     Args:
-        path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or a program or
-            model in memory: an ``OnnxProgram``, ``onnx.ModelProto``, ``onnx_ir.Model`` or bytes.
+        path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or in memory: an
+            ``OnnxProgram``, ``onnx.ModelProto``, ``onnx_ir.Model`` or bytes.
         entrypoint: The entrypoint to run; None is ``main``, or else the first.
         kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False). The kernels run on the CPU: None uses them if they are built and there is no
-            other provider. With True, what a kernel does not compute runs on the provider.
+            (False). The kernels run on the CPU: None uses them if they are built and it is the only
+            provider. With True, what a kernel does not compute runs on the provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
-        timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
-            An endless ``Loop`` ends after it.
+        timeout: Maximum seconds of one run, also of an endless ``Loop``; None means no limit.
         prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
             products, which is faster for many rows. Otherwise all read them from the mapped data
             file, and they are in memory once. None is False for a bundle of several entrypoints
             without quantized weights, and True for anything else.
-        profile: Whether onnxruntime records the time of each node, for `Session.profile`.
+        profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
-            keeps it for later results of the same shape, which takes up to three times the memory;
-            see `coreai_onnx.memory_plan`.
+            keeps it for later results of the same shape; see `coreai_onnx.memory_plan`.
+        deterministic: Whether a row has the same bits in any batch, threads and chunks, which needs
+            the kernels and a suitable model; see ``docs/determinism.md``.
         provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
             ``"cuda"``, ``"openvino"``), onnxruntime's own name, or either with options:
-            ``("cuda", {"device_id": 1})``. It is one of the installed onnxruntime, or a plugin
-            whose library is registered with it. Nodes that it does not take run on the CPU; see
-            ``docs/providers.md``.
+            ``("cuda", {"device_id": 1})``. Other nodes run on the CPU; see ``docs/providers.md``.
         providers: Several providers, in order of preference, after ``provider``.
 
     Returns:
         The session.
 
     Raises:
-        KernelsNotBuiltError: If ``kernels=True`` and there is no kernel library.
+        KernelsNotBuiltError: If ``kernels=True`` without a library.
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
-            onnxruntime; if it calls an operator that no library implements; if there is no such
-            entrypoint; or if ``threads`` or ``timeout`` is out of range.
+            onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
+            there is no such entrypoint; or if a setting is out of range.
         ProviderError: If a provider is not available or cannot be loaded. The message says which
-            are, and what brings it; without the provider the model runs on the CPU.
+            are, and what brings it.
 
     Warns:
         RuntimeWarning: If a provider takes no node of the model, or the kernels cannot be loaded
@@ -78,5 +77,6 @@ def session(
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,
+        deterministic=deterministic,
         providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )

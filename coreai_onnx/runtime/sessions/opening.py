@@ -49,6 +49,7 @@ from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.runtime.states.undo import UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
+from coreai_onnx.targets.determinism import outside_ops
 from coreai_onnx.targets.providers import CPU, chosen_providers, on_cpu
 from coreai_onnx.targets.releases import release_of, text_of
 
@@ -83,6 +84,7 @@ class OpenModel:
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
         chosen = chosen_providers(settings.providers)
         whole = chosen or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
+        whole = whole or settings.deterministic  # its operators are checked
         graph = source.graph(most=math.inf if whole else READ_BYTES)
         if graph is not None:
             _check_release(graph.metadata_props)
@@ -92,13 +94,16 @@ class OpenModel:
             check_kernels(settings.custom_ops, graph)
             if wrong := size_fault(graph) or fixed_attributes_fault(graph):
                 raise SessionError(f"cannot load the model: {wrong}")
+            if settings.deterministic:
+                _check_deterministic(graph)
         self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(chosen)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._profiling: Profiling | None = None
         self.kernels = False
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
-        self._kernels = _kernels(chosen, parts, wanted=settings.kernels)
+        wanted = True if settings.deterministic else settings.kernels
+        self._kernels = _kernels(chosen, parts, wanted=wanted)
 
         def opened(usable: Parts) -> ort.InferenceSession:
             compiled = graph and with_compiled_parts(graph, usable, self._providers)
@@ -156,6 +161,9 @@ class OpenModel:
             options.intra_op_num_threads = settings.threads
         options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
         options.add_session_config_entry(*_EXACT_FACTORS)
+        if settings.deterministic:
+            options.add_session_config_entry("coreai.deterministic", "1")
+            options.use_deterministic_compute = True
         if not self._prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
         elif settings.configure is None:  # a mapped file has no huge pages
@@ -224,6 +232,20 @@ def _check_release(metadata: Mapping[str, str]) -> None:
             f"the model is for onnxruntime {minimum} or later, and {ort.__version__} is installed\n"
             "  update onnxruntime, or convert the model with minimum_onnxruntime="
             f'"{text_of(installed)}"'
+        )
+
+
+def _check_deterministic(model: ir.Model) -> None:
+    """Check that each operator computes a row in one order.
+
+    Raises:
+        SessionError: One does not.
+    """
+    if outside := outside_ops(model):
+        names = ", ".join(f"{count} {name}" for name, count in outside.items())
+        raise SessionError(
+            f"the model cannot be deterministic: the bits of {names} depend on other rows\n"
+            '  products are rewritten by optimize(target="kernels", deterministic=True)'
         )
 
 

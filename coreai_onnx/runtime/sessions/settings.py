@@ -25,7 +25,8 @@ class SessionSettings:
     onnxruntime's own arena instead of huge pages: only the arena counts the memory in use.
 
     Raises:
-        SessionError: If ``threads`` is out of range.
+        SessionError: If ``threads`` is out of range, or ``deterministic`` is set without kernels or
+            with providers.
     """
 
     kernels: bool | None = None
@@ -34,6 +35,7 @@ class SessionSettings:
     profile: bool = False
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
+    deterministic: bool = False
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
@@ -45,6 +47,8 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
+        if self.deterministic and (self.kernels is False or not on_cpu(self.providers)):
+            raise SessionError("deterministic=True needs the kernels, and no execution provider")
 
 
 def executions_on(

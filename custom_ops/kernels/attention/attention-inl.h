@@ -24,7 +24,7 @@ void Attention(const AttentionProblem& a, size_t item, void* scratch) {
   const size_t rows = AttentionGroup(a) * a.queries;
   // With rows in the lanes, rows for less than half of the lanes waste more than sums across lanes.
   if constexpr (kLanes > 1) {
-    if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2)) {
+    if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2) && !a.deterministic) {
       if (rows == 1) return AttentionFew<T, 1>(a, item, scratch).Run();
       if (rows == 2) return AttentionFew<T, 2>(a, item, scratch).Run();
       if (rows <= 4) return AttentionFew<T, 4>(a, item, scratch).Run();

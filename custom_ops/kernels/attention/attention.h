@@ -41,7 +41,8 @@ struct AttentionProblem {
   std::int64_t window;  ///< 0: none
   std::int64_t offset;
   AttentionMask mask;
-  const void* sinks;    ///< [heads] in the compute type, or null
+  const void* sinks;   ///< [heads] in the compute type, or null
+  bool deterministic;  ///< rows are summed in the same order, whatever the numbers of rows and keys
   bool tile_registers;  ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
 };
 

@@ -30,7 +30,7 @@ class AttentionTile {
   }
 
   void Run() {
-    const KeyRange range = SetRows(a_, rows_, s_);
+    KeyRange range = SetRows(a_, rows_, s_);
     for (size_t row = 0; row < kTileRows; ++row) {
       // Lanes without a row start with row 0's state and zero queries; they are never stored.
       StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
@@ -43,7 +43,12 @@ class AttentionTile {
     // Tiles with nearly equal numbers of keys, in whole blocks.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
     const size_t tiles = (keys + kTileKeys - 1) / kTileKeys;
-    const size_t size = HWY_MIN(((keys + tiles - 1) / tiles + 7) / 8 * 8, kTileKeys);
+    size_t size = HWY_MIN(((keys + tiles - 1) / tiles + 7) / 8 * 8, kTileKeys);
+    if (a_.deterministic) {
+      // Tiles of the same keys, whichever rows are computed together. Hidden keys have weight zero.
+      size = kTileKeys;
+      range.first -= range.first % std::int64_t(kTileKeys);
+    }
     for (std::int64_t key = range.first; key < range.last; key += std::int64_t(size)) {
       const auto left = static_cast<size_t>(range.last - key);
       FetchAhead(key + std::int64_t(size), HWY_MIN(key + 2 * std::int64_t(size), range.last), size);

@@ -69,8 +69,9 @@ inline constexpr std::size_t kGatherMmScratchBytes = 576 * 1024;
 using GatherMmKernel = void (*)(const GatherMmTile&, void* scratch);
 
 /// output[r][c] = sum over k of left[r][k] * right[k][c], in float (double for float64). Products
-/// are summed in blocks of k, then the blocks are summed; up to kGatherMmFewRows rows use other
-/// blocks.
+/// are summed in blocks of k, then the blocks are summed. The sums of a row are the same, bit by
+/// bit, for any number of rows and columns of a packed matrix, except in tile registers; unless the
+/// matrix is packed, up to kGatherMmFewRows rows use other blocks.
 GatherMmKernel FindGatherMm(Target target, DType dtype, GatherMmLayout layout);
 
 /// Packs rows: those of a group are interleaved, so that elements that are multiplied together are

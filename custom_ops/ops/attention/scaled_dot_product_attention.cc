@@ -23,6 +23,7 @@ class ScaledDotProductAttentionOp : public Op {
         is_causal_(info.Int(names::kIsCausal, names::kIsCausalDefault) != 0),
         window_(info.Int(names::kWindowSize, names::kWindowSizeDefault)),
         dtype_(dtype),
+        deterministic_(info.deterministic()),
         kernel_(FindAttention(target, dtype)),
         tile_registers_(AttentionUsesTileRegisters(target, dtype)) {
     const std::string alignment =
@@ -52,6 +53,7 @@ class ScaledDotProductAttentionOp : public Op {
     // A window larger than every distance has no effect; dropping it avoids overflow.
     problem.window = std::max<std::int64_t>(0, std::min(window_, queries + keys));
     problem.offset = lower_right_ ? keys - queries : 0;
+    problem.deterministic = deterministic_;
     problem.tile_registers = tile_registers_;
     RunItems(context, AttentionItems(problem), AttentionScratchBytes(problem, dtype_),
              [&](std::size_t item, void* scratch) { kernel_(problem, item, scratch); });
@@ -66,6 +68,7 @@ class ScaledDotProductAttentionOp : public Op {
   std::int64_t window_;
   bool lower_right_ = true;
   DType dtype_;
+  bool deterministic_;
   AttentionKernel kernel_;
   bool tile_registers_;
 };

@@ -106,6 +106,7 @@ class GatherMmOp : public Op {
         target_(target),
         pack_left_(FindGatherMmPackLeft(target, dtype)),
         widen_(FindWiden(target, dtype)),
+        deterministic_(info.deterministic()),
         constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
 
   void Compute(const KernelContext& context) const override {
@@ -147,7 +148,13 @@ class GatherMmOp : public Op {
                                      {widened ? widened.get() : lhs.data(), depth * left_bytes,
                                       output, columns * SizeOf(dtype_)});
     std::vector<Block> blocks = CutBlocks(rows.starts, columns, left_);
-    const void* const packed = constant_.Find(rhs.data());
+    const void* packed = constant_.Find(rhs.data());
+    ScratchMemory packed_now;
+    if (packed == nullptr && deterministic_) {
+      // Few and many rows are summed in the same order only if the matrix is packed.
+      packed_now = PackRight(context, rhs, depth, columns);
+      packed = packed_now.get();
+    }
     const GatherMmKernel kernel = packed == nullptr ? kernel_ : packed_kernel_;
     const auto* const right = static_cast<const char*>(packed == nullptr ? rhs.data() : packed);
     const std::size_t matrix_bytes = packed == nullptr
@@ -167,6 +174,20 @@ class GatherMmOp : public Op {
                         scratch);
                }
              });
+  }
+
+  /// Packs the matrices of rhs.
+  ScratchMemory PackRight(const KernelContext& context, const GatherOperand& rhs, std::size_t depth,
+                          std::size_t columns) const {
+    const std::size_t bytes = GatherMmPackedBytes(target_, dtype_, depth, columns);
+    ScratchMemory packed = AllocateScratch(rhs.count() * bytes);
+    const GatherMmPackRightKernel pack = FindGatherMmPackRight(target_, dtype_, transposed_);
+    context.ParallelFor(rhs.count(), [&](std::size_t i) {
+      const auto* matrices = static_cast<const char*>(rhs.data());
+      pack(matrices + i * depth * columns * SizeOf(dtype_), depth, columns,
+           packed.get() + i * bytes);
+    });
+    return packed;
   }
 
   /// Packs the rows of the large blocks, and records their positions.
@@ -211,6 +232,7 @@ class GatherMmOp : public Op {
   Target target_;
   GatherMmPackLeftKernel pack_left_;
   WidenKernel widen_;
+  bool deterministic_;
   PackedConstant constant_;  // of rhs
 };
 

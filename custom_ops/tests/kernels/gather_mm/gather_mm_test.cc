@@ -101,6 +101,42 @@ void Check(const Product& run) {
   }
 }
 
+// The bits of a row of a packed product do not depend on the number of rows.
+TEST(GatherMm, RowsOfAPackedMatrixAreSummedInOneOrder) {
+  const std::size_t depth = 301;
+  for (const Target target : SupportedTargets()) {
+    for (const std::size_t columns : {1u, 47u, 200u, 500u}) {
+      const Tensor left(DType::kFloat32, Normal(20 * depth, 5));
+      const Tensor matrix(DType::kFloat32, Normal(depth * columns, 6));
+      const Tensor scratch(DType::kFloat32, kGatherMmScratchBytes / 4);
+      std::vector<double> whole;
+      for (const std::size_t rows : {20u, 1u, 2u, 3u, 4u, 5u}) {
+        SCOPED_TRACE(::testing::Message() << TargetName(target) << ' ' << rows << 'x' << columns);
+        const Product run = {DType::kFloat32, Layout::kPacked, rows, depth, columns};
+        const Tensor packed(DType::kFloat32,
+                            GatherMmPackedBytes(target, run.dtype, depth, columns) / 4);
+        FindGatherMmPackRight(target, run.dtype, false)(matrix.data(), depth, columns,
+                                                        packed.data());
+        const Tensor packed_left(DType::kFloat32, Factors::PackedBytes(target, run) / 4);
+        const Tensor output(DType::kFloat32, rows * columns);
+        std::vector<const void*> lefts;
+        std::vector<void*> outputs;
+        for (std::size_t r = 0; r < rows; ++r) {
+          lefts.push_back(static_cast<const char*>(left.data()) + r * depth * 4);
+          outputs.push_back(static_cast<char*>(output.data()) + r * columns * 4);
+        }
+        FindGatherMmPackLeft(target, run.dtype)(lefts.data(), rows, depth, packed_left.data());
+        FindGatherMm(target, run.dtype, run.layout)(
+            {lefts.data(), packed_left.data(), outputs.data(), packed.data(), rows, depth, columns,
+             0, columns},
+            scratch.data());
+        if (whole.empty()) whole = output.Values();
+        for (std::size_t i = 0; i < rows * columns; ++i) EXPECT_EQ(output[i], whole[i]) << i;
+      }
+    }
+  }
+}
+
 TEST(GatherMm, EveryNumberOfRows) {
   for (const DType dtype : AllDTypes()) {
     for (const Layout layout : kLayouts) {

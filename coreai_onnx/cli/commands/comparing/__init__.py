@@ -1,0 +1,1 @@
+"""Commands that compare a file: with torch, with another file, with itself."""

@@ -1,0 +1,98 @@
+"""Operators whose results for a row do not depend on other rows, on threads, or on their address.
+
+The lists are those of `docs/determinism.md`, which says how they were measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs, op_name
+from coreai_onnx.model.metadata import DETERMINISM
+from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
+
+KERNELS = frozenset(
+    "add_bias gather_mm geglu group_norm kv_cache_update layer_norm rms_norm rope "
+    "scaled_dot_product_attention skip_layer_norm skip_rms_norm swiglu".split()
+)
+"""Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""
+OTHER_KERNELS = frozenset("gated_delta_update gather_mm_nbits linear_nbits".split())
+"""Composites whose kernels sum few and many rows in different orders."""
+EXACT = frozenset(
+    # what moves data, and computes sizes and conditions
+    "And Cast CastLike Compress Concat Constant ConstantOfShape DepthToSpace Equal Expand EyeLike "
+    "Flatten Gather GatherElements GatherND Greater GreaterOrEqual Identity If IsInf IsNaN Less "
+    "LessOrEqual Loop NonZero Not OneHot Or Pad Range Reshape Scan ScatterElements ScatterND Shape "
+    "Size Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where Xor "
+    # what has one correct result
+    "Abs Add ArgMax ArgMin Ceil Clip Div Floor Max MaxPool GlobalMaxPool Min Mod Mul Neg "
+    "ReduceMax ReduceMin Relu Round Sign Sub".split()
+)
+"""Operators with one correct result, which is that of onnxruntime on every processor."""
+MEASURED = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose Erf Exp Gelu GlobalAveragePool HardSigmoid "
+    "HardSwish InstanceNormalization LayerNormalization LeakyRelu Pow RMSNormalization Reciprocal "
+    "Sigmoid Softmax LogSoftmax Softsign Sqrt Tanh".split()
+)
+"""Operators of onnxruntime in which no bit was found to differ, on x86 with AVX-512."""
+
+
+def outside_ops(model: ir.Model) -> dict[str, int]:
+    """Count the nodes of operators that are in none of the lists, by name in descending order.
+
+    The bodies of composites that have a kernel are not run, and not counted.
+    """
+    found = Counter(
+        op_name("" if node.domain in ONNX_DOMAINS else node.domain, node.op_type)
+        for node in _run_nodes(model)
+        if not _is_fixed(node)
+    )
+    return dict(found.most_common())
+
+
+def write_promise(model: ir.Model) -> None:
+    """Write in the metadata of a model what it promises in a session with ``deterministic=True``.
+
+    A model with operators of `outside_ops` promises nothing.
+    """
+    model.metadata_props.pop(DETERMINISM, None)
+    if outside_ops(model):
+        return
+    measured = sorted({node.op_type for node in _run_nodes(model) if node.op_type in MEASURED})
+    promise = {"axes": ["repeated", "threads", "batch", "chunks", "cache"], "measured": measured}
+    model.metadata_props[DETERMINISM] = json.dumps(promise)
+
+
+def _is_fixed(node: ir.Node) -> bool:
+    if node.domain in ONNX_DOMAINS:
+        return node.op_type in EXACT or node.op_type in MEASURED or _has_integers(node)
+    return _is_kernel(node, KERNELS)
+
+
+def _is_kernel(node: ir.Node, names: frozenset[str]) -> bool:
+    return node.domain == STANDARD_DOMAIN and node.op_type.split(".")[0] in names
+
+
+def _has_integers(node: ir.Node) -> bool:
+    """Whether the first result is known to be integers or booleans, which have no rounding."""
+    dtype = node.outputs[0].dtype
+    return dtype is not None and not dtype.is_floating_point() and dtype != ir.DataType.STRING
+
+
+def _run_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes that run: those of the graph, and of functions without a kernel."""
+    waiting: list[ir.Graph | ir.Function] = [model.graph]
+    seen: set[ir.OperatorIdentifier] = set()
+    while waiting:
+        for node in waiting.pop():
+            function = model.functions.get(node.op_identifier())
+            if function is None or _is_kernel(node, KERNELS | OTHER_KERNELS):
+                yield node
+            elif node.op_identifier() not in seen:
+                seen.add(node.op_identifier())
+                waiting.append(function)
+            waiting += [graph for a in node.attributes.values() for graph in attribute_graphs(a)]

@@ -1,0 +1,123 @@
+"""verify_determinism finds what depends on other rows, and promises hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+import coreai_onnx
+from coreai_onnx.debugging import verify_determinism
+from coreai_onnx.debugging.determinism import AXES, BATCHES, THREADS
+from coreai_onnx.errors import ComparisonError
+from tests.support.huggingface_folders import llama
+from tests.support.small_models import parse
+
+MODEL = """<ir_version: 10, opset_import: ["": 21]>
+agraph (float[batch, 3] x) => (float[batch, 3] y) {{ {nodes} }}"""
+
+
+def rows(count: int, columns: int = 3) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(0).standard_normal((count, columns)).astype(np.float32)}
+
+
+def test_a_sum_that_depends_on_the_batch_is_found_with_its_node() -> None:
+    nodes = "n = Shape <end = 1>(x) f = Cast <to = 1>(n) z = Neg(x) y = Add(z, f)"
+    found = verify_determinism(parse(MODEL.format(nodes=nodes)), rows(5), kernels=False)
+    assert not found.ok
+    assert found.axes == ("repeated", "threads")
+    (batch,) = [one for one in found.deviations if one.axis == "batch"]
+    assert batch.compared == 3 * 3 * sum(size for size in BATCHES if size <= 5)
+    assert batch.elements == batch.compared <= batch.bits
+    assert batch.case == "row 0 in a batch of 2"
+    assert batch.node.startswith("Add")
+    assert "bits differ in" in str(found)
+
+
+def test_a_run_that_draws_numbers_is_found() -> None:
+    nodes = "r = RandomNormalLike(x) y = Add(x, r)"
+    found = verify_determinism(parse(MODEL.format(nodes=nodes)), rows(1), kernels=False)
+    assert "repeated" not in found.axes
+    assert found.deviations[0].case == "run 2"
+
+
+def test_equal_bits() -> None:
+    found = verify_determinism(parse(MODEL.format(nodes="y = Neg(x)")), rows(64), kernels=False)
+    assert found.ok
+    assert found.axes == ("repeated", "threads", "batch")
+    (threads,) = [one for one in found.deviations if one.axis == "threads"]
+    assert threads.compared == 64 * 3 * (len(THREADS) - 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"axes": ["rows"]}, "there is no axis 'rows'; there are repeated"),
+        ({"batch": "seq"}, "the inputs have no dim 'seq'; there are batch"),
+        ({"inputs": {}}, "there is no value of the input 'x'"),
+    ],
+)
+def test_wrong_arguments(settings: dict, message: str) -> None:
+    arguments = {"inputs": rows(2), "kernels": False} | settings
+    with pytest.raises(ComparisonError, match=message):
+        verify_determinism(parse(MODEL.format(nodes="y = Neg(x)")), **arguments)
+
+
+class Block(torch.nn.Module):
+    """The layers of most models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(48)
+        self.first, self.second = torch.nn.Linear(48, 333), torch.nn.Linear(333, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.gelu(self.first(self.norm(x)))
+        scores = torch.softmax(torch.matmul(x, x.transpose(1, 2)), dim=-1)
+        return torch.sin(self.second(hidden)) + torch.matmul(scores, x)
+
+
+def test_rows_and_threads_of_a_deterministic_session() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(33, 7, 48)
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    program = coreai_onnx.convert(Block().eval(), (x,), dynamic_shapes=shapes)
+    program.optimize(target="kernels", deterministic=True)
+    assert program.composites()["ai.coreai::gather_mm"] == 4
+    found = verify_determinism(program, {"x": x.numpy()}, deterministic=True)
+    assert found.ok, found
+    assert found.axes == ("repeated", "threads", "batch")
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_chunks_of_a_deterministic_session(
+    cache: Literal["growing", "static"], tmp_path: Path
+) -> None:
+    folder = tmp_path / "llama"
+    coreai_onnx.export_model(llama(), folder, cache=cache, target="kernels", check=False)
+    program = coreai_onnx.OnnxProgram.load(folder / "model.onnx")
+    program.optimize(target="kernels", deterministic=True)
+    batch, length = 5, 23
+    inputs = {
+        "input_ids": np.random.default_rng(0).integers(0, 32, (batch, length)),
+        "attention_mask": np.ones((batch, length), np.int64),
+        "position_ids": np.tile(np.arange(length), (batch, 1)),
+    }
+    found = verify_determinism(program, inputs, deterministic=True)
+    assert found.ok, found
+    assert found.axes == (AXES if cache == "static" else AXES[:-1])
+
+
+def test_calls_that_count_are_found_in_chunks() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    agraph (float[batch, seq] x, float[1] count) => (float[batch, seq] y, float[1] count_out)
+    <float[1] one = {1.0}, float[1] count = {1.0}>
+    { y = Mul(x, count)  count_out = Add(count, one) }"""
+    model = parse(text, {"coreai.states": [{"input": "count", "output": "count_out"}]})
+    found = verify_determinism(model, rows(2, 4), kernels=False)
+    assert found.axes == ("repeated", "threads", "batch")
+    assert {one.node.split()[0] for one in found.deviations if one.axis == "chunks"} == {"Mul"}
+    assert found.deviations[-2].case == "chunks of 1"

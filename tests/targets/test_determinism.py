@@ -1,0 +1,78 @@
+"""Which models may be deterministic, and what their files promise."""
+
+from __future__ import annotations
+
+import json
+
+import onnx_ir as ir
+import pytest
+
+import coreai_onnx
+from coreai_onnx.errors import SessionError, TargetError
+from coreai_onnx.model.metadata import DETERMINISM
+from coreai_onnx.program import OnnxProgram
+from coreai_onnx.targets.determinism import (
+    EXACT,
+    KERNELS,
+    MEASURED,
+    OTHER_KERNELS,
+    outside_ops,
+    write_promise,
+)
+from tests.support.small_models import parse
+
+MODEL = """<ir_version: 10, opset_import: ["": 21{domain}]>
+agraph (float[rows, 3] x) => (float[rows, 3] y) {{ {nodes} }} {function}"""
+
+
+def model(nodes: str, domain: str = "", function: str = "") -> ir.Model:
+    return parse(MODEL.format(nodes=nodes, domain=domain, function=function))
+
+
+def test_the_lists_are_disjoint() -> None:
+    assert not EXACT & MEASURED
+    assert not KERNELS & OTHER_KERNELS
+
+
+def test_operators_outside_the_lists_are_counted() -> None:
+    one = model("a = Log(x) b = Elu(a) c = Log(b) y = Neg(c)")
+    assert outside_ops(one) == {"Log": 2, "Elu": 1}
+    write_promise(one)
+    assert DETERMINISM not in one.metadata_props
+
+
+def test_sums_of_integers_have_no_rounding() -> None:
+    one = model("i = Cast <to = 7>(x) s = CumSum(i, axis) y = Cast <to = 1>(s) ")
+    assert outside_ops(one) == {"CumSum": 1}
+    one.graph.node(1).outputs[0].dtype = ir.DataType.INT64
+    assert outside_ops(one) == {}
+
+
+def test_bodies_of_kernels_do_not_run_and_others_do() -> None:
+    body = """<domain: "ai.coreai", opset_import: ["": 21]> {name} (a) => (b) { b = Log(a) }"""
+    for name, expected in {"swiglu": {}, "gelu": {"Log": 1}}.items():
+        one = model(f"y = ai.coreai.{name}(x)", ', "ai.coreai": 1', body.replace("{name}", name))
+        assert outside_ops(one) == expected
+    one = model(
+        "y = ai.coreai.linear_nbits(x)", ', "ai.coreai": 1', body.replace("{name}", "linear_nbits")
+    )
+    assert outside_ops(one) == {"ai.coreai::linear_nbits": 1}
+
+
+def test_a_promise_names_what_was_measured() -> None:
+    one = model("a = Exp(x) y = Neg(a)")
+    write_promise(one)
+    promise = json.loads(one.metadata_props[DETERMINISM])
+    assert promise["measured"] == ["Exp"]
+    assert "batch" in promise["axes"]
+
+
+def test_a_model_outside_the_promise_is_refused() -> None:
+    with pytest.raises(SessionError, match="cannot be deterministic: the bits of 1 Log, 1 MatMul"):
+        coreai_onnx.session(
+            model("a = Log(x) t = Transpose(a) m = MatMul(a, t) y = Max(m, x)"), deterministic=True
+        )
+    with pytest.raises(SessionError, match="deterministic=True needs the kernels"):
+        coreai_onnx.session(model("y = Neg(x)"), kernels=False, deterministic=True)
+    with pytest.raises(TargetError, match="needs the target kernels"):
+        OnnxProgram({"main": model("y = Neg(x)")}).optimize(deterministic=True)
