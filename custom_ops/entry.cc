@@ -57,7 +57,8 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
     // A caller that knows the model names its op types before it registers the library:
     //   options.add_session_config_entry("coreai.op_types", "rms_norm,layer_norm.unscaled")
     coreai::RegisterDomain(*api, *base, options, coreai::AllOps(), coreai::ChooseTarget(),
-                           coreai::SessionEntry(*api, options, "coreai.op_types"));
+                           coreai::SessionEntry(*api, options, "coreai.op_types"),
+                           coreai::SessionEntry(*api, options, "coreai.read_weights") == "1");
     coreai::UseHugePages(*api, options);
   });
 }

@@ -67,7 +67,7 @@ OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKerne
   const CustomOp& self = Self(op);
   const char* const op_type = self.op_type.c_str();
   return StatusOf(*api, op_type, [&] {
-    const KernelInfo attributes(*api, info, op_type);
+    const KernelInfo attributes(*api, info, op_type, self.reads_weights);
     CheckVersion(attributes, self.definition.composite);
     *kernel =
         new Kernel{*api, op_type, self.definition.create(attributes, self.dtype, self.target)};
@@ -95,14 +95,15 @@ int NoArity(const OrtCustomOp*) { return 0; }
 }  // namespace
 
 CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-                   DType element, DType state_element, Target kernels)
+                   DType element, DType state_element, Target kernels, bool reads_weights_in_calls)
     : OrtCustomOp{},
       api(ort_api),
       definition(op),
       op_type(type_name),
       dtype(element),
       state_dtype(state_element),
-      target(kernels) {
+      target(kernels),
+      reads_weights(reads_weights_in_calls) {
   version = kOrtApiVersion;
   OrtCustomOp::GetName = coreai::GetName;
   GetExecutionProviderType = GetProvider;

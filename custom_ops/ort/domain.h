@@ -17,9 +17,9 @@ struct CustomOp;
 /// to them.
 class OpSet {
  public:
-  /// `op_types` restricts the set, as for `RegisterDomain`.
+  /// `op_types` restricts the set, and `reads_weights` is, as for `RegisterDomain`.
   OpSet(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
-        const std::string& op_types);
+        const std::string& op_types, bool reads_weights);
   OpSet(const OpSet&) = delete;
   OpSet& operator=(const OpSet&) = delete;
   ~OpSet();
@@ -36,6 +36,7 @@ class OpSet {
   const OrtApi& api_;
   const OrtApiBase& base_;
   std::set<std::string> op_types_;  // empty for all
+  bool reads_weights_;
   std::vector<std::unique_ptr<CustomOp>> ops_;
 };
 
@@ -46,9 +47,13 @@ class OpSet {
 /// to the op types that it calls: `op_types` is a list such as "rms_norm,layer_norm.unscaled", and
 /// empty for all of them.
 ///
+/// With `reads_weights`, kernels read weights in each call, from the mapped file, and hold no
+/// copies in a layout of their own.
+///
 /// `ops` must be the same list in every call.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
-                    const OpList& ops, Target target, const std::string& op_types);
+                    const OpList& ops, Target target, const std::string& op_types,
+                    bool reads_weights);
 
 /// Adds ops to the domain `name` of session options, which several libraries may do: onnxruntime
 /// refuses two domains of one name, so the first library creates it, and an entry of the options

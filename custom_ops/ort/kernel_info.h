@@ -13,14 +13,16 @@ namespace coreai {
 /// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
-  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op)
-      : api_(api), info_(info), op_(op) {}
+  /// With `reads_weights`, no input is constant.
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, bool reads_weights)
+      : api_(api), info_(info), op_(op), reads_weights_(reads_weights) {}
 
   const OrtApi& api() const { return api_; }
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
 
-  /// An input if it is constant, else false. Runs see it at the same address.
+  /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it
+  /// to a layout of its own, which a session that reads its weights in each call does not allow.
   TensorView Constant(std::size_t input) const;
 
   bool Has(const char* name) const;
@@ -39,6 +41,7 @@ class KernelInfo {
   const OrtApi& api_;
   const OrtKernelInfo* info_;
   const char* op_;
+  bool reads_weights_;
 };
 
 }  // namespace coreai

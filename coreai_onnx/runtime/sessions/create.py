@@ -37,10 +37,12 @@ def session(
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
             An endless ``Loop`` ends after it.
-        prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
-            products, which is faster for many rows. Otherwise all read them from the mapped data
-            file, and they are in memory once. None is False for a bundle of several entrypoints
-            without quantized weights, and True for anything else.
+        prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
+            is faster. Otherwise all read them from the mapped data file in each run, and the memory
+            may be smaller than they are; kernels bring them into their layout in parts. None is
+            False for weights that exceed four fifths of the memory; onnxruntime's products also
+            read those of a bundle of several entrypoints without quantized weights. See
+            ``docs/large_models.md``.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
