@@ -56,7 +56,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(
     auto& ops = sets[api];
     if (ops == nullptr) {
       const coreai::OpList list{coreai::schema::kDomain, coreai::kOps, 1};
-      ops = std::make_unique<coreai::OpSet>(*api, *base, list, coreai::Target::kScalar, "");
+      ops = std::make_unique<coreai::OpSet>(*api, *base, list, coreai::Target::kScalar, "",
+                                            /*reads_weights=*/false);
     }
     coreai::RegisterInSharedDomain(*api, options, coreai::schema::kDomain, *ops);
   });

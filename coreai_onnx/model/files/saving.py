@@ -273,8 +273,8 @@ def give_back_mapped_files() -> int:
 def mapped_below(limit: int) -> Iterator[None]:
     """While active, let the system drop the pages of mapped files whenever they exceed a limit.
 
-    A model of few bits whose session has ``prepack=False`` reads its weights from the mapped file,
-    so that it runs in less memory than it has weights; each run may read them from the disk again.
+    A model whose session has ``prepack=False`` reads its weights from the mapped file, so that it
+    runs in less memory than it has weights; each run may read them from the disk again.
     On systems other than Linux this does nothing.
 
     Args:

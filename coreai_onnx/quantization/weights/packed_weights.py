@@ -38,6 +38,8 @@ from coreai_onnx.quantization.weights.scheme import Scheme
 CHUNK = 1 << 18
 """Elements that are quantized at a time: a method holds about ten arrays of that size, which fit
 into a cache (rtn and hqq took 1.3 and 1.1 times as long with 1 << 21; AVX-512 EPYC, 2026-11)."""
+MOST_THREADS = 8
+"""Threads that quantize: each holds the arrays of a chunk, and all read from the same disk."""
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
@@ -258,16 +260,16 @@ def _in_threads(work: Callable[[int], T], starts: range) -> Iterator[T]:
 
     numpy computes without Python's lock. Few results wait, however many there are.
     """
-    cores = os.cpu_count() or 1
-    if len(starts) == 1 or cores == 1:
+    count = min(os.cpu_count() or 1, MOST_THREADS)
+    if len(starts) == 1 or count == 1:
         yield from map(work, starts)
         return
-    with ThreadPoolExecutor(cores) as threads:
+    with ThreadPoolExecutor(count) as threads:
         waiting: deque[Future[T]] = deque()
         try:
             for start in starts:
                 waiting.append(threads.submit(work, start))
-                if len(waiting) > cores:
+                if len(waiting) > count:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
