@@ -176,7 +176,7 @@ class _Scratch:
         moved = np.memmap(name, np.uint8, "r", offset, (array.nbytes,))
         library, size = ctypes.CDLL(None), ctypes.c_int64
         hole = self._file.fileno(), _PUNCH_HOLE, size(start), size(array.nbytes)
-        if library.fallocate64(*hole) == 0:  # not all file systems have holes
+        if library.fallocate(*hole) == 0:  # not all file systems have holes
             self._moved[array.ctypes.data] = moved
 
     def at_its_place(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
