@@ -136,8 +136,9 @@ class _Scratch:
         self._folder = folder
         self._file: BinaryIO | None = None
         self._end = 0
-        self._places: dict[tuple[int, int], int] = {}  # offsets by address and size
-        self._moved: dict[int, np.memmap[Any, np.dtype[np.uint8]]] = {}  # by address
+        # By address and size. They stay mapped, so that no other array gets their addresses.
+        self._kept: dict[tuple[int, int], tuple[int, Array]] = {}
+        self._moved: dict[int, Array] = {}  # by address
 
     def close(self) -> None:
         """Close the file; the arrays are mapped, and keep it."""
@@ -161,14 +162,17 @@ class _Scratch:
         self._end = offset + array.nbytes
         # Copy on write: torch takes no arrays that are read-only.
         mapped = np.memmap(self._file, array.dtype, "c", offset, array.shape)
-        self._places[mapped.ctypes.data, mapped.nbytes] = offset
+        self._kept[mapped.ctypes.data, mapped.nbytes] = offset, mapped
         return mapped
 
     def move(self, tensor: ir.TensorProtocol, file: BinaryIO, offset: int) -> None:
         """See `move`."""
-        array = _array_of(tensor)
-        start = None if array is None else self._places.get((array.ctypes.data, array.nbytes))
-        if array is None or start is None or self._file is None:
+        array = _array_of(tensor) if self._kept else None
+        # The bytes of a transpose are written in another order.
+        if array is None or self._file is None or not array.flags.c_contiguous:
+            return
+        start, _ = self._kept.get((array.ctypes.data, tensor.nbytes), (None, None))
+        if start is None or array.nbytes != tensor.nbytes:
             return
         file.flush()
         # Mapped first: the new file may be write-only, and has to outlive its present name.

@@ -172,7 +172,8 @@ def _outliers(error: np.ndarray, scales: np.ndarray, penalty: float) -> np.ndarr
     size -= threshold
     np.maximum(size, 0, out=size)
     size *= units
-    return np.copysign(size, error, out=size)
+    outside: np.ndarray = np.copysign(size, error, out=size)
+    return outside
 
 
 def _fitted(target: np.ndarray, codes: np.ndarray, scheme: Scheme) -> Grid:

@@ -85,6 +85,18 @@ def test_the_disk_holds_each_tensor_once(tmp_path: Path) -> None:
         assert moved.tobytes() == value.const_value.tobytes()  # of NaN as well
 
 
+def test_a_transpose_stays_in_the_scratch_file(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (1024, LARGE // 1024), np.uint8)
+    with scratch_in(tmp_path):
+        kept = on_disk(values)
+        model = model_of(t=ir.tensor(kept.T), w=ir.tensor(kept))
+        save_models({tmp_path / "m.onnx": model}, tmp_path / "data", external_data=True)
+        found = {name: v.const_value.numpy() for name, v in model.graph.initializers.items()}
+    assert np.array_equal(found["t"], values.T)
+    assert np.array_equal(found["w"], values)
+    assert (tmp_path / "data").read_bytes() == values.T.tobytes() + values.tobytes()
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     limit, array = resource.getrlimit(resource.RLIMIT_FSIZE), np.ones(LARGE, np.uint8)
     with scratch_in(tmp_path):
