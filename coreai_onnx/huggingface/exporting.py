@@ -34,7 +34,7 @@ from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.masks import mask_parts
 from coreai_onnx.huggingface.heads.sentences import SentenceHead, modules_of
 from coreai_onnx.huggingface.heads.tasks import EMBEDDINGS
-from coreai_onnx.huggingface.media.genai import genai_files, write_embedding
+from coreai_onnx.huggingface.media.genai import genai_files, processed_size, write_embedding
 from coreai_onnx.huggingface.media.parts import (
     MEDIA_CLASSES,
     encoder_decoder_of,
@@ -282,12 +282,12 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder | Component):
+        if self.check and isinstance(part, Decoder | Component | Head):
             begin_stage("check")
-            if isinstance(part, Component):
-                part.check(program)
-            else:
+            if isinstance(part, Decoder):
                 check_at_other_sizes(part, program)
+            else:
+                part.check(program)
         return program
 
 
@@ -326,7 +326,7 @@ def _programs(
         programs = {sound.encoder_file: convert(sound.encoder), **beside, MERGED_FILE: merged}
         return programs, dict(sound.files)
     if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
-        return {MODEL_FILE: convert(head_of(loaded))}, {}
+        return {MODEL_FILE: head_of(loaded).convert_by(convert)}, {}
     model, media, files = encoder_decoder_of(loaded.model)
     encoder = EncoderPart(model)
     part = DecoderPart(model, encoder, with_attentions=ATTENTIONS in convert.include)
@@ -365,7 +365,7 @@ def head_of(loaded: LoadedModel) -> Head:
     if loaded.task.name in EMBEDDINGS:
         modules = modules_of(loaded.folder, loaded.task)
         return SentenceHead(loaded.model, loaded.task, modules)
-    return Head(loaded.model, loaded.task)
+    return Head(loaded.model, loaded.task, processed_size(loaded.folder))
 
 
 def _describe_cache(model: ir.Model, slots: Sequence[Slot]) -> None:

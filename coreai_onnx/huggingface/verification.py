@@ -36,7 +36,8 @@ _SPARE = 64
 """Tokens that are drawn beside those needed, in place of those without an embedding."""
 _NOISE = {torch.float16: 1e-3, torch.float32: 1e-5}
 """Relative changes of embeddings and caches, about those that another order of sums makes."""
-_TRIALS, _MARGIN = 3, 2.0
+_TRIALS, MARGIN = 3, 2.0
+"""Runs with noise, and how much larger a difference may be than those that noise makes."""
 
 
 def check_generation(decoder: Decoder) -> None:
@@ -176,7 +177,7 @@ def check_at_other_sizes(decoder: Decoder, program: OnnxProgram) -> None:
             if not error <= limit and moved is None:
                 # Only when a limit is exceeded: it runs torch several times more.
                 moved = _movements(decoder, first, cache, references, random)
-            if moved is not None and not error <= max(limit, _MARGIN * moved[place]):
+            if moved is not None and not error <= max(limit, MARGIN * moved[place]):
                 raise ConversionError(
                     f"the exported decoder differs from torch: {name} by {error:.3g} for "
                     f"{batch} × {length} tokens after {past}",
@@ -230,26 +231,41 @@ def _movements(
     references: Sequence[torch.Tensor],
     random: torch.Generator,
 ) -> list[float]:
-    """Return the largest differences of torch's own outputs for inputs that differ by rounding.
+    """Return the largest differences of torch's own outputs for inputs that differ by rounding."""
+    embeddings = decoder.model.get_input_embeddings()
+    hook = embeddings.register_forward_hook(
+        lambda _module, _inputs, output: with_noise(output, random)
+    )
+    try:
+        return movements(
+            lambda: decoder(*first, [with_noise(x, random) for x in cache]), references
+        )
+    finally:
+        hook.remove()
+
+
+def with_noise(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    """Return a copy of a tensor whose floats differ by rounding."""
+    noise = torch.randn(x.shape, generator=random) * _NOISE.get(x.dtype, 0.0)
+    return x * (1 + noise).to(x.dtype) if x.is_floating_point() else x.clone()
+
+
+@torch.no_grad()
+def movements(
+    run: Callable[[], Sequence[torch.Tensor]], references: Sequence[torch.Tensor]
+) -> list[float]:
+    """Return the largest differences of the outputs of a computation from its references.
 
     Where a layer rounds its inputs to few bits, or selects the largest ones, a small difference
     becomes a step of 1 %.
+
+    Args:
+        run: Computes the outputs for inputs that differ by rounding.
+        references: The outputs without the noise.
     """
-
-    def changed(x: torch.Tensor) -> torch.Tensor:
-        noise = torch.randn(x.shape, generator=random) * _NOISE.get(x.dtype, 0.0)
-        return x * (1 + noise).to(x.dtype) if x.is_floating_point() else x.clone()
-
     largest = [0.0] * len(references)
-    embeddings = decoder.model.get_input_embeddings()
-    hook = embeddings.register_forward_hook(lambda _module, _inputs, output: changed(output))
-    try:
-        for _ in range(_TRIALS):
-            with torch.no_grad():
-                outputs = decoder(*first, [changed(x) for x in cache])
-            pairs = zip(outputs, references, strict=True)
-            errors = [difference(output.float(), expected)[0] for output, expected in pairs]
-            largest = [max(pair) for pair in zip(largest, errors, strict=True)]
-    finally:
-        hook.remove()
+    for _ in range(_TRIALS):
+        pairs = zip(run(), references, strict=True)
+        errors = [difference(output.float(), expected)[0] for output, expected in pairs]
+        largest = [max(pair) for pair in zip(largest, errors, strict=True)]
     return largest

@@ -193,6 +193,10 @@ OPERATORS_CONDITION = _torch(
 
 # torch: what it reports and nobody can act on
 NO_USER_CODE = _torch(r"Unable to find user code", "a guard comes from torch's own code")
+SIDE_EFFECTS = _torch(
+    r"While compiling, we found certain side effects happened in the model\.forward",
+    "the forward of a model that is exported with strict=True sets attributes",
+)
 FLAT_WEIGHTS = _torch(
     r"The tensor attributes? .*_flat_weights",
     "a recurrent layer rebuilds its list of weights while it is exported",

@@ -52,6 +52,15 @@ class ReadsData(torch.nn.Module):
         return x * self.weight.data
 
 
+class Remembers(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        LAST["shape"] = x.shape
+        return -x
+
+
+LAST: dict[str, Any] = {}
+
+
 class Kind(enum.Enum):
     ONE = 1
 
@@ -239,6 +248,7 @@ PROVOKED: dict[str, Callable[[], str | list[str] | Iterator[str]]] = {
     "NO_USER_CODE": lambda: torch_logs(
         SIZE_LOG, lambda: export_failure(lambda x: x if x.sum() > 0 else -x)
     ),
+    "SIDE_EFFECTS": lambda: torch_warnings(lambda: exported(Remembers(), strict=True)),
     "FLAT_WEIGHTS": lambda: torch_warnings(
         lambda: exported(torch.nn.LSTM(4, 4), torch.randn(3, 2, 4))
     ),

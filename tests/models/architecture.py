@@ -10,7 +10,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
-from coreai_onnx.export.compat.multiples import multiples_compared
+from coreai_onnx.export.compat.sizes import multiples_compared
 
 SEED = 20260101
 VOCABULARY = 128

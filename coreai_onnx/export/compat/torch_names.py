@@ -35,6 +35,7 @@ try:
     from torch._higher_order_ops.flex_attention import math_attention
     from torch._higher_order_ops.invoke_subgraph import invoke_subgraph as REGION
     from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+    from torch._refs import linspace
     from torch._subclasses import FakeTensor, FakeTensorMode
     from torch._subclasses.fake_tensor import DataDependentOutputException
     from torch.export import _trace as export_trace

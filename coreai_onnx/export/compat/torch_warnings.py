@@ -8,15 +8,16 @@ import importlib.util
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from coreai_onnx.export.compat.patches import exchanged
 from coreai_onnx.export.compat.torch_names import export_trace
 from coreai_onnx.export.compat.turns import is_mine, turn
 from coreai_onnx.messages import without_warnings
-from coreai_onnx.model.dependencies import NO_USER_CODE
+from coreai_onnx.model.dependencies import NO_USER_CODE, SIDE_EFFECTS
 
 
 @contextmanager
@@ -39,14 +40,24 @@ def ignored(message: str) -> Iterator[None]:
 
 @contextmanager
 def without_graph_dumps() -> Iterator[None]:
-    """While active, torch.export prints no graph to stderr for the converting thread."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    logger.addFilter(_is_kept)
+    """While active, torch.export prints no graph to stderr for the converting thread.
+
+    Nor does it report guards that Dynamo fails to create, which an error follows, and attributes
+    that it sets back after the compilation, such as those in which transformers collects outputs.
+    """
+    loggers = {logging.getLogger(name): is_kept for name, is_kept in _FILTERS.items()}
+    for logger, is_kept in loggers.items():
+        logger.addFilter(is_kept)
     try:
-        with turn(), exchanged(vars(export_trace), "print", _print):
+        with (
+            turn(),
+            exchanged(vars(export_trace), "print", _print),
+            ignored(SIDE_EFFECTS.pattern.pattern),
+        ):
             yield
     finally:
-        logger.removeFilter(_is_kept)
+        for logger, is_kept in loggers.items():
+            logger.removeFilter(is_kept)
 
 
 def _print(*values: Any, file: Any = None, **options: Any) -> None:
@@ -58,6 +69,14 @@ def _print(*values: Any, file: Any = None, **options: Any) -> None:
 def _is_kept(record: logging.LogRecord) -> bool:
     return not NO_USER_CODE.is_in(record.msg) or not is_mine()
 
+
+_FILTERS: Mapping[str, Callable[[logging.LogRecord], bool]] = MappingProxyType(
+    {
+        "torch.fx.experimental.symbolic_shapes": _is_kept,
+        "torch._guards": lambda _: not is_mine(),
+    }
+)
+"""Which records of a logger are kept."""
 
 _MODULES = ("torchao.quantization", "torchao.prototype.safetensors.safetensors_support")
 """What transformers imports."""

@@ -12,8 +12,12 @@ from torch.export import Dim, ExportedProgram
 
 from coreai_onnx.export.compat.experts import experts_as_gather_mm
 from coreai_onnx.export.compat.linear_attention import gated_delta_layers_as_ops
-from coreai_onnx.export.compat.multiples import multiples_compared, offsets_of_biases_known
 from coreai_onnx.export.compat.recurrent import recurrent_layers_as_ops
+from coreai_onnx.export.compat.sizes import (
+    multiples_compared,
+    offsets_of_biases_known,
+    sizes_as_tensors,
+)
 from coreai_onnx.export.compat.state_space import state_space_layers_as_ops
 from coreai_onnx.export.compat.torch_names import pytree
 from coreai_onnx.export.externalize.module_call import ModuleCall, classify, invoke
@@ -57,6 +61,7 @@ def known_loops(model: torch.nn.Module, trusts: Callable[[str], bool] = trust) -
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(recurrent_layers_as_ops())
         contexts.enter_context(multiples_compared())
+        contexts.enter_context(sizes_as_tensors())
         contexts.enter_context(offsets_of_biases_known(model))
         contexts.enter_context(state_space_layers_as_ops(model))
         if trusts("gated_delta_update"):

@@ -31,6 +31,8 @@ _ROWS = {"text": 3, "image": 2, "video": 2, "audio": 2, "series": 2}
 _TOKENS, _CHOICES = 8, 5
 SAMPLES_OF_EXAMPLE, _FEWEST_SAMPLES = 4000, 800
 """Samples of the example, and the fewest: 50 ms, which most models make two frames of."""
+IMAGE_DIMS: Mapping[int, str] = MappingProxyType({2: "height", 3: "width"})
+"""The dims of images whose size is dynamic."""
 _DEFAULT_IMAGE = 224
 _CLAP_FRAMES = 1001
 """10 seconds at 48 kHz in steps of 480 samples, the only length that CLAP's processor makes."""
@@ -43,13 +45,21 @@ def samples_dim(fewest: int = _FEWEST_SAMPLES) -> Any:
     return Dim(SAMPLES, min=fewest)
 
 
-def inputs_of(model: Any, task: Task) -> list[ModelInput]:
-    """Return the inputs that a model takes for a task, in optimum's order."""
+def inputs_of(
+    model: Any, task: Task, image_size: tuple[int, int] | None = None
+) -> list[ModelInput]:
+    """Return the inputs that a model takes for a task, in optimum's order.
+
+    Args:
+        model: The model.
+        task: The task.
+        image_size: Height and width of images if the configuration does not have them.
+    """
     taken = inspect.signature(model.forward).parameters
     main = model.main_input_name
     kinds = task.takes or (next((k for k, names in KINDS.items() if main in names), "text"),)
     inputs = [
-        _media(model.config, task, kind, name)
+        _media(model.config, task, kind, name, image_size)
         for kind in kinds
         for name in KINDS[kind]
         if name in taken and kind != "text"
@@ -82,7 +92,9 @@ def _texts(config: Any, task: Task, names: Sequence[str]) -> list[ModelInput]:
     return inputs
 
 
-def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
+def _media(
+    config: Any, task: Task, kind: str, name: str, size: tuple[int, int] | None
+) -> ModelInput:
     """Return the input of a picture, a sound or a series; most models fix their sizes."""
     together = "text" in task.takes and not task.separate
     rows = _ROWS["text" if together else kind]
@@ -95,7 +107,7 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
         frames = (config.num_frames,) if kind == "video" else ()
         if task.name == "keypoint-detection":
             rows, dims = 1, {}  # SuperPoint selects the points of each image in a Python loop
-        return ModelInput(name, (rows, *frames, *image_size(config)), dims)
+        return ModelInput(name, (rows, *frames, *image_size(config, size)), dims)
     spectrogram = _spectrogram_size(config, name)
     if spectrogram:
         return ModelInput(name, (rows, *spectrogram), dims)
@@ -108,14 +120,19 @@ def _media(config: Any, task: Task, kind: str, name: str) -> ModelInput:
     )
 
 
-def image_size(config: Any) -> tuple[int, int, int]:
-    """Return channels, height and width of the images that a model takes."""
+def image_size(config: Any, processed: tuple[int, int] | None = None) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that a model takes.
+
+    Args:
+        config: The configuration of the model.
+        processed: Height and width that the image processor makes.
+    """
     # Models of text and images have the size in a configuration inside of theirs.
     for part in ("vision_config", "backbone_config"):
         inner = getattr(config, part, None)
         if getattr(inner, "image_size", None) is not None:
             config = inner
-    size = getattr(config, "image_size", None) or _DEFAULT_IMAGE
+    size = getattr(config, "image_size", None) or processed or _DEFAULT_IMAGE
     height, width = size if isinstance(size, Sequence) else (size, size)
     return getattr(config, "num_channels", 3), int(height), int(width)
 

@@ -98,6 +98,22 @@ def _processor_settings(folder: Path | None) -> Mapping[str, Any] | None:
     return None
 
 
+def processed_size(folder: Path | None) -> tuple[int, int] | None:
+    """Return height and width of the images that the processor in a folder makes.
+
+    Returns:
+        None if there is no processor, or the sizes depend on the images.
+    """
+    settings = _processor_settings(folder) or {}
+    crops = settings.get("do_center_crop", False)
+    size = settings.get("crop_size" if crops else "size")
+    if isinstance(size, int) and crops:
+        return size, size  # folders of earlier releases of transformers
+    if isinstance(size, Mapping) and {"height", "width"} <= size.keys():
+        return size["height"], size["width"]
+    return None
+
+
 def processor_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an image processor in the format of onnxruntime-extensions.
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 import transformers
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx import OnnxProgram, TorchConverter
+from coreai_onnx.errors import ModelSourceError, SpecializationWarning
+from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.heads.head import Head
+from coreai_onnx.huggingface.heads.inputs import IMAGE_DIMS
 from coreai_onnx.huggingface.heads.tasks import TASKS
 from tests.support.huggingface_folders import BERT
+from tests.support.tolerances import assert_close
 
 VIT: dict[str, Any] = {
     **{name: size for name, size in BERT.items() if name != "vocab_size"},
@@ -88,3 +93,63 @@ def test_a_model_that_needs_other_inputs() -> None:
 def test_a_model_without_the_head() -> None:
     with pytest.raises(ModelSourceError, match="BertModel has no start_logits and no end_logits"):
         Head(model("BertModel", **BERT), TASKS["question-answering"])
+
+
+RESNET: dict[str, Any] = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16],
+    "depths": [1, 1],
+    "layer_type": "basic",
+}
+
+
+@pytest.mark.parametrize(("name", "size"), [("ResNet", True), ("ViT", False)])
+def test_images_of_any_size(name: str, size: bool) -> None:
+    settings = RESNET if size else VIT
+    task = TASKS["image-classification"]
+    head = Head(model(f"{name}ForImageClassification", **settings), task)
+    (dims,) = head.dynamic_shapes()[0]
+    assert dims == {0: "batch_size", **(IMAGE_DIMS if size else {})}
+
+
+def test_images_of_the_size_that_the_processor_makes() -> None:
+    network, task = model("ResNetForImageClassification", **RESNET), TASKS["image-classification"]
+    head = Head(network, task, image_size=(40, 48))
+    head.any_size = False
+    assert head.example(torch.float32)[0][0].shape == (2, 3, 40, 48)
+    # The configuration comes first: positions are learned for its size.
+    head = Head(model("ViTForImageClassification", **VIT), task, image_size=(40, 48))
+    assert head.example(torch.float32)[0][0].shape == (2, 3, 16, 16)
+
+
+def test_a_program_that_is_wrong_for_another_size() -> None:
+    """It is exported again, for images of one size."""
+    network = model("ResNetForImageClassification", **RESNET)
+    head = Head(network, TASKS["image-classification"])
+    shapes = []
+
+    def convert(part: Head) -> OnnxProgram:
+        shapes.append(part.dynamic_shapes())
+        program = converted(part)
+        if part.any_size:
+            weights = program.model.graph.initializers
+            bias = next(x for name, x in weights.items() if name.endswith("classifier.1.bias"))
+            assert bias.const_value is not None
+            bias.const_value = ir.tensor(bias.const_value.numpy() + 1, name=bias.name)
+        part.check(program)
+        return program
+
+    reason = "224 x 224 pixels only; with dynamic sizes: logits differs from torch by 1 for images"
+    with pytest.warns(SpecializationWarning, match=reason):
+        program = head.convert_by(convert)
+    assert shapes == [([{0: "batch_size", **IMAGE_DIMS}],), ([{0: "batch_size"}],)]
+    image = torch.rand(3, 3, 224, 224)
+    with torch.no_grad():
+        assert_close(program.run(image)[0], network(image).logits)
+
+
+def converted(part: Head) -> OnnxProgram:
+    dims = with_named_dims(part.dynamic_shapes())
+    export = TorchExport(part.example(torch.float32), None, dims, deferred=True, oblivious=True)
+    names = {"input_names": part.input_names, "output_names": part.output_names}
+    return TorchConverter().add_pytorch_module(part, export_fn=export, **names).to_onnx()

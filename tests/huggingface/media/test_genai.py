@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import pytest
 import torch
 import transformers
 
-from coreai_onnx.huggingface.media.genai import genai_files, processor_config, write_embedding
+from coreai_onnx.huggingface.media.genai import (
+    genai_files,
+    processed_size,
+    processor_config,
+    write_embedding,
+)
 from coreai_onnx.huggingface.media.parts import media_parts
 from tests.models.media import MEDIA_MODELS, PLACEHOLDER
 
@@ -101,3 +107,21 @@ def test_features_replace_placeholders(
     feeds = {"input_ids": ids.numpy(), "image_features": features.numpy()}
     (actual,) = session.run(None, feeds)
     np.testing.assert_array_equal(actual, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"size": {"height": 48, "width": 64}}, (48, 64)),
+        ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, None),
+        ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": True}, (224, 224)),
+        ({"size": 800}, None),
+    ],
+)
+def test_the_size_that_an_image_processor_makes(
+    settings: dict[str, Any], size: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    assert processed_size(tmp_path) is None
+    settings["image_mean"] = [0.5] * 3
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert processed_size(tmp_path) == size

@@ -1,8 +1,11 @@
-"""Comparison of two multiples of a size without a guard, which torch supports from 2.13 on.
+"""Computations with dynamic sizes, without the guards that torch adds to them.
 
-torch 2.12 adds a guard to compare ``8*s`` and ``16*s`` where ``expand(…).reshape(…)`` computes
-strides, as grouped queries do. A named ``Dim`` then violates the guard, though it holds for every
-size.
+* Comparison of two multiples of a size, which torch supports from 2.13 on. torch 2.12 adds a guard
+  to compare ``8*s`` and ``16*s`` where ``expand(…).reshape(…)`` computes strides, as grouped
+  queries do. A named ``Dim`` then violates the guard, though it holds for every size.
+* ``torch.as_tensor([height, width])`` and ``torch.linspace(0.5, height - 0.5, height)``, as in
+  deformable attention, which fix the sizes: torch.export supports ``torch.tensor`` and
+  ``torch.arange`` only.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import sympy
 import torch
 
 from coreai_onnx.export.compat.patches import exchanged, globals_of_forward, patched
-from coreai_onnx.export.compat.torch_names import Max, Min, MinMaxBase
+from coreai_onnx.export.compat.torch_names import Max, Min, MinMaxBase, linspace, pytree
 
 _MPT_BIAS = "build_mpt_alibi_tensor"
 _TORCHS_OWN = "_collapse_known_multiplicative_terms"
@@ -39,6 +42,16 @@ def multiples_compared() -> Iterator[None]:
 
 
 @contextmanager
+def sizes_as_tensors() -> Iterator[None]:
+    """While active, ``torch.as_tensor`` and ``torch.linspace`` of dynamic sizes do not fix them."""
+    with (
+        patched(torch, "as_tensor", _wrap_as_tensor),
+        patched(torch, "linspace", lambda original: _if_dynamic(linspace, original)),
+    ):
+        yield
+
+
+@contextmanager
 def offsets_of_biases_known(model: torch.nn.Module) -> Iterator[None]:
     """While active, MPT's ``max(0, difference of lengths)`` has no guard.
 
@@ -51,6 +64,24 @@ def offsets_of_biases_known(model: torch.nn.Module) -> Iterator[None]:
             if _MPT_BIAS in home:
                 exchanges.enter_context(exchanged(home, "max", _larger))
         yield
+
+
+def _wrap_as_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
+    def tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        # Looked up at each call: the export redirects torch.tensor.
+        return torch.tensor(data, dtype=dtype, device=device)
+
+    return _if_dynamic(tensor, original)
+
+
+def _if_dynamic(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls the first function if an argument is a dynamic size, or the second one."""
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        dynamic = any(isinstance(x, torch.SymInt) for x in pytree.tree_leaves((args, kwargs)))
+        return (function if dynamic else original)(*args, **kwargs)
+
+    return chosen
 
 
 def _larger(first: Any, second: Any) -> Any:

@@ -8,8 +8,12 @@ import torch
 from torch.export import Dim
 from torch.utils._sympy.functions import Max, Min
 
-from coreai_onnx.export.compat import multiples
-from coreai_onnx.export.compat.multiples import multiples_compared, offsets_of_biases_known
+from coreai_onnx.export.compat import sizes
+from coreai_onnx.export.compat.sizes import (
+    multiples_compared,
+    offsets_of_biases_known,
+    sizes_as_tensors,
+)
 
 SIZE = sympy.Symbol("s", integer=True, nonnegative=True)
 ANY = sympy.Symbol("u", integer=True)
@@ -35,18 +39,18 @@ def test_repeated_heads_have_any_length() -> None:
 @pytest.fixture
 def _older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch be one that has to be patched."""
-    monkeypatch.setattr(multiples, "_TORCHS_OWN", "_a_method_of_another_torch")
+    monkeypatch.setattr(sizes, "_TORCHS_OWN", "_a_method_of_another_torch")
 
 
 @pytest.mark.usefixtures("_older_torch")
 def test_multiples_of_a_size() -> None:
-    new = vars(multiples.MinMaxBase)["__new__"]
+    new = vars(sizes.MinMaxBase)["__new__"]
     with multiples_compared():
-        assert vars(multiples.MinMaxBase)["__new__"] is not new
+        assert vars(sizes.MinMaxBase)["__new__"] is not new
         assert Min(8 * SIZE, 16 * SIZE) == 8 * SIZE
         assert Max(SIZE, 3 * SIZE) == 3 * SIZE
         assert Min(SIZE, SIZE) == SIZE
-    assert vars(multiples.MinMaxBase)["__new__"] is new
+    assert vars(sizes.MinMaxBase)["__new__"] is new
 
 
 @pytest.mark.usefixtures("_older_torch")
@@ -55,7 +59,7 @@ def test_what_is_not_known_is_torchs_own() -> None:
     plain = [(Min(*pair), Max(*pair)) for pair in terms[1:]]
     with multiples_compared():
         assert [(Min(*pair), Max(*pair)) for pair in terms[1:]] == plain
-        assert multiples._known(Min, terms[0]) is None
+        assert sizes._known(Min, terms[0]) is None
 
 
 @pytest.mark.usefixtures("_older_torch")
@@ -90,3 +94,24 @@ def test_the_offset_of_a_bias_is_that_of_the_example() -> None:
 
 def build_mpt_alibi_tensor(length: int) -> torch.Tensor:
     return torch.arange(length)[None].float()
+
+
+class Points(torch.nn.Module):
+    """Computes the centers of pixels, as deformable attention does."""
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        height, width = image.shape
+        sizes = torch.as_tensor([(height, width)], dtype=torch.long, device=image.device)
+        rows = torch.linspace(0.5, height - 0.5, height, dtype=image.dtype)
+        return sizes.prod(1), image * rows[:, None] + torch.linspace(0, 1, steps=3).sum()
+
+
+def test_tensors_of_sizes_do_not_fix_them() -> None:
+    image = torch.randn(6, 7)
+    dims = ({0: Dim("height"), 1: Dim("width")},)
+    with sizes_as_tensors():
+        program = torch.export.export(Points(), (image,), dynamic_shapes=dims)
+    other = torch.randn(9, 4)
+    torch.testing.assert_close(program.module()(other), Points()(other))
+    with pytest.raises(Exception, match="specialized"):
+        torch.export.export(Points(), (image,), dynamic_shapes=dims)
