@@ -38,11 +38,10 @@ def session(
         timeout: Maximum time of one run in seconds, checked before each node; None means no limit.
             An endless ``Loop`` ends after it.
         prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
-            is faster. Otherwise all read them from the mapped data file in each run, and the memory
-            may be smaller than they are; kernels bring them into their layout in parts. None is
-            False for weights that exceed four fifths of the memory; onnxruntime's products also
-            read those of a bundle of several entrypoints without quantized weights. See
-            ``docs/large_models.md``.
+            is faster. Otherwise all read them from the mapped data file in each run, and may exceed
+            the memory; see ``docs/large_models.md``. None is False for weights of more than four
+            fifths of the memory; onnxruntime's products also read those of a bundle of several
+            entrypoints without quantized weights.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
