@@ -39,9 +39,8 @@ def session(
             An endless ``Loop`` ends after it.
         prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
             is faster. Otherwise all read them from the mapped data file in each run, and may exceed
-            the memory; see ``docs/large_models.md``. None is False for weights of more than four
-            fifths of the memory; onnxruntime's products also read those of a bundle of several
-            entrypoints without quantized weights.
+            the memory; see ``docs/large_models.md``. None is False for more than four fifths of the
+            memory, and for products of onnxruntime in a bundle without quantized weights.
         profile: Whether onnxruntime records the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
