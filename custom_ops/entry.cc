@@ -58,7 +58,8 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
     //   options.add_session_config_entry("coreai.op_types", "rms_norm,layer_norm.unscaled")
     coreai::RegisterDomain(*api, *base, options, coreai::AllOps(), coreai::ChooseTarget(),
                            coreai::SessionEntry(*api, options, "coreai.op_types"),
-                           coreai::SessionEntry(*api, options, "coreai.deterministic") == "1");
+                           {coreai::SessionEntry(*api, options, "coreai.deterministic") == "1",
+                            coreai::SessionEntry(*api, options, "coreai.read_weights") == "1"});
     coreai::UseHugePages(*api, options);
   });
 }

@@ -146,9 +146,9 @@ def export_model(
         loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
         programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
-    with new_folder(path, replaces=replaces) as temporary:
-        _save(programs, temporary, target, external_data=external_data)
-        _write_further(temporary, loaded, files, library)
+        with new_folder(path, replaces=replaces) as temporary:
+            _save(programs, temporary, target, external_data=external_data)
+            _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
 
 

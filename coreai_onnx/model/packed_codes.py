@@ -32,12 +32,12 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     if codes.size and not 0 <= codes.min() <= codes.max() < 1 << bits:
         low, high = codes.min(), codes.max()
         raise ValueError(f"codes of {bits} bits are 0 to {(1 << bits) - 1}, not {low} to {high}")
-    units = _units(codes, per, f"{bits}-bit codes")
+    units = _units(codes, per, f"{bits}-bit codes", bits)
     packed = np.zeros((*units.shape[:-1], size), np.uint8)
     for code, byte, shift in _overlaps(bits):
         one = units[..., code]
         moved = one << shift if shift >= 0 else one >> -shift
-        packed[..., byte] |= (moved & 0xFF).astype(np.uint8)
+        packed[..., byte] |= (moved & 0xFF).astype(np.uint8, copy=False)
     return packed.reshape(*codes.shape[:-1], units.shape[-2] * size)
 
 
@@ -71,12 +71,12 @@ def unpack_codes(packed: np.ndarray, bits: int) -> np.ndarray:
         ValueError: If a row does not consist of whole codes.
     """
     per, size = _unit(bits)
-    units = _units(packed, size, f"bytes of {bits}-bit codes")
+    units = _units(packed, size, f"bytes of {bits}-bit codes", bits)
     codes = np.zeros((*units.shape[:-1], per), np.uint8)
     for code, byte, shift in _overlaps(bits):
         one = units[..., byte]
         moved = one >> shift if shift >= 0 else one << -shift
-        codes[..., code] |= (moved & ((1 << bits) - 1)).astype(np.uint8)
+        codes[..., code] |= (moved & ((1 << bits) - 1)).astype(np.uint8, copy=False)
     return codes.reshape(*packed.shape[:-1], units.shape[-2] * per)
 
 
@@ -97,8 +97,10 @@ def _overlaps(bits: int) -> Iterator[tuple[int, int, int]]:
             yield code, byte, shift
 
 
-def _units(x: np.ndarray, size: int, what: str) -> np.ndarray:
-    """Return the last axis in units of a size, as integers that hold a shifted byte."""
+def _units(x: np.ndarray, size: int, what: str, bits: int) -> np.ndarray:
+    """Return the last axis in units of a size, as integers that hold the bytes of a code."""
     if x.shape[-1] % size:
         raise ValueError(f"{x.shape[-1]} {what} in a row are not a multiple of {size}")
-    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size).astype(np.uint16)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // size, size).astype(
+        np.uint16 if _BYTE % bits else np.uint8, copy=False
+    )

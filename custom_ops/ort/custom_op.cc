@@ -67,7 +67,7 @@ OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKerne
   const CustomOp& self = Self(op);
   const char* const op_type = self.op_type.c_str();
   return StatusOf(*api, op_type, [&] {
-    const KernelInfo attributes(*api, info, op_type, self.deterministic);
+    const KernelInfo attributes(*api, info, op_type, self.options);
     CheckVersion(attributes, self.definition.composite);
     *kernel =
         new Kernel{*api, op_type, self.definition.create(attributes, self.dtype, self.target)};
@@ -95,7 +95,7 @@ int NoArity(const OrtCustomOp*) { return 0; }
 }  // namespace
 
 CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-                   DType element, DType state_element, Target kernels, bool order_is_fixed)
+                   DType element, DType state_element, Target kernels, KernelOptions of_session)
     : OrtCustomOp{},
       api(ort_api),
       definition(op),
@@ -103,7 +103,7 @@ CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::str
       dtype(element),
       state_dtype(state_element),
       target(kernels),
-      deterministic(order_is_fixed) {
+      options(of_session) {
   version = kOrtApiVersion;
   OrtCustomOp::GetName = coreai::GetName;
   GetExecutionProviderType = GetProvider;

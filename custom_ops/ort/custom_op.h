@@ -10,7 +10,7 @@ namespace coreai {
 /// functions.
 struct CustomOp : OrtCustomOp {
   CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-           DType element, DType state_element, Target kernels, bool order_is_fixed);
+           DType element, DType state_element, Target kernels, KernelOptions of_session);
 
   const OrtApi& api;
   const OpDefinition& definition;
@@ -18,7 +18,7 @@ struct CustomOp : OrtCustomOp {
   DType dtype;
   DType state_dtype;  ///< of the definition's state, if it has one
   Target target;
-  bool deterministic;  ///< KernelInfo::deterministic
+  KernelOptions options;
 };
 
 }  // namespace coreai

@@ -75,8 +75,8 @@ OrtCustomOpDomain* CreateDomain(const OrtApi& api, OrtSessionOptions* options, c
 }  // namespace
 
 OpSet::OpSet(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
-             const std::string& op_types, bool deterministic)
-    : api_(api), base_(base), deterministic_(deterministic) {
+             const std::string& op_types, KernelOptions kernels)
+    : api_(api), base_(base), kernels_(kernels) {
   for (const std::string& op_type : Words(op_types, ',')) op_types_.insert(op_type);
   for (std::size_t i = 0; i < ops.size; ++i) Add(*ops.begin[i], target);
 }
@@ -112,7 +112,7 @@ void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DTyp
 void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
                 DType state_dtype, Target target) {
   ops_.push_back(std::make_unique<CustomOp>(api_, definition, op_type, dtype, state_dtype, target,
-                                            deterministic_));
+                                            kernels_));
   if (!MayInferShapes(base_, definition.composite.output_count)) {
     ops_.back()->InferOutputShapeFn = nullptr;
   }
@@ -120,20 +120,21 @@ void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DTyp
 
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     const OpList& ops, Target target, const std::string& op_types,
-                    bool deterministic) {
-  if (deterministic) target = std::min(target, Target::kAvx512Bf16);
+                    KernelOptions kernels) {
+  if (kernels.deterministic) target = std::min(target, Target::kAvx512Bf16);
   // A process may load several copies of onnxruntime, and may change the override between sessions.
-  using Key = std::tuple<const OrtApi*, Target, std::string, bool>;
+  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
-  Domain& entry = domains[{&api, target, op_types, deterministic}];
+  Domain& entry =
+      domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;
   }
-  entry.ops = std::make_unique<OpSet>(api, base, ops, target, op_types, deterministic);
+  entry.ops = std::make_unique<OpSet>(api, base, ops, target, op_types, kernels);
   OrtCustomOpDomain* domain = CreateDomain(api, options, ops.domain);
   entry.ops->AddTo(domain);
   entry.domain = domain;

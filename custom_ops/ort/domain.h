@@ -17,9 +17,9 @@ struct CustomOp;
 /// to them.
 class OpSet {
  public:
-  /// `op_types` restricts the set, as for `RegisterDomain`; `deterministic` is that of KernelInfo.
+  /// `op_types` restricts the set, as for `RegisterDomain`.
   OpSet(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
-        const std::string& op_types, bool deterministic = false);
+        const std::string& op_types, KernelOptions kernels = {});
   OpSet(const OpSet&) = delete;
   OpSet& operator=(const OpSet&) = delete;
   ~OpSet();
@@ -36,7 +36,7 @@ class OpSet {
   const OrtApi& api_;
   const OrtApiBase& base_;
   std::set<std::string> op_types_;  // empty for all
-  const bool deterministic_;
+  const KernelOptions kernels_;
   std::vector<std::unique_ptr<CustomOp>> ops_;
 };
 
@@ -51,7 +51,7 @@ class OpSet {
 /// registers, which sum in an order of their own.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     const OpList& ops, Target target, const std::string& op_types,
-                    bool deterministic);
+                    KernelOptions kernels);
 
 /// Adds ops to the domain `name` of session options, which several libraries may do: onnxruntime
 /// refuses two domains of one name, so the first library creates it, and an entry of the options

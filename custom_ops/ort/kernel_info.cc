@@ -11,6 +11,7 @@ bool KernelInfo::Ok(OrtStatus* status) const {
 }
 
 TensorView KernelInfo::Constant(std::size_t input) const {
+  if (options_.reads_weights) return TensorView();
   int is_constant = 0;
   const OrtValue* value = nullptr;
   ThrowOnError(api_, api_.KernelInfoGetConstantInput_tensor(info_, input, &is_constant, &value));

@@ -9,21 +9,30 @@
 
 namespace coreai {
 
+/// What all kernels of a session have in common.
+struct KernelOptions {
+  /// The order of sums must depend on the shape of a row only: neither on the other rows, nor on how
+  /// many of its tokens earlier calls have read.
+  bool deterministic = false;
+  /// Kernels read weights in each call, from the mapped file, and hold no copies in a layout of
+  /// their own: no input counts as constant.
+  bool reads_weights = false;
+};
+
 /// Attributes of a node, read when its kernel is created. If an attribute has another type than
 /// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
-  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, bool deterministic)
-      : api_(api), info_(info), op_(op), deterministic_(deterministic) {}
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, KernelOptions options)
+      : api_(api), info_(info), op_(op), options_(options) {}
 
   const OrtApi& api() const { return api_; }
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
-  /// Whether the order of sums must depend on the shape of a row only: neither on the other rows,
-  /// nor on how many of its tokens earlier calls have read.
-  bool deterministic() const { return deterministic_; }
+  bool deterministic() const { return options_.deterministic; }
 
-  /// An input if it is constant, else false. Runs see it at the same address.
+  /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it
+  /// to a layout of its own, which a session that reads its weights in each call does not allow.
   TensorView Constant(std::size_t input) const;
 
   bool Has(const char* name) const;
@@ -42,7 +51,7 @@ class KernelInfo {
   const OrtApi& api_;
   const OrtKernelInfo* info_;
   const char* op_;
-  bool deterministic_;
+  KernelOptions options_;
 };
 
 }  // namespace coreai

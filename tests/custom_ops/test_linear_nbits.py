@@ -146,3 +146,15 @@ def test_a_wrong_call_is_an_error(kernels, change, attributes, message):
         given[place] = tensor
     with pytest.raises(Exception, match=f"linear_nbits: .*{message}"):
         run_op(kernels, NAME, given, **(right | attributes))
+
+
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_weight_that_is_not_constant_is_packed_in_parts(kernels, rows, rounding):
+    """The results are those of a constant weight; 18 MB of codes are more than one part."""
+    inputs, attributes = make((rows,), 128, 32, 9000, 4, rounding, zeros=torch.uint8)
+    inputs.append(None)
+    inputs.append(torch.randn(9000))
+    proto = composite_model(NAME, inputs, attributes, constants=(1, 2, 3, 5))
+    constant = run_session(open_model(ir.from_proto(proto), library=kernels), inputs[:1])[0]
+    assert run_op(kernels, NAME, inputs, **attributes).equal(torch.from_numpy(constant))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from coreai_onnx.errors import (
     ModelSourceError,
     PartialCheckWarning,
     QuantizationError,
+    SaveError,
 )
 from coreai_onnx.export.deferred import deferred_source
 from coreai_onnx.huggingface.checkpoints import loading
@@ -27,7 +29,11 @@ from coreai_onnx.program import OnnxProgram
 from tests.support.huggingface_folders import llama, tokenizer
 
 SETTINGS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
-FOUR_BITS: dict[str, Any] = {"quantization": {"bits": 4, "method": "rtn"}, "target": "kernels"}
+FOUR_BITS: dict[str, Any] = {
+    "quantization": {"bits": 4, "method": "rtn"},
+    "target": "kernels",
+    "external_data": True,
+}
 INDEX = "model.safetensors.index.json"
 
 
@@ -65,6 +71,15 @@ def test_the_files_are_those_of_an_export_from_memory(
 ) -> None:
     assert exported(source, tmp_path / "deferred", **FOUR_BITS) == usual
     assert [file.name for file in tmp_path.iterdir()] == ["deferred"]
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_the_program_reads_the_file_that_was_written(source: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"check": False, **FOUR_BITS}
+    (program,) = export_model(source, tmp_path / "deferred", **options).programs.values()
+    program.save(tmp_path / "again.onnx", external_data=True)
+    written = tmp_path / "deferred" / "model.onnx.data"
+    assert (tmp_path / "again.onnx.data").read_bytes() == written.read_bytes()
 
 
 @pytest.mark.usefixtures("no_memory")
@@ -154,6 +169,23 @@ def test_a_broken_checkpoint(source: Path, tmp_path: Path) -> None:
     (broken / other).write_bytes((broken / other).read_bytes()[:-1])
     with pytest.raises(ModelSourceError, match="its download is incomplete"):
         load_source(broken)
+
+
+@pytest.mark.usefixtures("no_memory")
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_a_full_disk_leaves_nothing(
+    source: Path, usual: dict[str, bytes], tmp_path: Path, share: float
+) -> None:
+    """The scratch file exceeds the limit, or only the data file, which also has the norms."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = int(share * len(usual["model.onnx.data"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        with pytest.raises(SaveError, match=r"cannot write.*: File too large"):
+            exported(source, tmp_path / "folder", **FOUR_BITS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_memory")

@@ -18,12 +18,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from coreai_onnx.runtime.libraries.library import ops_library_path
+from coreai_onnx import session
 from coreai_onnx.runtime.memory import mapped_below
 
 BYTES = 2
@@ -118,45 +116,27 @@ def export(layers: int, folder: Path) -> None:
     print(done)
 
 
-def with_defaults(path: Path) -> Path:
-    """Write a model whose packed weights are defaults of inputs; return its path.
-
-    Kernels copy constant weights to a layout of their own when a session opens. The value of an
-    input is not constant: it is read from the mapped file in each call.
-    """
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            shape = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            model.graph.input.append(shape)
-    target = path.with_name("mapped.onnx")
-    onnx.save(model, target)
-    return target
-
-
 def first_token(folder: Path) -> None:
     """Run a prompt of one token, and print the peak and the time."""
-    options = ort.SessionOptions()
-    options.register_custom_ops_library(str(ops_library_path()))
-    for key in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
-        options.add_session_config_entry(key, "1")
     start = time.perf_counter()
     with mapped_below(LIMIT):
-        session = ort.InferenceSession(with_defaults(folder / "4bit" / "model.onnx"), options)
+        model = session(folder / "4bit" / "model.onnx", prepack=False)
         print(f"{time.perf_counter() - start:.0f} s, peak {peak()} MiB: opened", flush=True)
         feeds = {
-            node.name: np.zeros(
+            info.name: np.zeros(
                 [
-                    dim if isinstance(dim, int) else int("past" not in node.name)
-                    for dim in node.shape
+                    dim if isinstance(dim, int) else int("past" not in info.name)
+                    for dim in info.dims
                 ],
-                np.int64 if "int64" in node.type else np.float32,
+                info.numpy_dtype,
             )
-            for node in session.get_inputs()
+            for info in model.inputs
         }
         feeds["attention_mask"] = np.ones((1, 1), np.int64)
-        logits = session.run(["logits"], feeds)[0]
-    print(f"{time.perf_counter() - start:.0f} s, peak {peak()} MiB: token {logits[0, -1].argmax()}")
+        logits = model.run(feeds)["logits"]
+        token = logits[0, -1].argmax()
+    seconds, cpu = time.perf_counter() - start, time.process_time()
+    print(f"{seconds:.0f} s, {cpu:.0f} s of CPU, peak {peak()} MiB: token {token}")
 
 
 def structure(layers: int) -> None:

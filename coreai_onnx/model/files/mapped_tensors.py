@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
@@ -15,9 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import SaveError, reason_of
-from coreai_onnx.model.files.saving import ALIGNMENT, LARGE
 
 Array = np.ndarray[Any, np.dtype[Any]]
+ALIGNMENT = 64
+"""Alignment of offsets in a data file: a cache line and the widest vector register."""
+LARGE = 1 << 20
+"""Minimum size of what is mapped or moved; less is not worth a system call."""
+_PUNCH_HOLE = 3  # Linux's FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -98,8 +103,30 @@ def on_disk(array: Array) -> Array:
     return array if scratch is None or array.nbytes < LARGE else scratch.keep(array)
 
 
+def move(tensor: ir.TensorProtocol, file: BinaryIO, offset: int) -> None:
+    """Release the disk that a tensor takes in the scratch file, after it was written to another.
+
+    The disk needs room for all tensors once and for the largest twice. On systems other than Linux
+    this does nothing.
+
+    Args:
+        tensor: The tensor; nothing is done unless it is an array of `on_disk`.
+        file: The file that it was written to, which may be renamed later.
+        offset: Its place there.
+    """
+    scratch = _scratch.get()
+    if scratch is not None and sys.platform == "linux":
+        scratch.move(tensor, file, offset)
+
+
+def at_its_place(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that reads the file that its values were moved to; else the tensor itself."""
+    scratch = _scratch.get()
+    return tensor if scratch is None else scratch.at_its_place(tensor)
+
+
 class _Scratch:
-    """A file without a name that holds arrays.
+    """A file without a name that holds arrays, until `move` gives them another place.
 
     Args:
         folder: Its folder; the disk of the result, as the folder for temporary files may be memory.
@@ -109,6 +136,9 @@ class _Scratch:
         self._folder = folder
         self._file: BinaryIO | None = None
         self._end = 0
+        # By address and size. They stay mapped, so that no other array gets their addresses.
+        self._kept: dict[tuple[int, int], tuple[int, Array]] = {}
+        self._moved: dict[int, Array] = {}  # by address
 
     def close(self) -> None:
         """Close the file; the arrays are mapped, and keep it."""
@@ -131,7 +161,47 @@ class _Scratch:
             ) from error
         self._end = offset + array.nbytes
         # Copy on write: torch takes no arrays that are read-only.
-        return np.memmap(self._file, array.dtype, "c", offset, array.shape)
+        mapped = np.memmap(self._file, array.dtype, "c", offset, array.shape)
+        self._kept[mapped.ctypes.data, mapped.nbytes] = offset, mapped
+        return mapped
+
+    def move(self, tensor: ir.TensorProtocol, file: BinaryIO, offset: int) -> None:
+        """See `move`."""
+        array = _array_of(tensor) if self._kept else None
+        # The bytes of a transpose are written in another order.
+        if array is None or self._file is None or not array.flags.c_contiguous:
+            return
+        start, _ = self._kept.get((array.ctypes.data, tensor.nbytes), (None, None))
+        if start is None or array.nbytes != tensor.nbytes:
+            return
+        file.flush()
+        # Mapped first: the new file may be write-only, and has to outlive its present name.
+        name = f"/proc/self/fd/{file.fileno()}"
+        moved = np.memmap(name, np.uint8, "r", offset, (array.nbytes,))
+        library, size = ctypes.CDLL(None), ctypes.c_int64
+        hole = self._file.fileno(), _PUNCH_HOLE, size(start), size(array.nbytes)
+        if library.fallocate(*hole) == 0:  # not all file systems have holes
+            self._moved[array.ctypes.data] = moved
+
+    def at_its_place(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """See `at_its_place`."""
+        array = _array_of(tensor) if self._moved else None
+        if array is None:
+            return tensor
+        address = array.ctypes.data
+        # A view of a part of an array has moved with it.
+        for start, moved in self._moved.items():
+            if start <= address < start + moved.nbytes:
+                there: Array = np.ndarray(
+                    array.shape, array.dtype, moved, address - start, array.strides
+                )
+                return ir.Tensor(there, dtype=tensor.dtype, name=tensor.name)
+        return tensor
+
+
+def _array_of(tensor: ir.TensorProtocol) -> Array | None:
+    """Return the array of a tensor that is in memory; others are in no scratch file."""
+    return None if isinstance(tensor, ir.LazyTensor | ir.StringTensor) else tensor.numpy()
 
 
 def memory_bytes() -> int:

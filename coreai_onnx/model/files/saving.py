@@ -19,6 +19,7 @@ import onnx_ir as ir
 from coreai_onnx.errors import CoreaiError, SaveError, reason_of
 from coreai_onnx.messages import size_text, without_warnings
 from coreai_onnx.model.files.external_data import FileTensor
+from coreai_onnx.model.files.mapped_tensors import ALIGNMENT, LARGE, at_its_place, move
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.model.inventory import initializers, weights
 from coreai_onnx.model.provenance.debug_info import DebugInfo, written_as
@@ -30,8 +31,6 @@ EXTERNAL_TENSOR_BYTES = 1024
 """Smaller tensors are stored in the model file, so that shape constants can be read there."""
 HELD_BYTES = 256 << 20
 """Bytes that are read or written before the pages of mapped weight files are released."""
-ALIGNMENT = 64
-"""Alignment of offsets in a data file: a cache line and the widest vector register."""
 
 
 def save_models(
@@ -142,7 +141,10 @@ def _serialized(model: ir.Model, store: _Store) -> bytes:
 
 @contextmanager
 def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
-    """Replace every initializer, while active, by the tensor that ``store`` returns for it."""
+    """Replace every initializer, while active, by the tensor that ``store`` returns for it.
+
+    Those that moved from a scratch file to the data file are read from there afterwards.
+    """
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
     try:
         for value in initializers(model):
@@ -156,7 +158,7 @@ def _initializers_as(model: ir.Model, store: _Store) -> Iterator[None]:
         yield
     finally:
         for value, tensor in kept:
-            value.const_value = tensor
+            value.const_value = at_its_place(tensor)
 
 
 def _in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
@@ -202,6 +204,7 @@ class _DataFile:
         """
         if tensor.dtype == ir.DataType.STRING or tensor.nbytes < EXTERNAL_TENSOR_BYTES:
             return _in_memory(tensor, name)
+        tensor = at_its_place(tensor)
         # Hashing reads every weight once more. It pays where entrypoints were exported from one
         # module, each with copies of its weights.
         key: object = (
@@ -225,6 +228,7 @@ class _DataFile:
         offset = self._end + padding
         self._file.write(raw_bytes(tensor))
         self._end = offset + tensor.nbytes
+        move(tensor, self._file, offset)
         # 4034 MiB of mapped weights are saved with a peak of 821 MiB: python -m
         # tools.bench.memory --layers 44 --lazy, in docs/internals/performance_log.md.
         self._released.add(tensor.nbytes)
@@ -240,8 +244,6 @@ def raw_bytes(tensor: ir.TensorProtocol) -> bytes | memoryview:
     return tensor.tobytes()
 
 
-LARGE = 1 << 20
-"""Minimum size of a range; smaller ones are not worth a system call."""
 _PAGEOUT = 21  # Linux's MADV_PAGEOUT, since 5.4; nothing is lost: changed pages are kept
 _MAPS = Path("/proc/self/maps")
 _INTERVAL = 0.02
@@ -271,8 +273,8 @@ def give_back_mapped_files() -> int:
 def mapped_below(limit: int) -> Iterator[None]:
     """While active, let the system drop the pages of mapped files whenever they exceed a limit.
 
-    A model of few bits whose session has ``prepack=False`` reads its weights from the mapped file,
-    so that it runs in less memory than it has weights; each run may read them from the disk again.
+    A model whose session has ``prepack=False`` reads its weights from the mapped file, so that it
+    runs in less memory than it has weights; each run may read them from the disk again.
     On systems other than Linux this does nothing.
 
     Args:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +20,7 @@ from coreai_onnx.model.packed_codes import pack_codes
 from coreai_onnx.quantization.weights.gptq import Corrections, corrected_codes
 from coreai_onnx.quantization.weights.grids import (
     Grid,
+    by_element,
     extreme_grid,
     half_quadratic_grid,
     representable,
@@ -33,7 +38,10 @@ from coreai_onnx.quantization.weights.scheme import Scheme
 CHUNK = 1 << 18
 """Elements that are quantized at a time: a method holds about ten arrays of that size, which fit
 into a cache (rtn and hqq took 1.3 and 1.1 times as long with 1 << 21; AVX-512 EPYC, 2026-11)."""
+MOST_THREADS = 8
+"""Threads that quantize: each holds the arrays of a chunk, and all read from the same disk."""
 Array = np.ndarray[Any, np.dtype[Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,34 +112,27 @@ class _WeightPacking:
         self.moments = None if moments is None else moments.reshape(-1, self.inputs, self.inputs)
         self.group = scheme.group_of(self.inputs)
         self.groups = self.inputs // self.group
+        self.matrices = weight.matrix().reshape(-1, self.outputs, self.inputs)
+        self.step = max(1, CHUNK // max(1, self.inputs))
         self.divisors = self._divisors()
         self.palette = self._palette() if scheme.method == "palette" else None
 
     def result(self) -> PackedWeight:
         """Quantize all rows."""
-        rows, quantize = math.prod(self.weight.shape[:-1]), self._method(0)
+        rows = math.prod(self.weight.shape[:-1])
         codes = np.empty((rows, self.groups, self.group * self.scheme.bits // 8), np.uint8)
         scales = np.empty((rows, self.groups), self.scheme.scale_dtype)
         zeros = np.empty((rows, self.groups), np.uint8)
-        signal, noise, current = np.zeros(2), np.zeros(2), 0
-        for start, part in self._chunks():
+        stored = codes, scales, zeros
+        signal, noise, read = np.zeros(2), np.zeros(2), Released()
+        for matrix in range(rows // self.outputs):
             # The corrections of GPTQ belong to the inputs of one expert.
-            if start // self.outputs != current:
-                current = start // self.outputs
-                quantize = self._method(current)
-            here = slice(start, start + len(part))
-            # The inputs are divided by the factors when the model runs, so the weight is multiplied
-            # by them.
-            original = part if self.divisors is None else part * self._grouped(self.divisors)
-            integers, grid = quantize(original)
-            codes[here] = pack_codes(integers.astype(np.uint8), self.scheme.bits)
-            scales[here], zeros[here] = grid.scales, grid.zeros
-            values = self._values(integers, grid)
-            if self.divisors is not None:
-                # The report compares weights as the product sees them.
-                values /= self._grouped(self.divisors)
-            signal += self._power(part, current)
-            noise += self._power(part - values, current)
+            quantize = partial(self._quantize, matrix, self._method(matrix), stored)
+            # In order, so that the report does not depend on the threads.
+            for power, lost in _in_threads(quantize, range(0, self.outputs, self.step)):
+                signal += power
+                noise += lost
+                read.add(self.step * self.inputs * np.dtype(np.float32).itemsize)
         lead = self.weight.shape[:-1]
         return PackedWeight(
             self.scheme,
@@ -144,22 +145,48 @@ class _WeightPacking:
             None if self.moments is None else decibels(signal[1], noise[1]),
         )
 
-    def _chunks(self) -> Iterator[tuple[int, Array]]:
-        """Yield the number of the first row and rows, float32 ``[rows, groups, size]``."""
-        matrices, read = self.weight.matrix(), Released()
-        step = max(1, CHUNK // self.inputs)
-        for number, matrix in enumerate(matrices.reshape(-1, *matrices.shape[-2:])):
-            for start in range(0, self.outputs, step):
-                values = np.ascontiguousarray(matrix[start : start + step].astype(np.float32))
-                if not np.isfinite(values).all():
-                    raise QuantizationError(
-                        f"{self.weight.path}: the weight {self.weight.name!r} has values that are "
-                        "not finite\n  correct them, or exclude the weight with "
-                        f'skip=["{self.weight.path}"]'
-                    )
-                rows = values.reshape(len(values), self.groups, self.group)
-                yield number * self.outputs + start, rows
-                read.add(values.nbytes)
+    def _quantize(
+        self,
+        matrix: int,
+        method: Callable[[Array], tuple[Array, Grid]],
+        stored: tuple[Array, Array, Array],
+        start: int,
+    ) -> tuple[Array, Array]:
+        """Quantize the rows of a matrix from ``start`` on; return powers of signal and noise."""
+        part, (codes, scales, zeros) = self._part(matrix, start), stored
+        first = matrix * self.outputs + start
+        here = slice(first, first + len(part))
+        # The inputs are divided by the factors when the model runs, so the weight is multiplied
+        # by them.
+        original = part if self.divisors is None else part * self._grouped(self.divisors)
+        integers, grid = method(original)
+        codes[here] = pack_codes(integers.astype(np.uint8), self.scheme.bits)
+        scales[here], zeros[here] = grid.scales, grid.zeros
+        values = self._values(integers, grid)
+        if self.divisors is not None:
+            # The report compares weights as the product sees them.
+            values /= self._grouped(self.divisors)
+        return self._power(part, matrix), self._power(part - values, matrix)
+
+    def _parts(self) -> Iterator[Array]:
+        """Yield all rows, float32 ``[rows, groups, size]``."""
+        read = Released()
+        for matrix in range(math.prod(self.weight.shape[:-2])):
+            for start in range(0, self.outputs, self.step):
+                yield (part := self._part(matrix, start))
+                read.add(part.nbytes)
+
+    def _part(self, matrix: int, start: int) -> Array:
+        """Return some rows of a matrix, float32 ``[rows, groups, size]``."""
+        rows = self.matrices[matrix, start : start + self.step]
+        values = np.ascontiguousarray(rows.astype(np.float32))
+        if not np.isfinite(values).all():
+            raise QuantizationError(
+                f"{self.weight.path}: the weight {self.weight.name!r} has values that are "
+                "not finite\n  correct them, or exclude the weight with "
+                f'skip=["{self.weight.path}"]'
+            )
+        return values.reshape(len(values), self.groups, self.group)
 
     def _method(self, matrix: int) -> Callable[[Array], tuple[Array, Grid]]:
         """Return what quantizes rows of one of the matrices."""
@@ -173,6 +200,7 @@ class _WeightPacking:
         grid_of = extreme_grid if scheme.method == "rtn" else half_quadratic_grid
 
         def rounded(part: Array) -> tuple[Array, Grid]:
+            part = by_element(part)
             grid = grid_of(part, scheme)
             return grid.codes(part, scheme.levels), grid
 
@@ -183,12 +211,12 @@ class _WeightPacking:
         if self.scheme.method != "awq":
             return None
         assert self.moments is not None
-        rows = np.concatenate([part for _, part in self._chunks()])
+        rows = np.concatenate(list(self._parts()))
         return scaled_by_activations(rows, self.moments.sum(0), self.scheme)
 
     def _palette(self) -> Array:
         histogram = Histogram()
-        for _, part in self._chunks():
+        for part in self._parts():
             scales = largest_magnitudes(part)
             units = np.where(scales == 0, np.float32(1), scales)[..., None]
             # An error in units of the scale counts by the square of the scale in the weight.
@@ -216,14 +244,38 @@ class _WeightPacking:
 
     def _power(self, values: Array, matrix: int) -> Array:
         """Return the sum of squares, and that of the product with the inputs of a matrix."""
-        rows = values.reshape(len(values), -1)
-        power = float(np.square(rows, dtype=np.float64).sum())
+        flat = values.ravel(order="K")  # in the order of the memory
+        power = float(np.square(flat, dtype=np.float64).sum())
         if self.moments is None:
             return np.array([power, 0.0])
+        rows = values.reshape(len(values), -1)
         # For inputs X, |X w|² is w (X^T X) w^T: the inputs themselves are not needed.
         return np.array(
             [power, float(((rows @ self.moments[matrix]) * rows).sum(dtype=np.float64))]
         )
+
+
+def _in_threads(work: Callable[[int], T], starts: range) -> Iterator[T]:
+    """Yield the results of a function in order; it runs in a thread for each core.
+
+    numpy computes without Python's lock. Few results wait, however many there are.
+    """
+    count = min(os.cpu_count() or 1, MOST_THREADS)
+    if len(starts) == 1 or count == 1:
+        yield from map(work, starts)
+        return
+    with ThreadPoolExecutor(count) as threads:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for start in starts:
+                waiting.append(threads.submit(work, start))
+                if len(waiting) > count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:  # after an error or an interrupt
+                future.cancel()
 
 
 def decibels(signal: float, noise: float) -> float:

@@ -37,10 +37,10 @@ def session(
             provider. With True, what a kernel does not compute runs on the provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum seconds of one run, also of an endless ``Loop``; None means no limit.
-        prepack: Whether each entrypoint holds its weights in the layout of onnxruntime's matrix
-            products, which is faster for many rows. Otherwise all read them from the mapped data
-            file, and they are in memory once. None is False for a bundle of several entrypoints
-            without quantized weights, and True for anything else.
+        prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
+            is faster. Otherwise all read them from the mapped data file in each run, and may exceed
+            the memory; see ``docs/large_models.md``. None is False for more than four fifths of the
+            memory, and for products of onnxruntime in a bundle without quantized weights.
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime

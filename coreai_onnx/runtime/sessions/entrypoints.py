@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -42,11 +41,9 @@ class OpenProgram:
         self._sources = {n: ModelSource(one) for n, one in _sources(source).items()}
         # The models of a bundle share one data file, which is in memory once unless they are
         # prepacked: 223 instead of 335 MiB for two entrypoints, but 76 instead of 56 ms for 128
-        # tokens (python -m tools.bench.bundles, in docs/internals/performance_log.md). None lets
-        # `OpenModel` decide by the operators.
-        several = _is_folder(source) and len(self._sources) > 1
-        prepack = True if settings.prepack is None and not several else settings.prepack
-        self._settings = replace(settings, prepack=prepack)
+        # tokens (python -m tools.bench.bundles, in docs/internals/performance_log.md).
+        self._share = _is_folder(source) and len(self._sources) > 1
+        self._settings = settings
         self._opened: dict[str, OpenModel] = {}
         self._lock = threading.Lock()
         self.names = tuple(self._sources)
@@ -72,7 +69,7 @@ class OpenProgram:
         # Two threads that use an entrypoint for the first time must not open it twice.
         with self._lock:
             if name not in self._opened:
-                model = OpenModel(self._sources[name], self._settings)
+                model = OpenModel(self._sources[name], self._settings, share=self._share)
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)
                 self._opened[name] = model

@@ -18,6 +18,7 @@ from coreai_onnx.model.checks.fixed_attributes import fixed_attributes_fault
 from coreai_onnx.model.checks.graph_checks import size_fault
 from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
+from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, read_states
@@ -66,6 +67,11 @@ TEMPORARY_FILE_BYTES = 1 << 29
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
 
 
+MEMORY_SHARE = 0.8
+"""The share of the memory that weights may take in the layout of matrix products; larger ones are
+read from the mapped file in each run."""
+
+
 class OpenModel:
     """A model that is open in onnxruntime; several streams may run it.
 
@@ -77,8 +83,14 @@ class OpenModel:
         initial: The values in the file that the states start from, by the states' names.
     """
 
-    def __init__(self, source: ModelSource, settings: SessionSettings) -> None:
-        """Open the model; see `coreai_onnx.session`."""
+    def __init__(self, source: ModelSource, settings: SessionSettings, *, share: bool) -> None:
+        """Open the model; see `coreai_onnx.session`.
+
+        Args:
+            source: The model.
+            settings: How to open it.
+            share: Whether other models have the same weights.
+        """
         source.check_file()
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
@@ -89,7 +101,11 @@ class OpenModel:
         if graph is not None:
             _check_release(graph.metadata_props)
         self._providers = provider_settings(graph, chosen)
-        self._prepacks = _is_quantized(graph) if settings.prepack is None else settings.prepack
+        large = graph is not None and weights(graph)[1] > MEMORY_SHARE * memory_bytes()
+        self._reads_weights = large if settings.prepack is None else not settings.prepack
+        self._prepacks = not self._reads_weights
+        if settings.prepack is None and share:
+            self._prepacks = _is_quantized(graph) and not large
         if graph is not None:
             check_kernels(settings.custom_ops, graph)
             if wrong := size_fault(graph) or fixed_attributes_fault(graph):
@@ -166,6 +182,8 @@ class OpenModel:
             options.use_deterministic_compute = True
         if not self._prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
+            if self._reads_weights:  # kernels neither
+                options.add_session_config_entry("coreai.read_weights", "1")
         elif settings.configure is None:  # a mapped file has no huge pages
             # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
             # docs/internals/performance_log.md.

@@ -11,13 +11,6 @@ namespace {
 
 namespace names = schema::gather_mm_nbits;
 
-std::size_t ElementBytes(ONNXTensorElementDataType type) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
-    if (OnnxType(dtype) == type) return SizeOf(dtype);
-  }
-  return 1;  // uint8
-}
-
 // One expert of a tensor, which may be absent.
 TensorView Part(const TensorView& all, std::size_t index) {
   if (!all) return all;

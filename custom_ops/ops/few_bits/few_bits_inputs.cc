@@ -163,6 +163,26 @@ FewBitsInputs::Levels FewBitsInputs::LevelsOf(std::size_t column, std::size_t g)
   return {scale, minimums ? minimum * ReadFloating(minimums.type, minimums.data, at) : 0};
 }
 
+std::size_t ElementBytes(ONNXTensorElementDataType type) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    if (OnnxType(dtype) == type) return SizeOf(dtype);
+  }
+  return 1;  // uint8
+}
+
+FewBitsInputs FewBitsInputs::Columns(std::size_t first, std::size_t count) const {
+  FewBitsInputs part = *this;
+  const auto cut = [&](TensorView& view) {
+    if (!view) return;
+    const std::size_t row = ElementCount(view.shape, 1, view.shape.size());
+    view.data = static_cast<const char*>(view.data) + first * row * ElementBytes(view.type);
+    view.shape[0] = static_cast<std::int64_t>(count);
+  };
+  cut(part.codes);
+  for (const auto rows : kPartsOfRows) cut(part.*rows);
+  return part;
+}
+
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
   const auto* const stream = static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);

@@ -54,6 +54,9 @@ struct FewBitsInputs {
   /// The zero point of all groups, if there is no input with zero points.
   unsigned middle() const { return minimums ? 0 : 1u << (bits - 1); }
 
+  /// The part of a weight with some of its columns.
+  FewBitsInputs Columns(std::size_t first, std::size_t count) const;
+
   /// Element (column, k) of the weight.
   double Value(std::size_t column, std::size_t k) const;
 
@@ -69,6 +72,9 @@ void RequireShape(const Checker& check, const char* name, const TensorView& inpu
 inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
     &FewBitsInputs::scales, &FewBitsInputs::zeros, &FewBitsInputs::minimums,
     &FewBitsInputs::scale_codes};
+
+/// Bytes of an element of codes, scales or any other part.
+std::size_t ElementBytes(ONNXTensorElementDataType type);
 
 /// A weight packed for the kernels, in huge pages of its own.
 class PackedFewBits {

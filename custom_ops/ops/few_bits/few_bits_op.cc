@@ -1,7 +1,9 @@
 #include "ops/few_bits/few_bits_op.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -14,6 +16,9 @@ namespace names = schema::linear_nbits;  // other ops have the same attributes
 
 // A sum of products of 8-bit integers and codes fits into 32 bits up to this size of a group.
 constexpr std::size_t kLargestExactGroup = std::numeric_limits<std::int32_t>::max() / (255 * 127);
+// Codes that are packed at a time if a weight is not packed once and for all: the memory of a
+// product does not depend on the size of its weight.
+constexpr std::size_t kPanelBytes = std::size_t{16} << 20;
 constexpr std::int64_t kLargestGroup = std::int64_t{1} << 40;
 
 /// Rounds groups to multiples of their largest magnitude / 127.
@@ -88,13 +93,39 @@ void FewBitsOp::Prepare(const void* from, std::size_t groups, bool has_palette, 
 void FewBitsOp::Multiply(const KernelContext& context, const FewBitsInputs& inputs,
                          const PackedFewBits* packed, const FewBitsCall& call) const {
   if (dtype_ == DType::kFloat64) return product_.MultiplyDouble(context, inputs, call);
-  PackedFewBits local;
-  if (packed == nullptr) local = PackedFewBits(inputs);
-  const FewBitsWeight& weight = (packed == nullptr ? local : *packed).weight();
-  if (MultipliesIntegers(inputs.palette.present)) {
-    return product_.MultiplyRounded(context, weight, call);
+  if (packed != nullptr) {
+    return MultiplyPacked(context, packed->weight(), inputs.palette.present, call);
   }
-  product_.Multiply(context, weight, PartsOfRows(inputs.palette.present), call);
+  const std::size_t bytes = SizeOf(dtype_), wide = SizeOf(WideDType(dtype_));
+  const std::size_t of_column =
+      std::max<std::size_t>(1, inputs.groups() * attributes_.group * attributes_.bits / 8);
+  const std::size_t fit = std::max(kFewBitsStrip, kPanelBytes / of_column);
+  for (std::size_t first = 0; first < call.columns; first += fit) {
+    const std::size_t count = std::min(fit, call.columns - first);
+    const PackedFewBits panel(inputs.Columns(first, count));
+    FewBitsCall part = call;
+    part.columns = count;
+    if (call.bias != nullptr) part.bias = static_cast<const char*>(call.bias) + first * wide;
+    // The rows of the output are as long as the whole weight has columns.
+    ScratchMemory rows;
+    if (call.rows == 1 || count == call.columns) {
+      part.output += first * bytes;
+    } else {
+      rows = AllocateScratch(call.rows * count * bytes);
+      part.output = rows.get();
+    }
+    MultiplyPacked(context, panel.weight(), inputs.palette.present, part);
+    for (std::size_t row = 0; rows != nullptr && row < call.rows; ++row) {
+      std::memcpy(call.output + (row * call.columns + first) * bytes,
+                  rows.get() + row * count * bytes, count * bytes);
+    }
+  }
+}
+
+void FewBitsOp::MultiplyPacked(const KernelContext& context, const FewBitsWeight& weight,
+                               bool has_palette, const FewBitsCall& call) const {
+  if (MultipliesIntegers(has_palette)) return product_.MultiplyRounded(context, weight, call);
+  product_.Multiply(context, weight, PartsOfRows(has_palette), call);
 }
 
 }  // namespace coreai

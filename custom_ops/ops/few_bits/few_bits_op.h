@@ -33,6 +33,8 @@ class FewBitsOp {
                 const PackedFewBits* packed, const FewBitsCall& call) const;
 
  private:
+  void MultiplyPacked(const KernelContext& context, const FewBitsWeight& weight, bool has_palette,
+                      const FewBitsCall& call) const;
   /// Whether the product multiplies integers.
   bool MultipliesIntegers(bool has_palette) const;
   /// Numbers of bfloat16 whose sum an element of a row is.

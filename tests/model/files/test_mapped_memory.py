@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coreai_onnx.model.files.saving import LARGE, give_back_mapped_files, mapped_below
+from coreai_onnx.model.files.mapped_tensors import LARGE
+from coreai_onnx.model.files.saving import give_back_mapped_files, mapped_below
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped")
 COUNT = 4 * LARGE

@@ -19,7 +19,8 @@ import pytest
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files import saving
 from coreai_onnx.model.files.loading import load_model
-from coreai_onnx.model.files.saving import ALIGNMENT, save_models, to_proto, write_text
+from coreai_onnx.model.files.mapped_tensors import ALIGNMENT
+from coreai_onnx.model.files.saving import save_models, to_proto, write_text
 from tests.support.small_models import counter_model, linear_model, linear_weights, parse
 from tests.support.tolerances import assert_close
 

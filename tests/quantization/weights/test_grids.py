@@ -7,6 +7,8 @@ import pytest
 
 from coreai_onnx.quantization.weights.grids import (
     Grid,
+    _total,
+    by_element,
     extreme_grid,
     half_quadratic_grid,
     representable,
@@ -84,3 +86,16 @@ def test_groups_of_equal_values() -> None:
     weight[1, 1] = 0.25
     grid = half_quadratic_grid(weight, Scheme(4, 16))
     assert np.abs(grid.rounded(weight, 16) - weight).max() < 1e-3
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 12, 24, 32, 40, 128, 136])
+def test_the_layout_does_not_change_a_bit(size: int) -> None:
+    weight, scheme = grouped(16, 5, size), Scheme(4, size, "hqq")
+    moved = by_element(weight)
+    assert np.array_equal(moved, weight)
+    assert (moved.strides[-1] > moved.strides[0]) == (size <= 128)
+    assert np.array_equal(_total(moved), weight.sum(-1))
+    for grid_of in (extreme_grid, half_quadratic_grid):
+        expected, grid = grid_of(weight, scheme), grid_of(moved, scheme)
+        assert np.array_equal(grid.scales, expected.scales)
+        assert np.array_equal(grid.zeros, expected.zeros)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import ml_dtypes
 import numpy as np
@@ -16,11 +17,12 @@ from coreai_onnx.quantization.weights import packed_weights
 from coreai_onnx.quantization.weights.grids import half_quadratic_grid
 from coreai_onnx.quantization.weights.packed_weights import (
     PackedWeight,
+    _in_threads,
     decibels,
     pack_weight,
     scaled_by_activations,
 )
-from coreai_onnx.quantization.weights.products import Products
+from coreai_onnx.quantization.weights.products import MatrixWeight, Products
 from coreai_onnx.quantization.weights.scheme import METHODS, Scheme
 from tests.quantization.example_weights import (
     correlated_inputs,
@@ -189,3 +191,38 @@ def test_equal_inputs_need_no_scales() -> None:
     weight = grouped(8, 2, 16)
     assert (scaled_by_activations(weight, np.eye(32), Scheme(4, 16, "awq")) == 1).all()
     assert (scaled_by_activations(weight, np.zeros((32, 32)), Scheme(4, 16, "awq")) == 1).all()
+
+
+@pytest.mark.parametrize("method", ["rtn", "palette"])
+def test_threads_do_not_change_the_result(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, scheme = weight_of(heavy_tailed(40, 64)), Scheme(4, 32, method)
+    monkeypatch.setattr(packed_weights, "CHUNK", 64 * 3)
+    one, several = (packed_in(count, weight, scheme, monkeypatch) for count in (1, 4))
+    assert one.parts.keys() == several.parts.keys()
+    for name, part in one.parts.items():
+        assert part.tobytes() == several.parts[name].tobytes()
+    assert one.sqnr == several.sqnr
+
+
+def packed_in(
+    threads: int, weight: MatrixWeight, scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+) -> PackedWeight:
+    monkeypatch.setattr(os, "cpu_count", lambda: threads)
+    return pack_weight(weight, scheme)
+
+
+def test_an_error_in_a_thread_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    started = []
+
+    def work(start: int) -> int:
+        started.append(start)
+        if start == 5:
+            raise QuantizationError("five")
+        return start
+
+    results = _in_threads(work, range(100))
+    with pytest.raises(QuantizationError, match="five"):
+        list(results)
+    assert max(started) < 10
+    assert list(_in_threads(lambda start: start, range(7))) == list(range(7))

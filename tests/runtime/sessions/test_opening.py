@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+import torch
 
 from coreai_onnx.errors import KernelsNotBuiltError, LoadError, SessionError
 from coreai_onnx.model.files import saving
@@ -19,6 +23,7 @@ from coreai_onnx.targets.providers import Choice
 from tests.support.execution_providers import IDLE
 from tests.support.small_models import add_model, layers_model, linear_model, linear_weights
 from tests.support.tolerances import assert_close
+from tools.bench.composite_model import composite_model
 
 
 def test_a_large_model_goes_through_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +144,50 @@ def test_composites_run_on_bodies_with_a_provider_other_than_the_cpu(
     expected = session(layers_model(), kernels=False).run(x)["y"]
     assert_close(by_default.run(x)["y"], expected)
     assert_close(asked.run(x)["y"], expected)
+
+
+_RUN = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np
+from coreai_onnx import session
+from coreai_onnx.runtime.memory import mapped_below
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+path, prepack = sys.argv[1], {"True": True, "False": False}[sys.argv[2]]
+before = peak()
+with mapped_below(peak() * 1024 + (32 << 20)):
+    model = session(path, prepack=prepack, threads=2)
+    x = np.random.default_rng(0).normal(size=(1, 8192)).astype(np.float32)
+    result = model.run(x)["result_0"]
+print(peak() - before, hashlib.sha256(result.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.usefixtures("kernels")
+def test_weights_that_exceed_the_memory_are_read_in_each_run(tmp_path: Path) -> None:
+    """A product by 288 MiB needs less memory than that; its result is that of packed weights."""
+    columns, groups = 1 << 16, 256
+    codes = np.random.default_rng(0).integers(0, 256, (columns, groups, 16), np.uint8)
+    scales = np.full((columns, groups), 2.0**-10, np.float16)
+    inputs = [torch.zeros(1, groups * 32), torch.from_numpy(codes), torch.from_numpy(scales)]
+    proto = composite_model("linear_nbits", inputs, {"group_size": 32}, constants=(1, 2))
+    path = tmp_path / "model.onnx"
+    save_models({path: ir.from_proto(proto)}, tmp_path / "model.onnx.data", external_data=True)
+    found = {}
+    for prepack in (True, False):
+        arguments = [sys.executable, "-c", _RUN, str(path), str(prepack)]
+        output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+        kilobytes, found[prepack] = output.split()
+        assert (int(kilobytes) < 288 << 10) == (not prepack), output
+    assert found[True] == found[False]
+
+
+def test_weights_of_more_than_the_memory_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert session(linear_model())._model._prepacks
+    monkeypatch.setattr(opening, "memory_bytes", lambda: 100)
+    assert not session(linear_model())._model._prepacks
+    assert session(linear_model(), prepack=True)._model._prepacks
