@@ -111,8 +111,8 @@ void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DTyp
 
 void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
                 DType state_dtype, Target target) {
-  ops_.push_back(std::make_unique<CustomOp>(api_, definition, op_type, dtype, state_dtype, target,
-                                            kernels_));
+  ops_.push_back(
+      std::make_unique<CustomOp>(api_, definition, op_type, dtype, state_dtype, target, kernels_));
   if (!MayInferShapes(base_, definition.composite.output_count)) {
     ops_.back()->InferOutputShapeFn = nullptr;
   }
@@ -128,8 +128,7 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
-  Domain& entry =
-      domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights}];
+  Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;

@@ -11,8 +11,8 @@ namespace coreai {
 
 /// What all kernels of a session have in common.
 struct KernelOptions {
-  /// The order of sums must depend on the shape of a row only: neither on the other rows, nor on how
-  /// many of its tokens earlier calls have read.
+  /// The order of sums must depend on the shape of a row only: neither on the other rows, nor on
+  /// how many of its tokens earlier calls have read.
   bool deterministic = false;
   /// Kernels read weights in each call, from the mapped file, and hold no copies in a layout of
   /// their own: no input counts as constant.
