@@ -124,16 +124,13 @@ def first_token(folder: Path) -> None:
         print(f"{time.perf_counter() - start:.0f} s, peak {peak()} MiB: opened", flush=True)
         feeds = {
             info.name: np.zeros(
-                [
-                    dim if isinstance(dim, int) else int("past" not in info.name)
-                    for dim in info.dims
-                ],
+                [dim if isinstance(dim, int) else int("past" not in str(dim)) for dim in info.dims],
                 info.numpy_dtype,
             )
-            for info in model.inputs
+            for info in (*model.inputs, *model.state_inputs)
         }
         feeds["attention_mask"] = np.ones((1, 1), np.int64)
-        logits = model.run(feeds)["logits"]
+        logits = model.run(**feeds)["logits"]
         token = logits[0, -1].argmax()
     seconds, cpu = time.perf_counter() - start, time.process_time()
     print(f"{seconds:.0f} s, {cpu:.0f} s of CPU, peak {peak()} MiB: token {token}")
