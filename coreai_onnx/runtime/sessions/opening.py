@@ -101,10 +101,11 @@ class OpenModel:
         if graph is not None:
             _check_release(graph.metadata_props)
         self._providers = provider_settings(graph, chosen)
-        large = graph is not None and weights(graph)[1] > MEMORY_SHARE * memory_bytes()
-        self._reads_weights = large if settings.prepack is None else not settings.prepack
+        chooses = settings.prepack is None
+        large = chooses and graph is not None and _exceeds_memory(graph)
+        self._reads_weights = large if chooses else not settings.prepack
         self._prepacks = not self._reads_weights
-        if settings.prepack is None and share:
+        if chooses and share:
             self._prepacks = _is_quantized(graph) and not large
         if graph is not None:
             check_kernels(settings.custom_ops, graph)
@@ -251,6 +252,10 @@ def _check_release(metadata: Mapping[str, str]) -> None:
             "  update onnxruntime, or convert the model with minimum_onnxruntime="
             f'"{text_of(installed)}"'
         )
+
+
+def _exceeds_memory(model: ir.Model) -> bool:
+    return weights(model)[1] > MEMORY_SHARE * memory_bytes()
 
 
 def _check_deterministic(model: ir.Model) -> None:

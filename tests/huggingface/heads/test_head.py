@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from coreai_onnx import OnnxProgram, TorchConverter
-from coreai_onnx.errors import ModelSourceError, SpecializationWarning
+from coreai_onnx.errors import ConversionError, ModelSourceError, SpecializationWarning
 from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.huggingface.heads.head import Head
 from coreai_onnx.huggingface.heads.inputs import IMAGE_DIMS
@@ -146,6 +146,15 @@ def test_a_program_that_is_wrong_for_another_size() -> None:
     image = torch.rand(3, 3, 224, 224)
     with torch.no_grad():
         assert_close(program.run(image)[0], network(image).logits)
+
+
+def test_a_program_with_another_shape_of_its_result() -> None:
+    task = TASKS["image-classification"]
+    head, other = (
+        Head(model("ResNetForImageClassification", **RESNET, num_labels=n), task) for n in (2, 3)
+    )
+    with pytest.raises(ConversionError, match="logits differs from torch by inf"):
+        head.check(converted(other))
 
 
 def converted(part: Head) -> OnnxProgram:
