@@ -123,12 +123,13 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
                     KernelOptions kernels) {
   if (kernels.deterministic) target = std::min(target, Target::kAvx512Bf16);
   // A process may load several copies of onnxruntime, and may change the override between sessions.
-  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool>;
+  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
-  Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights}];
+  Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights,
+                           kernels.float32_tiles}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "ops/checks.h"
 #include "ort/op.h"
@@ -14,16 +15,26 @@ bool Wanted() {
   return setting == nullptr || std::strcmp(setting, "0") != 0;
 }
 
+struct Matrices {
+  std::size_t count = 0, depth = 0, columns = 0;
+};
+
+// The matrices of an input; none if they are not packed.
+Matrices MatricesOf(const TensorView& input, bool transposed, DType dtype) {
+  const std::size_t rank = input.shape.size();
+  if (!input || input.type != OnnxType(dtype) || rank < 2 || !Wanted()) return {};
+  const auto depth = static_cast<std::size_t>(input.shape[rank - (transposed ? 1 : 2)]);
+  const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
+  const std::size_t count = ElementCount(input.shape, 0, rank - 2);
+  return count * depth * columns == 0 ? Matrices() : Matrices{count, depth, columns};
+}
+
 }  // namespace
 
 PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType dtype,
                                Target target) {
-  const std::size_t rank = input.shape.size();
-  if (!input || input.type != OnnxType(dtype) || rank < 2 || !Wanted()) return;
-  const auto depth = static_cast<std::size_t>(input.shape[rank - (transposed ? 1 : 2)]);
-  const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
-  const std::size_t count = ElementCount(input.shape, 0, rank - 2);
-  if (count * depth * columns == 0) return;
+  const auto [count, depth, columns] = MatricesOf(input, transposed, dtype);
+  if (count == 0) return;
   const std::size_t packed_bytes = GatherMmPackedBytes(target, dtype, depth, columns);
   packed_ = AllocateHugePages(count * packed_bytes);
   original_ = input.data;
@@ -32,6 +43,22 @@ PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType d
     pack(static_cast<const char*>(input.data) + i * depth * columns * SizeOf(dtype), depth, columns,
          packed_.get() + i * packed_bytes);
   }
+}
+
+PackedParts::PackedParts(const TensorView& input, bool transposed, const GatherMmOfParts& kernels) {
+  const auto [count, depth, columns] = MatricesOf(input, transposed, DType::kFloat32);
+  if (count == 0) return;
+  bytes_ = PartsBytes(depth, columns);
+  HugePageMemory packed = AllocateHugePages(count * bytes_);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto* matrix = static_cast<const float*>(input.data) + i * depth * columns;
+    const PartsRange range =
+        kernels.pack_right(matrix, depth, columns, transposed, packed.get() + i * bytes_);
+    if (!PartsFit(range, depth)) return;
+    exact_rows_.push_back(ExactRowsOf(range));
+  }
+  original_ = input.data;
+  packed_ = std::move(packed);
 }
 
 }  // namespace coreai
