@@ -67,7 +67,7 @@ from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activation
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
-from coreai_onnx.passes.fuse.fuse_products import fuse_products
+from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.masks import (
@@ -204,6 +204,11 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines
 )
 """In addition to `KERNELS`, for sessions with ``deterministic=True``."""
+
+TILES: Final[tuple[Pass, ...]] = (
+    fuse_tiled_products,  # after narrow products, which have a dtype of their own
+)
+"""In addition to `KERNELS`, for sessions with ``float32_tiles=True``."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_decoder_attention,  # before all others: it takes cache, mask and rotations in one op

@@ -25,8 +25,8 @@ class SessionSettings:
     onnxruntime's own arena instead of huge pages: only the arena counts the memory in use.
 
     Raises:
-        SessionError: If ``threads`` is out of range, or ``deterministic`` is set without kernels or
-            with providers.
+        SessionError: If ``threads`` is out of range, ``deterministic`` or ``float32_tiles`` is set
+            without kernels or with providers, or both are set.
     """
 
     kernels: bool | None = None
@@ -36,6 +36,7 @@ class SessionSettings:
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
     deterministic: bool = False
+    float32_tiles: bool = False
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
@@ -47,8 +48,11 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
-        if self.deterministic and (self.kernels is False or not on_cpu(self.providers)):
-            raise SessionError("deterministic=True needs the kernels, and no execution provider")
+        if self.deterministic and self.float32_tiles:
+            raise SessionError("deterministic=True and float32_tiles=True exclude each other")
+        for name in ("deterministic", "float32_tiles"):
+            if getattr(self, name) and (self.kernels is False or not on_cpu(self.providers)):
+                raise SessionError(f"{name}=True needs the kernels, and no execution provider")
 
 
 def executions_on(

@@ -128,7 +128,7 @@ class PartsProduct {
   HWY_INLINE void AddPair(const std::uint32_t* HWY_RESTRICT left,
                           const std::uint32_t* HWY_RESTRICT right) {
     // Each tile is loaded just before its first product: loads and products overlap then.
-    if constexpr (kLoadLeft) tiles_.template Load<4>(left, kAmxRowBytes);
+    if constexpr (kLoadLeft) tiles_.template LoadOnce<4>(left, kAmxRowBytes);
     if constexpr (kLoadRight) tiles_.template Load<6>(right, kAmxRowBytes);
     tiles_.template AddPairs<0, 4, 6>();
     if constexpr (kRights == 2) {
@@ -136,7 +136,7 @@ class PartsProduct {
       tiles_.template AddPairs<1, 4, 7>();
     }
     if constexpr (kLefts == 2) {
-      if constexpr (kLoadLeft) tiles_.template Load<5>(left + kAmxWords, kAmxRowBytes);
+      if constexpr (kLoadLeft) tiles_.template LoadOnce<5>(left + kAmxWords, kAmxRowBytes);
       tiles_.template AddPairs<2, 5, 6>();
       if constexpr (kRights == 2) tiles_.template AddPairs<3, 5, 7>();
     }

@@ -7,8 +7,8 @@
 
 // Products of float32 by tiles of bfloat16. A float32 is the sum of three bfloat16, each the
 // nearest to what those before it leave. Of the nine products of the parts of two numbers, the six
-// largest are added, in float32; the others are below 2^-24 of the product. Sums of 128 products
-// are added in float32, and of these the small ones of each number first.
+// largest are added, in float32; the others are below 2^-24 of the product. Sums of 128
+// products are added in float32, in each of them the small products first.
 
 namespace coreai {
 

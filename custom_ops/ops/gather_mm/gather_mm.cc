@@ -115,7 +115,6 @@ class GatherMmOp : public Op {
     const TensorView matrices = info.Constant(names::kRhsInput);
     if (parts_kernels_.product != nullptr) {
       parts_ = PackedParts(matrices, transposed_, parts_kernels_);
-      if (matrices && parts_.Has(matrices.data)) return;  // what rows are left for it reads rhs
     }
     constant_ = PackedConstant(matrices, transposed_, dtype, target);
   }
@@ -313,7 +312,7 @@ class GatherMmOp : public Op {
   bool deterministic_;
   PackedConstant constant_;  // of rhs
   GatherMmOfParts parts_kernels_;
-  PackedParts parts_;  // of rhs; instead of constant_
+  PackedParts parts_;  // of rhs; constant_ is for few rows
 };
 
 }  // namespace

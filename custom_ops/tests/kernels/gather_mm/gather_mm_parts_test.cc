@@ -106,11 +106,10 @@ void OnEveryTarget(const Product& p, const CheckResult& check, std::size_t middl
 }
 
 // The error of a result relative to the sum of the magnitudes of its products: parts leave 2^-24 of
-// each, and the sums of 128 products, of which an element of a tile adds 16 one after the other,
-// and of the blocks are rounded.
+// each. An element of a tile adds 16 one after the other, and four tiles are added; then blocks
+// are.
 void ExpectClose(const Product& p, const Result& got) {
-  const double blocks = static_cast<double>(p.depth / 128 + 1);
-  const double bound = (2 + 16 + 8 + blocks) * 0x1p-24;
+  const double bound = (2 + 16 + 8 + static_cast<double>(p.depth / 128)) * 0x1p-24;
   for (std::size_t i = 0; i < got.output.size(); ++i) {
     ASSERT_LE(std::fabs(got.output[i] - p.want[i]), bound * p.magnitudes[i]) << i;
   }
