@@ -44,18 +44,13 @@ def session(
             memory, and for products of onnxruntime in a bundle without quantized weights.
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
-        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
-            keeps it for later results of the same shape; see `coreai_onnx.memory_plan`.
+        low_memory: Whether each result is released after its last reader, see `memory_plan`.
         deterministic: Whether a row has the same bits in any batch, threads and chunks, which needs
             the kernels and a suitable model; see ``docs/determinism.md``.
-        float32_tiles: Whether products of float32 with constant matrices may be sums of products of
-            bfloat16 in tiles (AMX), in a model of ``optimize(target="kernels",
-            float32_tiles=True)``: faster from 48 rows on, with smaller errors than those of
-            onnxruntime's products, and 10 more bytes of memory per weight. A row may have other
-            bits in a batch of fewer rows.
-        provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
-            ``"cuda"``, ``"openvino"``), onnxruntime's own name, or either with options:
-            ``("cuda", {"device_id": 1})``. Other nodes run on the CPU; see ``docs/providers.md``.
+        float32_tiles: Whether products of float32 may be sums of products of bfloat16 in tiles
+            (AMX), with 10 more bytes per weight; see ``docs/performance.md``.
+        provider: The execution provider to use before the CPU: a short name (``"cuda"``), that of
+            onnxruntime, or either with options (``("cuda", {"device_id": 1})``).
         providers: Several providers, in order of preference, after ``provider``.
 
     Returns:
@@ -66,12 +61,10 @@ def session(
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
             onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
             there is no such entrypoint; or if a setting is out of range.
-        ProviderError: If a provider is not available or cannot be loaded. The message says which
-            are, and what brings it.
+        ProviderError: If a provider is not available; the message says what brings it.
 
     Warns:
-        RuntimeWarning: If a provider takes no node of the model, or the kernels cannot be loaded
-            and the function bodies are used instead.
+        RuntimeWarning: If a provider takes no node, or the kernels cannot be loaded.
     """
     return Session(
         path_or_program,
