@@ -14,9 +14,6 @@ NORM = 0.7
 """The p of the norm of `half_quadratic_grid`."""
 PENALTY, GROWTH = 10.0, 1.01
 """The weight of the quadratic term, for errors in units of the scale, and its growth per turn."""
-SHRINKS = tuple(1 - 0.02 * step for step in range(13))
-"""Factors of the largest scale, of which `half_quadratic_grid` starts from the best: its turns take
-small steps. Without them, the error of 4 bits was 0.1 dB larger at four times the time."""
 
 
 class Grid(NamedTuple):
@@ -129,7 +126,8 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
     minimize ``|W - Q(W)|`` in an l_p norm with p < 1 by turns: errors that are outliers are taken
     aside, by a generalized soft threshold, and the grid is fitted to the rest. There the zero
     points are fitted, here the scales as well: both steps are least squares with a closed form.
-    A group ends when a turn does not reduce its squared error.
+    A group ends when a turn does not reduce its squared error: that takes a third of the time of 20
+    turns for all groups, for 0.02 to 0.04 dB.
 
     Args:
         weight: float32 ``[rows, groups, size]``, finite.
@@ -140,7 +138,7 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
     """
     shape, levels, penalty = weight.shape[:-1], scheme.levels, PENALTY
     weight = weight.reshape(-1, weight.shape[-1])
-    grid = best = _shrunken(weight, scheme)
+    grid = best = extreme_grid(weight, scheme)
     best = Grid(best.scales.copy(), best.zeros.copy())
     least = np.full(len(weight), np.inf, np.float32)
     groups = np.arange(len(weight))
@@ -160,21 +158,6 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
         target = weight - _outliers(error, best.scales[groups], penalty)
         grid, penalty = _fitted(target, codes, scheme), penalty * GROWTH
     return Grid(best.scales.reshape(shape), best.zeros.reshape(shape))
-
-
-def _shrunken(weight: np.ndarray, scheme: Scheme) -> Grid:
-    """Return for each group the best of grids that cover all of its weights or most of them."""
-    largest = best = extreme_grid(weight, scheme)
-    least = np.full(largest.scales.shape, np.inf, np.float32)
-    for factor in SHRINKS:
-        grid = Grid(representable(largest.scales * np.float32(factor), scheme), largest.zeros)
-        error = grid.rounded(weight, scheme.levels)
-        error -= weight
-        power = _total(np.square(error, out=error))
-        better = power < least
-        best = Grid(np.where(better, grid.scales, best.scales), largest.zeros)
-        least = np.where(better, power, least)
-    return best
 
 
 def _of_groups(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
