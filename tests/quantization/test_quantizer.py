@@ -242,7 +242,7 @@ def test_hours_of_work_are_announced(method: str, monkeypatch: pytest.MonkeyPatc
     with pytest.warns(SlowQuantizationWarning, match=r"0\.0 billion weights are still to") as found:
         decoder().quantize(method=method)
     assert len(found) == 1
-    assert ('method="rtn" takes a sixth' in str(found[0].message)) == (method == "hqq")
+    assert ('method="rtn" takes a seventh' in str(found[0].message)) == (method == "hqq")
 
 
 def test_a_model_without_products() -> None:
