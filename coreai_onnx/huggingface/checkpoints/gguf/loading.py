@@ -23,7 +23,7 @@ from gguf.quants import dequantize
 
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, TYPES, packed_matrix
+from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, PACKED, packed_matrix
 from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header, read_tensors
 from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
@@ -111,7 +111,7 @@ def _check_types(path: Path, header: Header) -> None:
     for name, info in header.tensors.items():
         if _EXPERTS in name:
             raise ModelSourceError(f"{path}: mixtures of experts are not supported ({name!r:.80})")
-        if info.type not in TYPES and info.type not in FLOATS:
+        if info.type not in PACKED and info.type not in FLOATS:
             raise ModelSourceError(
                 f"{path}: the tensor {name!r:.80} has the type {info.type.name}, which is not "
                 "supported"
@@ -226,7 +226,7 @@ class _Filler:
         path, _, attribute = name.rpartition(".")
         module = self.model.get_submodule(path)
         plain = isinstance(module, torch.nn.Linear | torch.nn.Embedding | transformers.Conv1D)
-        if tensor.tensor_type not in TYPES or attribute != "weight" or not plain:
+        if tensor.tensor_type not in PACKED or attribute != "weight" or not plain:
             return None
         expected, rows = tuple(module.weight.shape), int(tensor.shape[-1])
         shape = tuple(int(size) for size in tensor.shape)[::-1]
