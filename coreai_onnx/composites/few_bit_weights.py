@@ -153,6 +153,8 @@ def _check_table(dims: Dims, attributes: Attributes) -> str:
         return ""
     if not {"table", "layout", "palette"} <= set(dims) or "scale_codes" in dims:
         return "table and layout need each other and a palette, and exclude scale_codes"
+    if wrong := rank_below(dims, "table", 2) or rank_below(dims, "layout", 2):
+        return wrong
     group, width, (numbers, size) = attributes["group_size"], dims["table"][1], dims["layout"]
     if group < 1 or BLOCK_SIZE % group or (width is not None and (not width or BLOCK_SIZE % width)):
         return f"group_size is {group}, rows of table have {width} codes: must divide {BLOCK_SIZE}"

@@ -105,6 +105,9 @@ void FewBitsInputs::Check(const Checker& check) const {
 }
 
 void FewBitsInputs::CheckBlocks(const Checker& check) const {
+  if (!table || !layout) {
+    check.Fail(std::string("input ") + (table ? "layout" : "table") + " is missing");
+  }
   if (codes.shape.size() != 3) {
     check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, blocks, bytes]");
   }
@@ -127,22 +130,20 @@ void FewBitsInputs::CheckBlocks(const Checker& check) const {
                std::to_string(numbers) + ", 1 + 3 * fields]");
   }
   const std::string fault = blocks().Fault(static_cast<std::size_t>(codes.shape[2]), bits);
-  if (!fault.empty()) check.Fail("input " + fault);
+  if (!fault.empty()) {
+    check.Fail("inputs table of shape " + ToString(table.shape) + " and layout of shape " +
+               ToString(layout.shape) + ": " + fault);
+  }
 }
 
 BlockCodes FewBitsInputs::blocks() const {
-  return {static_cast<const std::uint8_t*>(table.data),
-          static_cast<const std::int32_t*>(layout.data),
-          static_cast<std::size_t>(table.shape[0]),
-          static_cast<std::size_t>(table.shape[1]),
-          static_cast<std::size_t>(layout.shape[1] / 3),
-          groups_of_row()};
+  return {
+      static_cast<const std::uint8_t*>(table.data),  static_cast<const std::int32_t*>(layout.data),
+      static_cast<std::size_t>(table.shape[0]),      static_cast<std::size_t>(table.shape[1]),
+      static_cast<std::size_t>(layout.shape[1] / 3), groups_of_row()};
 }
 
 void FewBitsInputs::CheckPresence(const Checker& check) const {
-  if (table.present != layout.present) {
-    check.Fail(std::string("input ") + (table ? "layout" : "table") + " is missing");
-  }
   if (table && (!palette || zeros || minimums || scale_codes)) {
     check.Fail("input table of shape " + ToString(table.shape) +
                " needs input palette and excludes zero_points, minimums and scale_codes");
@@ -252,8 +253,7 @@ FewBitsInputs FewBitsInputs::Columns(std::size_t first, std::size_t count) const
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
   const std::uint8_t* const row = RowOf(column, k / group);
-  const unsigned code =
-      table ? blocks().Code(row, k % kBlockValues) : CodeAt(row, k % group, bits);
+  const unsigned code = table ? blocks().Code(row, k % kBlockValues) : CodeAt(row, k % group, bits);
   const auto [scale, minimum] = LevelsOf(column, k / group);
   if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
   return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(middle()))) * scale - minimum;
@@ -291,7 +291,8 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
 /// Unpacks a strip at a time: beside the packed weight, memory has the codes of 64 columns.
 void PackedFewBits::PackBlocks(const FewBitsInputs& inputs, std::uint8_t* codes) const {
   const BlockCodes blocks = inputs.blocks();
-  const std::size_t row = inputs.depth() * weight_.bits / 8, of_block = kBlockValues * weight_.bits / 8;
+  const std::size_t row = inputs.depth() * weight_.bits / 8,
+                    of_block = kBlockValues * weight_.bits / 8;
   std::vector<std::uint8_t> strip(kFewBitsStrip * row);
   for (std::size_t first = 0; first < inputs.columns(); first += kFewBitsStrip) {
     const FewBitsInputs some =
@@ -309,7 +310,8 @@ void PackedFewBits::PackBlocks(const FewBitsInputs& inputs, std::uint8_t* codes)
 void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
   const std::size_t groups = weight_.groups, count = columns * groups;
   // Products of two levels need more bits than float16 has.
-  weight_.scale = inputs.scale_codes || inputs.table ? DType::kFloat32 : ScaleType(inputs.scales.type);
+  weight_.scale =
+      inputs.scale_codes || inputs.table ? DType::kFloat32 : ScaleType(inputs.scales.type);
   const std::size_t bytes = SizeOf(weight_.scale);
   scales_ = AllocateHugePages(count * bytes);
   std::memset(scales_.get(), 0, count * bytes);

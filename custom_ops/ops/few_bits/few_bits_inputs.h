@@ -21,9 +21,9 @@ struct FewBitsInputs {
   TensorView palette;   ///< [2 ** bits] or absent
   TensorView minimums;  ///< the shape of scales, or absent
   TensorView
-      scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
-  TensorView table;     ///< [rows, width] or absent: codes are in blocks
-  TensorView layout;    ///< [numbers, 1 + 3 * fields] with a table: see BlockCodes
+      scale_codes;    ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
+  TensorView table;   ///< [rows, width] or absent: codes are in blocks
+  TensorView layout;  ///< [numbers, 1 + 3 * fields] with a table: see BlockCodes
   std::size_t bits = 0;
   std::size_t group = 0;
   std::size_t scale_bits = 0;  ///< 0 without scale_codes

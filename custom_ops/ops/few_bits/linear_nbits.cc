@@ -61,7 +61,8 @@ class LinearNbitsOp : public Op {
     check_.Require("input", input, dtype_);
     const auto group = static_cast<std::int64_t>(inputs.group);
     const std::int64_t depth = input.shape.empty() ? -1 : input.shape.back();
-    if (depth < 0 || depth % group != 0 || depth / group != static_cast<std::int64_t>(inputs.groups())) {
+    if (depth < 0 || depth % group != 0 ||
+        depth / group != static_cast<std::int64_t>(inputs.groups())) {
       check_.Fail("input input has shape " + ToString(input.shape) + ", expected a last size of " +
                   std::to_string(inputs.groups()) + " groups of " + std::to_string(group));
     }
