@@ -63,17 +63,19 @@ unsigned BlockCodes::Code(const std::uint8_t* block, std::size_t value) const {
 }
 
 void BlockCodes::Unpack(const std::uint8_t* block, std::size_t bits, std::uint8_t* stream) const {
-  const std::size_t per_byte = 8 / bits;
-  std::size_t value = 0;
-  for (std::size_t i = groups; i < groups + selected(); ++i) {
-    const auto row = static_cast<std::size_t>(Number(block, i));
-    const auto other = static_cast<std::size_t>(Number(block, i + selected()));
-    for (std::size_t j = 0; j < width; ++j, ++value) {
-      const unsigned code = table[row * width + j] | table[other * width + j];
-      std::uint8_t& byte = stream[value / per_byte];
-      const std::size_t shift = value % per_byte * bits;
-      byte = static_cast<std::uint8_t>(shift == 0 ? code : byte | code << shift);
+  std::uint8_t codes[kBlockValues];
+  for (std::size_t i = 0; i < selected(); ++i) {
+    const auto row = static_cast<std::size_t>(Number(block, groups + i));
+    const auto other = static_cast<std::size_t>(Number(block, groups + i + selected()));
+    for (std::size_t j = 0; j < width; ++j) {
+      codes[i * width + j] = table[row * width + j] | table[other * width + j];
     }
+  }
+  const std::size_t per_byte = 8 / bits;
+  for (std::size_t i = 0; i < kBlockValues / per_byte; ++i) {
+    unsigned byte = 0;
+    for (std::size_t j = 0; j < per_byte; ++j) byte |= codes[i * per_byte + j] << j * bits;
+    stream[i] = static_cast<std::uint8_t>(byte);
   }
 }
 
