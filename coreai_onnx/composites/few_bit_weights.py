@@ -158,7 +158,7 @@ def _check_table(dims: Dims, attributes: Attributes) -> str:
     group, width, (numbers, size) = attributes["group_size"], dims["table"][1], dims["layout"]
     if group < 1 or BLOCK_SIZE % group or (width is not None and (not width or BLOCK_SIZE % width)):
         return f"group_size is {group}, rows of table have {width} codes: must divide {BLOCK_SIZE}"
-    if size is not None and (size < 4 or size % 3 != 1):  # noqa: PLR2004
+    if size is not None and (size < 4 or size % 3 != 1):
         return f"layout has rows of {size}, must be 1 and 3 for each field"
     needed = None if width is None else BLOCK_SIZE // group + 2 * (BLOCK_SIZE // width)
     if None in (numbers, needed) or numbers == needed:

@@ -193,7 +193,9 @@ def gather_mm_nbits(
         None if part is None else take(part, indices, 0)
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
-    weight = dequantized([*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide).flatten(-2)
+    weight = dequantized(
+        [*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide
+    ).flatten(-2)
     x = lhs.to(wide)
     if activation_bits:
         x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)

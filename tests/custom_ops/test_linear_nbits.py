@@ -194,9 +194,7 @@ def test_numbers_that_leave_a_block_or_a_table_are_an_error(
 ):
     inputs, attributes = blocks(3)
     inputs[part][at] = value
-    proto = composite_model(
-        NAME, inputs, attributes, constants=PARTS_OF_BLOCKS if constant else ()
-    )
+    proto = composite_model(NAME, inputs, attributes, constants=PARTS_OF_BLOCKS if constant else ())
     fed = [x for i, x in enumerate(inputs) if x is not None]
     with pytest.raises(Exception, match=rf"linear_nbits.*: inputs table of shape .*: {message}"):
         run_session(open_model(ir.from_proto(proto), library=kernels), fed[:1] if constant else fed)

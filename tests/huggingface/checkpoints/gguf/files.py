@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import transformers
-from gguf import GGML_QUANT_SIZES
+from gguf import GGML_QUANT_SIZES, GGUFWriter, RopeScalingType, TokenType
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, RopeScalingType, TokenType
 from gguf.quants import quantize
 
 from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
