@@ -41,8 +41,8 @@ class PackedMatrix:
         minimums: As for `linear_nbits`, or None.
         scale_codes: As for `linear_nbits`, or None; `scales` are those of blocks then.
         scale_bits: Size of a code of a scale.
-        table: As for `linear_nbits`, or None; `codes` are blocks then, ``[outputs, blocks, bytes]``,
-            and `scales` those of blocks.
+        table: As for `linear_nbits`, or None; `codes` are then blocks, ``[outputs, blocks,
+            bytes]``, and `scales` those of blocks.
         layout: As for `linear_nbits`, or None.
     """
 

@@ -65,11 +65,13 @@ def test_rows_are_unpacked_in_chunks(kind: Type, monkeypatch: pytest.MonkeyPatch
         assert a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
-@pytest.mark.parametrize("kind", [Type.MXFP4, Type.NVFP4], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [Type.MXFP4, Type.NVFP4, Type.IQ2_S, Type.TQ1_0], ids=lambda kind: kind.name
+)
 def test_onnxruntime_looks_constant_scales_up_once(
     kind: Type, kernels: Path, tmp_path: Path
 ) -> None:
-    """When it opens the file, before it makes kernels, which then pack constants."""
+    """When it opens the file, before it makes kernels, which then pack constants or blocks."""
     data, weight = random_blocks(kind, 64, 256)
     program = coreai_onnx.convert(PackedLinear(packed_matrix(data, kind, 64)), (torch.eye(256),))
     program.optimize(target="kernels")
