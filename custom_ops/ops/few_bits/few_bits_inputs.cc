@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/few_bits/pack.h"
+#include "memory/file_pages.h"
 #include "ops/convert.h"
 #include "ort/op.h"
 
@@ -19,6 +20,8 @@ constexpr std::size_t kPaletteSize = 256;
 constexpr std::int64_t kLargestBlock = 1 << 20;
 // All integers of this magnitude are numbers of bfloat16.
 constexpr float kLargestExact = 256;
+// Codes in a mapped file that are in memory at a time while they are packed.
+constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
 double ZeroPoint(const TensorView& zeros, std::size_t index) {
   if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
@@ -192,7 +195,7 @@ double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(middle()))) * scale - minimum;
 }
 
-PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
+PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, bool release) {
   const std::size_t unit = 32 / StoredBits(inputs.bits);
   weight_.bits = StoredBits(inputs.bits);
   weight_.groups = inputs.groups();
@@ -201,12 +204,14 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
   weight_.zero = static_cast<float>(inputs.middle());
   const std::size_t columns =
       (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
-  codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
-  auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
-  PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
-            weight_.group, inputs.bits, weight_.padded, codes);
-  weight_.codes = codes;
+  PackAllCodes(inputs, columns, release);
   PackScales(inputs, columns);
+  for (const auto part : kPartsOfRows) {
+    const TensorView& view = inputs.*part;
+    if (release && view) {
+      ReleaseFilePages(view.data, ElementCount(view.shape) * ElementBytes(view.type));
+    }
+  }
   weight_.is_bfloat16 = weight_.IsWithin(-kLargestExact, kLargestExact);
   if (!inputs.palette) return;
   palette_.assign(kPaletteSize, 0.0f);
@@ -215,6 +220,23 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
   }
   weight_.palette = palette_.data();
   weight_.is_bfloat16 = std::all_of(palette_.begin(), palette_.end(), IsBFloat16);
+}
+
+void PackedFewBits::PackAllCodes(const FewBitsInputs& inputs, std::size_t columns, bool release) {
+  codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
+  auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
+  weight_.codes = codes;
+  const auto* const from = static_cast<const std::uint8_t*>(inputs.codes.data);
+  const std::size_t of_column = weight_.groups * (weight_.group * inputs.bits / 8);
+  const std::size_t of_strip = std::max<std::size_t>(1, of_column * kFewBitsStrip);
+  const std::size_t step = std::max<std::size_t>(1, kPieceBytes / of_strip);
+  for (std::size_t first = 0; first < inputs.columns(); first += step * kFewBitsStrip) {
+    const std::size_t count = std::min(step * kFewBitsStrip, inputs.columns() - first);
+    const std::uint8_t* const piece = from + first * of_column;
+    PackCodes(piece, count, weight_.groups, weight_.group, inputs.bits, weight_.padded,
+              codes + first / kFewBitsStrip * weight_.strip_bytes());
+    if (release) ReleaseFilePages(piece, count * of_column);
+  }
 }
 
 void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {

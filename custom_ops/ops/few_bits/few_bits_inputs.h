@@ -80,11 +80,14 @@ std::size_t ElementBytes(ONNXTensorElementDataType type);
 class PackedFewBits {
  public:
   PackedFewBits() = default;
-  explicit PackedFewBits(const FewBitsInputs& inputs);
+  /// `release` takes the pages of inputs in a mapped file from the memory of the process, piece by
+  /// piece, since runs do not read them.
+  PackedFewBits(const FewBitsInputs& inputs, bool release);
 
   const FewBitsWeight& weight() const { return weight_; }
 
  private:
+  void PackAllCodes(const FewBitsInputs& inputs, std::size_t columns, bool release);
   void PackScales(const FewBitsInputs& inputs, std::size_t columns);
 
   FewBitsWeight weight_ = {};

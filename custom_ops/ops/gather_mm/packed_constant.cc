@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "memory/file_pages.h"
 #include "ops/checks.h"
 #include "ort/op.h"
 
@@ -24,13 +25,15 @@ PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType d
   const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
   const std::size_t count = ElementCount(input.shape, 0, rank - 2);
   if (count * depth * columns == 0) return;
+  const std::size_t bytes = depth * columns * SizeOf(dtype);
   const std::size_t packed_bytes = GatherMmPackedBytes(target, dtype, depth, columns);
   packed_ = AllocateHugePages(count * packed_bytes);
   original_ = input.data;
   const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);
   for (std::size_t i = 0; i < count; ++i) {
-    pack(static_cast<const char*>(input.data) + i * depth * columns * SizeOf(dtype), depth, columns,
-         packed_.get() + i * packed_bytes);
+    const char* const matrix = static_cast<const char*>(input.data) + i * bytes;
+    pack(matrix, depth, columns, packed_.get() + i * packed_bytes);
+    ReleaseFilePages(matrix, bytes);
   }
 }
 

@@ -7,7 +7,8 @@
 namespace coreai {
 
 /// The matrices of a constant input, packed for gather_mm. They need as much memory as the input,
-/// which onnxruntime keeps too, with columns rounded up to 16. If COREAI_OPS_PACK_WEIGHTS=0 is in
+/// with columns rounded up to 16. onnxruntime keeps the input too, but what is mapped from a file
+/// does not stay in memory. If COREAI_OPS_PACK_WEIGHTS=0 is in
 /// the environment when the session is created, nothing is packed.
 class PackedConstant {
  public:
