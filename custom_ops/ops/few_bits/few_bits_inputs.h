@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/few_bits/few_bits.h"
-#include "memory/huge_page_pool.h"
+#include "memory/packed_file.h"
 #include "ops/checks.h"
 
 namespace coreai {
@@ -76,25 +76,24 @@ inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
 /// Bytes of an element of codes, scales or any other part.
 std::size_t ElementBytes(ONNXTensorElementDataType type);
 
-/// A weight packed for the kernels, in huge pages of its own.
+/// A weight packed for the kernels.
 class PackedFewBits {
  public:
   PackedFewBits() = default;
-  /// `release` takes the pages of inputs in a mapped file from the memory of the process, piece by
-  /// piece, since runs do not read them.
-  PackedFewBits(const FewBitsInputs& inputs, bool release);
+  /// Packs inputs that runs read again.
+  explicit PackedFewBits(const FewBitsInputs& inputs) : PackedFewBits(inputs, nullptr, false) {}
+  /// Packs constants of a node, or finds them in the file of its session. Their pages in a mapped
+  /// file leave the memory of the process, since runs do not read them.
+  PackedFewBits(const FewBitsInputs& inputs, const KernelInfo& info)
+      : PackedFewBits(inputs, PackedFile::Open(info.packed_weights()), true) {}
 
   const FewBitsWeight& weight() const { return weight_; }
 
  private:
-  void PackAllCodes(const FewBitsInputs& inputs, std::size_t columns, bool release);
-  void PackScales(const FewBitsInputs& inputs, std::size_t columns);
+  PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<PackedFile> file, bool is_constant);
 
   FewBitsWeight weight_ = {};
-  HugePageMemory codes_;
-  HugePageMemory scales_;
-  HugePageMemory zeros_;
-  HugePageMemory minimums_;
+  PackedMemory memory_;
   std::vector<float> palette_;
 };
 

@@ -102,7 +102,7 @@ void FewBitsOp::Multiply(const KernelContext& context, const FewBitsInputs& inpu
   const std::size_t fit = std::max(kFewBitsStrip, kPanelBytes / of_column);
   for (std::size_t first = 0; first < call.columns; first += fit) {
     const std::size_t count = std::min(fit, call.columns - first);
-    const PackedFewBits panel(inputs.Columns(first, count), false);
+    const PackedFewBits panel(inputs.Columns(first, count));
     FewBitsCall part = call;
     part.columns = count;
     if (call.bias != nullptr) part.bias = static_cast<const char*>(call.bias) + first * wide;

@@ -1,8 +1,9 @@
 #pragma once
 
 #include "kernels/gather_mm/gather_mm.h"
-#include "memory/huge_page_pool.h"
+#include "memory/packed_file.h"
 #include "ort/kernel_context.h"
+#include "ort/kernel_info.h"
 
 namespace coreai {
 
@@ -15,14 +16,15 @@ class PackedConstant {
   PackedConstant() = default;
   /// `input` is [..., depth, columns], or [..., columns, depth] if `transposed`. Nothing is packed
   /// if it is absent (not constant), or if its type or rank is invalid.
-  PackedConstant(const TensorView& input, bool transposed, DType dtype, Target target);
+  PackedConstant(const KernelInfo& info, const TensorView& input, bool transposed, DType dtype,
+                 Target target);
 
   /// The packed matrices if `data` points to the constant's matrices, else null.
   const void* Find(const void* data) const { return data == original_ ? packed_.get() : nullptr; }
 
  private:
   const void* original_ = nullptr;
-  HugePageMemory packed_;
+  PackedMemory packed_;
 };
 
 }  // namespace coreai
