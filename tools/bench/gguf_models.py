@@ -5,8 +5,8 @@
 
 FOLDER gets the exported file, with inputs of products as they are and rounded to 8 bits, unless it
 has them, and a file of packed weights. Every implementation continues a prompt and predicts a text;
-then steps are timed as by ``tools.bench.generation``. ``--exact FILE`` is the model in float32, also
-as GGUF, whose perplexity llama.cpp computes without rounding anything. The model of
+then steps are timed as by ``tools.bench.generation``. ``--exact FILE`` is the model in float32 (a
+GGUF too), whose perplexity llama.cpp computes without rounding anything. The model of
 onnxruntime-genai is a folder of its builder (``onnxruntime_genai.models.builder -p int4 -e cpu``),
 made of the same weights: ``--float FOLDER`` writes them in float32 as a folder of transformers.
 ``--processes 8`` prints how much memory that many processes of each implementation share (Linux).
