@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import tempfile
 import warnings
@@ -191,7 +190,7 @@ class OpenModel:
             # docs/internals/performance_log.md.
             options.add_session_config_entry("coreai.huge_pages", "1")
         if settings.packed_weights is not None and self._prepacks:
-            path = os.path.abspath(settings.packed_weights)
+            path = str(Path(settings.packed_weights).absolute())
             options.add_session_config_entry("coreai.packed_weights", path)
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)

@@ -55,7 +55,7 @@ class SessionSettings:
             return
         if self.kernels is False or self.prepack is False or not on_cpu(self.providers):
             raise SessionError(
-                "packed_weights needs the kernels, and neither prepack=False nor an execution provider"
+                "packed_weights needs the kernels, and no execution provider or prepack=False"
             )
 
 
