@@ -107,7 +107,7 @@ def _matrix(kind: Type, shape: tuple[int, ...], seed: int) -> np.ndarray:
     blocks = data.reshape(-1, GGML_QUANT_SIZES[kind][1])
     if kind in CODEBOOKS:
         if kind != Type.IQ1_M:  # its scale is among other numbers
-            blocks[:, CODEBOOKS[kind]] = np.array([2e-3], np.float16).view(np.uint8)
+            blocks[:, CODEBOOKS[kind]] = np.array([5e-4], np.float16).view(np.uint8)
     elif kind == Type.Q4_K:
         blocks[:, :4] = np.array([2e-4, 1e-3], np.float16).view(np.uint8)
     else:

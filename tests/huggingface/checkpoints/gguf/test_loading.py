@@ -84,7 +84,9 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     assert_close(loaded.model(IDS).logits, dequantized_model(path)(IDS).logits)
 
 
-@pytest.mark.parametrize("kinds", [(Type.Q4_K,), (Type.Q4_K, Type.Q6_K, Type.Q8_0)])
+@pytest.mark.parametrize(
+    "kinds", [(Type.Q4_K,), (Type.Q4_K, Type.Q6_K, Type.Q8_0), (Type.IQ3_S, Type.IQ2_XXS)]
+)
 @pytest.mark.parametrize("architecture", MIXTURES)
 @torch.no_grad()
 def test_experts_keep_their_codes(
