@@ -12,6 +12,8 @@ import numpy as np
 from coreai_onnx.model.metadata import CONTRACT
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS = "block_table", "cache_lengths", "state_slots"
+"""The inputs of a decoder with a paged cache."""
 PADDINGS = ("left", "none")
 _CACHES = ("growing", "static")
 
