@@ -27,11 +27,11 @@ from coreai_onnx.huggingface.caches import (
 from coreai_onnx.huggingface.decoders import BATCH, KEPT, KEPT_DIM, SEQUENCE, Decoder
 from coreai_onnx.huggingface.transformers_names import offsets_by_row
 from coreai_onnx.huggingface.verification import check_generation, difference, random_tokens
-from coreai_onnx.model.contract import BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS
+from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
 
 BLOCK = 16
 """Tokens in a block, as in vLLM: half a block of each row is unused on average."""
-_BLOCKS, _SLOTS, _TABLE = "blocks", "slots", "table_length"
+_TABLE = "table_length"
 _SPARE = 3
 """Blocks and slots of the example that no row names."""
 _ROWS, _NEW = (19, 3, 40), 2
@@ -105,6 +105,15 @@ class _PagedBoth(_InPages, Both):
     """A layer with a recurrent state, too."""
 
 
+def _in_pages(layer: Any, pages: Pages) -> Any:
+    """Return a layer with its keys and values, which are pools, in blocks."""
+    if not isinstance(layer, Growing):
+        return layer
+    paged: Any = _PagedBoth() if isinstance(layer, Both) else _Paged()
+    vars(paged).update(vars(layer), pages=pages)
+    return paged
+
+
 class PagedDecoder(Decoder):
     """A decoder whose keys and values are in blocks of pools, and recurrent states in slots."""
 
@@ -157,11 +166,8 @@ class PagedDecoder(Decoder):
 
     def _cache(self, tensors: Sequence[torch.Tensor], pages: Pages) -> Any:
         cache = cache_of(self.slots, tensors)
-        for layer in cache.layers if self.has_blocks else ():
-            if isinstance(layer, Growing):
-                # The layers of the other caches, with another `update`.
-                layer.__class__ = _PagedBoth if isinstance(layer, Both) else _Paged
-                layer.pages = pages
+        if self.has_blocks:
+            cache.layers = [_in_pages(layer, pages) for layer in cache.layers]
         return cache
 
     def _pools(
@@ -207,7 +213,7 @@ class PagedDecoder(Decoder):
             {0: BATCH},
             {0: BATCH} if self.has_states else None,
             {0: KEPT_DIM} if self.selects_logits else None,
-            [{0: _BLOCKS if slot.grows else _SLOTS} for slot in self.slots],
+            [{0: BLOCKS if slot.grows else SLOTS} for slot in self.slots],
         )
 
 

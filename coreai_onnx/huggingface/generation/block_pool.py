@@ -66,10 +66,7 @@ class BlockPool:
         if count > self.available:
             self.give_back(shared)
             return None
-        # The beginning of a text is used again more often than what follows it.
-        for key in reversed(keys):
-            if key in self._known:
-                self._known.move_to_end(key)
+        self._touch(keys)
         new = [self._next() for _ in range(count)]
         self._users.update(new)
         return shared + new, len(shared) * self.size
@@ -84,15 +81,23 @@ class BlockPool:
         """
         if end % self.chunk:
             return
-        *_, key = _keys(prompt[:end], self.chunk)
+        keys = list(_keys(prompt[:end], self.chunk))
         own = tuple(blocks[(end - self.chunk) // self.size : end // self.size])
-        self._known.setdefault(key, own)
+        self._known.setdefault(keys[-1], own)
+        self._touch(keys)
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """Release the blocks of a row."""
         self._users.subtract(blocks)
         known = {block for chunk in self._known.values() for block in chunk}
         self._free += [x for x in blocks if self._users[x] == 0 and x not in known]
+
+    def _touch(self, keys: Sequence[bytes]) -> None:
+        """Make known chunks of a text the last ones to be evicted."""
+        # The beginning after the rest, which cannot be found without it.
+        for key in reversed(keys):
+            if key in self._known:
+                self._known.move_to_end(key)
 
     def _unused(self) -> Iterator[tuple[int, ...]]:
         return (x for x in self._known.values() if not any(self._users[block] for block in x))

@@ -104,7 +104,7 @@ class Engine:
                 raise GenerationError(f"{name}={value!r:.40} must be an integer of 1 or more")
         assert tokens is not None
         self._model, self._queue, self._slots = model, queue, slots
-        self._stream = PagedStream(model.session, slots, tokens, chunk)
+        self._stream = PagedStream(model.session, slots, tokens, chunk, model.context)
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, Request]] = []
         self._reading: list[tuple[int, int, Request]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.block_pool import BlockPool
 from coreai_onnx.huggingface.generation.decoding import empty
-from coreai_onnx.model.contract import BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS
+from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
 
@@ -44,7 +45,9 @@ class PagedStream:
         shared_tokens: Tokens of prompts that were in the cache already.
     """
 
-    def __init__(self, session: Session, slots: int, tokens: int, chunk: int) -> None:
+    def __init__(
+        self, session: Session, slots: int, tokens: int, chunk: int, context: int | None = None
+    ) -> None:
         """Allocate the cache.
 
         Args:
@@ -52,6 +55,7 @@ class PagedStream:
             slots: The number of rows.
             tokens: The number of tokens in all rows.
             chunk: The most tokens of a prompt in a call, rounded up to whole blocks.
+            context: The longest text that the model knows; None if it is not known.
 
         Raises:
             GenerationError: If the model has another cache, or the machine lacks the memory.
@@ -62,18 +66,20 @@ class PagedStream:
                 "an engine needs a decoder with a paged cache: export the model with "
                 'export_model(..., cache="paged")'
             )
-        pools = [info for info in session.state_inputs if info.dims[0] == "blocks"]
-        # Without keys and values, a row may have any number of tokens.
-        size = int(pools[0].dims[1] or 1) if pools else 1
-        count = -(-tokens // size)
+        # Blocks of states alone hold nothing, and rows may have any number of tokens.
+        pools = [info.dims[1] for info in session.state_inputs if info.dims[0] == BLOCKS]
+        size = int(pools[0] or 1) if pools else 1
+        count = -(-tokens // size) if pools else 0
+        sizes = {BLOCKS: count, SLOTS: slots}
+        # First: the machine may not have the memory.
+        self._first = {info.name: empty(info, sizes) for info in session.state_inputs}
         self._chunk = -(-chunk // size) * size
         self.pool = BlockPool(count, size, self._chunk)
         self.read_tokens = self.shared_tokens = 0
-        self._tokens, self._free = tokens, list(range(slots))[::-1]
+        self._tokens = tokens if pools else sys.maxsize
+        self._context, self._free = context, list(range(slots))[::-1]
         self._stream = session.stream()
         self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
-        sizes = {"blocks": count, "slots": slots}
-        self._first = {info.name: empty(info, sizes) for info in session.state_inputs}
 
     def check(self, most: int, prompt: int) -> None:
         """Check that a row fits into the empty cache.
@@ -81,16 +87,21 @@ class PagedStream:
         Raises:
             GenerationError: If it does not.
         """
+        what = f"a prompt of {prompt} tokens with up to {most - prompt} new ones"
         if most > self._tokens:
             raise GenerationError(
-                f"a prompt of {prompt} tokens with up to {most - prompt} new ones does not fit the "
-                f"cache of {self._tokens}: choose a smaller max_new_tokens, or engine(tokens=…)"
+                f"{what} does not fit the cache of {self._tokens}: choose a smaller "
+                "max_new_tokens, or engine(tokens=…)"
             )
+        # A table of positions has no rows beyond: the step would fail for all requests in it.
+        if self._context is not None and most > self._context:
+            raise GenerationError(f"{what} is longer than the {self._context} of the model")
 
     def join(self, prompt: Sequence[int], most: int) -> Row | None:
         """Return a new row of at most so many tokens; None if there is no place for it now."""
         # A recurrent state is not in blocks: it follows from all tokens.
-        found = self.pool.take(most, () if STATE_SLOTS in self._names else prompt)
+        has_states, has_blocks = STATE_SLOTS in self._names, BLOCK_TABLE in self._names
+        found = self.pool.take(most if has_blocks else 0, () if has_states else prompt)
         if found is None:
             return None
         blocks, read = found
