@@ -116,7 +116,7 @@ def export_model(
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
-        external_data: As for `OnnxProgram.save`; above 64 MiB too for ``"kernels"``.
+        external_data: As for `OnnxProgram.save`; above 64 MiB too for kernels and paged caches.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
@@ -145,7 +145,9 @@ def export_model(
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
         programs, files = _Conversion(loaded, *how).programs(cache)
         with new_folder(path, replaces=replaces) as temporary:
-            _save(programs, temporary, target, external_data=external_data)
+            # Sessions map a data file; of a large model file they do not know what is in place.
+            maps = target == "kernels" or cache == "paged"
+            _save(programs, temporary, maps=maps, external_data=external_data)
             _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
 
@@ -157,14 +159,14 @@ def _files_of(folder: Path) -> tuple[Path, ...]:
 def _save(
     programs: Mapping[str, OnnxProgram],
     folder: Path,
-    target: Target,
     *,
+    maps: bool,
     external_data: bool | None,
 ) -> None:
     for name, program in programs.items():
         (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         data = external_data
-        if data is None and target == "kernels":
+        if data is None and maps:
             largest = max(weights(model)[1] for model in program.models.values())
             data = largest > MAPPED_BYTES
         program.save(folder / name, external_data=data)
