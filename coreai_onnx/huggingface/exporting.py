@@ -145,7 +145,6 @@ def export_model(
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
         programs, files = _Conversion(loaded, *how).programs(cache)
         with new_folder(path, replaces=replaces) as temporary:
-            # Sessions map a data file; of a large model file they do not know what is in place.
             maps = target == "kernels" or cache == "paged"
             _save(programs, temporary, maps=maps, external_data=external_data)
             _write_further(temporary, loaded, files, library)
@@ -157,15 +156,12 @@ def _files_of(folder: Path) -> tuple[Path, ...]:
 
 
 def _save(
-    programs: Mapping[str, OnnxProgram],
-    folder: Path,
-    *,
-    maps: bool,
-    external_data: bool | None,
+    programs: Mapping[str, OnnxProgram], folder: Path, *, maps: bool, external_data: bool | None
 ) -> None:
     for name, program in programs.items():
         (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         data = external_data
+        # Sessions map a data file, and do not read which states of a large model stay in place.
         if data is None and maps:
             largest = max(weights(model)[1] for model in program.models.values())
             data = largest > MAPPED_BYTES

@@ -49,7 +49,7 @@ def main() -> int:
     for name in options.only:
         rows += measure(name, options)
     titles = ["", "clients", "tokens/s", "per CPU second", "median", "first token", "95th"]
-    print(render([titles, *rows]))
+    print(render(titles, rows))
     return 0
 
 

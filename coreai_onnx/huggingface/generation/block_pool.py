@@ -100,7 +100,9 @@ class BlockPool:
                 self._known.move_to_end(key)
 
     def _unused(self) -> Iterator[tuple[int, ...]]:
-        return (x for x in self._known.values() if not any(self._users[block] for block in x))
+        # A list at once: statistics are read while the engine remembers chunks.
+        known = list(self._known.values())
+        return (x for x in known if not any(self._users[block] for block in x))
 
     def _next(self) -> int:
         if not self._free:

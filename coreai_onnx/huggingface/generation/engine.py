@@ -34,7 +34,7 @@ class Settings(TypedDict, total=False):
     queue: int
 
 
-class Model(Protocol):
+class EngineModel(Protocol):
     """What an engine needs of a `LanguageModel`."""
 
     @property
@@ -88,7 +88,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
+        model: EngineModel,
         *,
         slots: int = 16,
         tokens: int | None = None,
@@ -142,7 +142,8 @@ class Engine:
         with self._lock:
             if self._closed:
                 raise GenerationError("the engine is closed")
-            if len(self._waiting) >= self._queue:
+            free = self._slots - len(self._reading) - len(self._running)
+            if len(self._waiting) >= self._queue + free:
                 raise QueueFullError(f"{self._queue} requests are waiting already: try later")
             self._arrivals += 1
             heapq.heappush(self._waiting, (-priority, self._arrivals, request))

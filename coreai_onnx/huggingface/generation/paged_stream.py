@@ -18,7 +18,7 @@ from coreai_onnx.runtime.tensors.outputs import Array
 
 
 @dataclass
-class Row:
+class CacheRow:
     """A row of the cache.
 
     Attributes:
@@ -97,7 +97,7 @@ class PagedStream:
         if self._context is not None and most > self._context:
             raise GenerationError(f"{what} is longer than the {self._context} of the model")
 
-    def join(self, prompt: Sequence[int], most: int) -> Row | None:
+    def join(self, prompt: Sequence[int], most: int) -> CacheRow | None:
         """Return a new row of at most so many tokens; None if there is no place for it now."""
         # A recurrent state is not in blocks: it follows from all tokens.
         has_states, has_blocks = STATE_SLOTS in self._names, BLOCK_TABLE in self._names
@@ -106,14 +106,14 @@ class PagedStream:
             return None
         blocks, read = found
         self.shared_tokens += read
-        return Row(prompt, blocks, self._free.pop(), read)
+        return CacheRow(prompt, blocks, self._free.pop(), read)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: CacheRow) -> None:
         """Release a row."""
         self.pool.give_back(row.blocks)
         self._free.append(row.slot)
 
-    def read(self, row: Row) -> torch.Tensor | None:
+    def read(self, row: CacheRow) -> torch.Tensor | None:
         """Read the next chunk of a prompt; return the logits ``[1, vocabulary]`` after the last."""
         # Chunks end at the same tokens wherever the row begins to read.
         end = min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
@@ -124,7 +124,7 @@ class PagedStream:
             self.pool.keep(row.prompt, end, row.blocks)
         return logits if end == len(row.prompt) else None
 
-    def step(self, rows: Sequence[Row]) -> torch.Tensor:
+    def step(self, rows: Sequence[CacheRow]) -> torch.Tensor:
         """Read the last token of each row, and return logits ``[rows, vocabulary]``."""
         logits = self._run(rows, np.array([[row.last] for row in rows], np.int64))
         for row in rows:
@@ -135,7 +135,7 @@ class PagedStream:
         """Release the cache."""
         self._stream.close()
 
-    def _run(self, rows: Sequence[Row], ids: Array) -> torch.Tensor:
+    def _run(self, rows: Sequence[CacheRow], ids: Array) -> torch.Tensor:
         feeds = {
             "input_ids": ids,
             CACHE_LENGTHS: np.array([row.read for row in rows], np.int64),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from coreai_onnx.huggingface.generation.paged_stream import Row
+from coreai_onnx.huggingface.generation.paged_stream import CacheRow
 from coreai_onnx.huggingface.generation.replies import Channel, StoppedText
 
 
@@ -56,7 +56,7 @@ class Request:
     most: int
     random: torch.Generator
     text: StoppedText | None
-    row: Row | None = None
+    row: CacheRow | None = None
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
 
     def choose(self, scores: torch.Tensor) -> str:

@@ -14,7 +14,7 @@ from transformers import (
     TopKLogitsWarper,
 )
 
-from coreai_onnx.huggingface.generation.paged_stream import Row
+from coreai_onnx.huggingface.generation.paged_stream import CacheRow
 from coreai_onnx.huggingface.generation.replies import Channel
 from coreai_onnx.huggingface.generation.requests import Choice, Request, choice
 
@@ -31,7 +31,7 @@ def request(length: int = 4, eos: int = 9, processors: Any = (), **settings: Any
     random = torch.Generator()
     random.manual_seed(1)
     ids = torch.tensor([[5, 7]])
-    return Request(Channel(), chosen, [5, 7], length, random, None, Row([5, 7], [0], 0), ids)
+    return Request(Channel(), chosen, [5, 7], length, random, None, CacheRow([5, 7], [0], 0), ids)
 
 
 def test_a_reply_ends_by_its_length_or_by_a_token() -> None:
