@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -55,21 +56,40 @@ class BlockPool:
         Returns:
             None if there are too few blocks, and nothing is taken.
         """
-        shared: list[int] = []
-        keys = list(_keys(prompt[: max(len(prompt) - 1, 0)], self.chunk))
-        for key in keys:
-            if key not in self._known:
-                break
-            shared += self._known[key]
+        found = self._found(prompt, 0)
+        shared = [block for chunk in found.values() for block in chunk]
         self._users.update(shared)
         count = self.blocks_for(tokens) - len(shared)
         if count > self.available:
             self.give_back(shared)
             return None
-        self._touch(keys)
+        self._touch(list(found))
         new = [self._next() for _ in range(count)]
         self._users.update(new)
         return shared + new, len(shared) * self.size
+
+    def share(self, prompt: Sequence[int], read: int, blocks: list[int]) -> int:
+        """Replace blocks of a row by those that hold what it would read next.
+
+        Another row may have read it since the blocks were taken.
+
+        Args:
+            prompt: As for `take`.
+            read: The number of tokens that the row has read, whole chunks.
+            blocks: The blocks of the row; changed in place.
+
+        Returns:
+            The number of tokens that the row has read now.
+        """
+        found = self._found(prompt, read)
+        for chunk in found.values():
+            place = slice(read // self.size, (read + self.chunk) // self.size)
+            own, blocks[place] = blocks[place], chunk
+            self._users.update(chunk)
+            self.give_back(own)
+            read += self.chunk
+        self._touch(list(found))
+        return read
 
     def keep(self, prompt: Sequence[int], end: int, blocks: Sequence[int]) -> None:
         """Remember the last chunk of the first tokens of a prompt, which the row has read.
@@ -91,6 +111,12 @@ class BlockPool:
         self._users.subtract(blocks)
         known = {block for chunk in self._known.values() for block in chunk}
         self._free += [x for x in blocks if self._users[x] == 0 and x not in known]
+
+    def _found(self, prompt: Sequence[int], read: int) -> dict[bytes, tuple[int, ...]]:
+        """Return the known chunks of a prompt after the first tokens, by their keys."""
+        keys = list(_keys(prompt[: max(len(prompt) - 1, 0)], self.chunk))[read // self.chunk :]
+        known = itertools.takewhile(self._known.__contains__, keys)
+        return {key: self._known[key] for key in known}
 
     def _touch(self, keys: Sequence[bytes]) -> None:
         """Make known chunks of a text the last ones to be evicted."""

@@ -115,6 +115,10 @@ class PagedStream:
 
     def read(self, row: CacheRow) -> torch.Tensor | None:
         """Read the next chunk of a prompt; return the logits ``[1, vocabulary]`` after the last."""
+        if STATE_SLOTS not in self._names and row.read % self._chunk == 0:
+            shared = self.pool.share(row.prompt, row.read, row.blocks)
+            self.shared_tokens += shared - row.read
+            row.read = shared
         # Chunks end at the same tokens wherever the row begins to read.
         end = min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
         logits = self._run([row], np.array([row.prompt[row.read : end]], np.int64))

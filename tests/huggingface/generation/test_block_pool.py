@@ -45,6 +45,24 @@ def test_whole_chunks_of_the_same_text_are_shared() -> None:
     assert pool.available == 20
 
 
+def test_what_another_row_has_read_meanwhile_is_shared() -> None:
+    pool = BlockPool(20, 16, 32)
+    first, second = (pool.take(80, TEXT[:80]) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    own = list(second[0])
+    assert pool.share(TEXT[:80], 0, second[0]) == 0
+    for end in (32, 64, 80):
+        pool.keep(TEXT[:80], end, first[0])
+    assert pool.share(TEXT[:80], 0, second[0]) == 64
+    assert second[0] == first[0][:4] + own[4:]
+    assert pool.available == 20 - 6
+    pool.give_back(first[0])
+    assert pool.available == 20 - 5
+    pool.give_back(second[0])
+    assert pool.available == 20
+
+
 def test_shared_blocks_are_evicted_when_nobody_uses_them() -> None:
     pool = BlockPool(4, 16, 16)
     first = pool.take(32, TEXT[:32])
@@ -78,6 +96,8 @@ def test_no_block_has_two_owners() -> None:
         assert read < len(prompt)
         own = set(blocks[read // 16 :])
         assert all(own.isdisjoint(other) for other, _ in rows)
+        if read % 32 == 0:
+            read = pool.share(prompt, read, blocks)
         for end in range(read + 32, len(prompt) + 1, 32):
             pool.keep(prompt, end, blocks)
         rows.append((blocks, prompt))

@@ -329,9 +329,13 @@ def test_a_common_beginning_is_read_once(engine: Engine) -> None:
     other = engine.submit([*LONG[:50], 5], max_new_tokens=5, stop_ids=())
     assert again == first
     other.result(60)
+    # At the same time: the second one waits until the first has read.
+    text = [*LONG[::-1], 5, 9]
+    both = [engine.submit(text, max_new_tokens=5, stop_ids=()) for _ in range(2)]
+    assert both[0].result(60).tolist() == both[1].result(60).tolist()
     statistics = engine.statistics
-    assert statistics["shared_tokens"] == 80 + 48
-    assert statistics["read_tokens"] == read + 10 + 3
+    assert statistics["shared_tokens"] == 80 + 48 + 80
+    assert statistics["read_tokens"] == read + 10 + 3 + 92 + 12
 
 
 def test_threads_and_asyncio(engine: Engine) -> None:
