@@ -295,7 +295,8 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder | Component | Head):
+        has_check = isinstance(part, Decoder | Component)
+        if self.check and (part.any_size if isinstance(part, Head) else has_check):
             begin_stage("check")
             if isinstance(part, Decoder):
                 check_at_other_sizes(part, program)
