@@ -60,7 +60,7 @@ class Engine:
     """Serves many requests at once, each as if it were alone.
 
     ```python
-    with LanguageModel.open("my_llama_onnx").engine(slots=16) as engine:
+    with LanguageModel.open("my_llama_paged").engine(slots=16) as engine:
         replies = [engine.submit(prompt) for prompt in prompts]
         print([reply.result() for reply in replies])
     ```
@@ -134,10 +134,13 @@ class Engine:
             The reply, an iterator for threads and for asyncio.
 
         Raises:
-            QueueFullError: If as many requests are waiting as the queue holds.
+            QueueFullError: If as many requests are waiting as the queue holds, beside those that
+                free slots will take.
             GenerationError: If an option is not valid, the prompt and ``max_new_tokens`` are more
                 tokens than the cache holds, or the engine is closed.
         """
+        if type(priority) is not int:
+            raise GenerationError(f"priority={priority!r:.40} must be an integer")
         request, reply = self._request(prompt, stop, options)
         with self._lock:
             if self._closed:
@@ -196,15 +199,16 @@ class Engine:
         if not asked.is_single:
             raise GenerationError("a request has one prompt: submit each of them")
         stops = checked_stops(stop, is_text=asked.is_text)
+        random = torch.Generator()
         with failures_as(GenerationError, "the request is not valid"), torch.no_grad():
+            # A generator starts with the same fixed seed in each process.
+            random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
             chosen: Choice = self._model.transformers_model.generate(
                 **arguments, custom_generate=choice, **{CACHE: DynamicCache()}
             )
         ids = asked.ids
         most = int(chosen.settings.max_length)
         self._stream.check(most, ids.shape[1])
-        random = torch.Generator()
-        random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
         text = StoppedText(StreamedText(self._model.text), stops) if asked.is_text else None
         prompt_ids = ids[0].tolist()
         channel = Channel()

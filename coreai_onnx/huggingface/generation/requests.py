@@ -35,7 +35,7 @@ class Choice:
         return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=random))
 
 
-@dataclass
+@dataclass(eq=False)  # tensors have no truth value
 class Request:
     """A request with its row.
 

@@ -273,6 +273,8 @@ def test_requests_that_are_refused(opened: tuple[Any, LanguageModel], engine: En
         "does not take num_return_sequences": ([5], {"num_return_sequences": 2}),
         "max_new_tokens=0 must be": ([5], {"max_new_tokens": 0}),
         "the request is not valid": ([5], {"top_k": -1}),
+        "priority=0.5 must be an integer": ([5], {"priority": 0.5}),
+        "the request is not valid: manual_seed": ([5], {"seed": "x"}),
         "a prompt is empty": ("", {}),
         "stop ends text": ([5], {"stop": "x"}),
         "must be text, or a list": ("x", {"stop": [""]}),
