@@ -66,6 +66,15 @@ void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
   palette = input(zero_points + 1);
   minimums = input(first_minimums);
   scale_codes = input(first_minimums + 1);
+  table = input(first_minimums + 2);
+  layout = input(first_minimums + 3);
+}
+
+bool FewBitsInputs::IsComplete() const {
+  if (!codes || !scales) return false;
+  const auto bytes = static_cast<std::int64_t>(group * bits / 8);
+  // Constant blocks may have a table that is not constant.
+  return table ? layout.present : !codes.shape.empty() && codes.shape.back() == bytes;
 }
 
 void FewBitsInputs::Check(const Checker& check) const {
@@ -74,7 +83,10 @@ void FewBitsInputs::Check(const Checker& check) const {
   if (codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
     check.Fail(std::string("input codes is ") + TypeName(codes.type) + ", expected uint8");
   }
-  if (codes.shape.size() != 3 || codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
+  if (table || layout) {
+    CheckBlocks(check);
+  } else if (codes.shape.size() != 3 ||
+             codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
     check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, groups, " +
                std::to_string(group * bits / 8) + "]");
   }
@@ -92,7 +104,50 @@ void FewBitsInputs::Check(const Checker& check) const {
   }
 }
 
+void FewBitsInputs::CheckBlocks(const Checker& check) const {
+  if (!table || !layout) {
+    check.Fail(std::string("input ") + (table ? "layout" : "table") + " is missing");
+  }
+  if (codes.shape.size() != 3) {
+    check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, blocks, bytes]");
+  }
+  if (table.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 ||
+      layout.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
+    check.Fail(std::string("inputs table and layout are ") + TypeName(table.type) + " and " +
+               TypeName(layout.type) + ", expected uint8 and int32");
+  }
+  const auto values = static_cast<std::int64_t>(kBlockValues);
+  const std::int64_t width = table.shape.size() == 2 ? table.shape[1] : 0;
+  if (width < 1 || values % width != 0 || kBlockValues % group != 0) {
+    check.Fail("input table has shape " + ToString(table.shape) +
+               ", expected [rows, width]; width and group_size, " + std::to_string(group) +
+               ", must divide " + std::to_string(values));
+  }
+  const auto numbers = static_cast<std::int64_t>(groups_of_row()) + 2 * (values / width);
+  if (layout.shape.size() != 2 || layout.shape[0] != numbers || layout.shape[1] < 4 ||
+      layout.shape[1] % 3 != 1) {
+    check.Fail("input layout has shape " + ToString(layout.shape) + ", expected [" +
+               std::to_string(numbers) + ", 1 + 3 * fields]");
+  }
+  const std::string fault = blocks().Fault(static_cast<std::size_t>(codes.shape[2]), bits);
+  if (!fault.empty()) {
+    check.Fail("inputs table of shape " + ToString(table.shape) + " and layout of shape " +
+               ToString(layout.shape) + ": " + fault);
+  }
+}
+
+BlockCodes FewBitsInputs::blocks() const {
+  return {
+      static_cast<const std::uint8_t*>(table.data),  static_cast<const std::int32_t*>(layout.data),
+      static_cast<std::size_t>(table.shape[0]),      static_cast<std::size_t>(table.shape[1]),
+      static_cast<std::size_t>(layout.shape[1] / 3), groups_of_row()};
+}
+
 void FewBitsInputs::CheckPresence(const Checker& check) const {
+  if (table && (!palette || zeros || minimums || scale_codes)) {
+    check.Fail("input table of shape " + ToString(table.shape) +
+               " needs input palette and excludes zero_points, minimums and scale_codes");
+  }
   if (scale_codes.present != (scale_bits != 0)) {
     check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
                ", but input scale_codes " +
@@ -141,12 +196,24 @@ bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
   };
   return same(codes, other.codes) && same(scales, other.scales) && same(zeros, other.zeros) &&
          same(palette, other.palette) && same(minimums, other.minimums) &&
-         same(scale_codes, other.scale_codes);
+         same(scale_codes, other.scale_codes) && same(table, other.table) &&
+         same(layout, other.layout);
+}
+
+const std::uint8_t* FewBitsInputs::RowOf(std::size_t column, std::size_t g) const {
+  const std::size_t rows = static_cast<std::size_t>(codes.shape[1]), at = g / groups_of_row();
+  return static_cast<const std::uint8_t*>(codes.data) +
+         (column * rows + at) * static_cast<std::size_t>(codes.shape[2]);
 }
 
 FewBitsInputs::Levels FewBitsInputs::LevelsOf(std::size_t column, std::size_t g) const {
   std::size_t at = column * groups() + g;
   double scale = 1, minimum = 1;
+  if (table) {
+    const std::size_t of_block = groups_of_row();
+    at /= of_block;
+    scale = static_cast<double>(blocks().Number(RowOf(column, g), g % of_block));
+  }
   if (scale_codes) {
     const auto blocks = static_cast<std::size_t>(scale_codes.shape[1]);
     const std::size_t of_block = groups() / blocks, bytes = scale_codes.shape[2];
@@ -185,8 +252,8 @@ FewBitsInputs FewBitsInputs::Columns(std::size_t first, std::size_t count) const
 
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
-  const auto* const stream = static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
-  const unsigned code = CodeAt(stream, k % group, bits);
+  const std::uint8_t* const row = RowOf(column, k / group);
+  const unsigned code = table ? blocks().Code(row, k % kBlockValues) : CodeAt(row, k % group, bits);
   const auto [scale, minimum] = LevelsOf(column, k / group);
   if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
   return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(middle()))) * scale - minimum;
@@ -203,8 +270,12 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
       (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
   codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
   auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
-  PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
-            weight_.group, inputs.bits, weight_.padded, codes);
+  if (inputs.table) {
+    PackBlocks(inputs, codes);
+  } else {
+    PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
+              weight_.group, inputs.bits, weight_.padded, codes);
+  }
   weight_.codes = codes;
   PackScales(inputs, columns);
   weight_.is_bfloat16 = weight_.IsWithin(-kLargestExact, kLargestExact);
@@ -217,10 +288,30 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
   weight_.is_bfloat16 = std::all_of(palette_.begin(), palette_.end(), IsBFloat16);
 }
 
+/// Unpacks a strip at a time: beside the packed weight, memory has the codes of 64 columns.
+void PackedFewBits::PackBlocks(const FewBitsInputs& inputs, std::uint8_t* codes) const {
+  const BlockCodes blocks = inputs.blocks();
+  const std::size_t row = inputs.depth() * weight_.bits / 8,
+                    of_block = kBlockValues * weight_.bits / 8;
+  std::vector<std::uint8_t> strip(kFewBitsStrip * row);
+  for (std::size_t first = 0; first < inputs.columns(); first += kFewBitsStrip) {
+    const FewBitsInputs some =
+        inputs.Columns(first, std::min(kFewBitsStrip, inputs.columns() - first));
+    const auto* from = static_cast<const std::uint8_t*>(some.codes.data);
+    for (std::size_t at = 0; at < some.columns() * row; at += of_block) {
+      blocks.Unpack(from, weight_.bits, strip.data() + at);
+      from += inputs.codes.shape[2];
+    }
+    PackCodes(strip.data(), some.columns(), weight_.groups, weight_.group, weight_.bits,
+              weight_.padded, codes + first / kFewBitsStrip * weight_.strip_bytes());
+  }
+}
+
 void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
   const std::size_t groups = weight_.groups, count = columns * groups;
   // Products of two levels need more bits than float16 has.
-  weight_.scale = inputs.scale_codes ? DType::kFloat32 : ScaleType(inputs.scales.type);
+  weight_.scale =
+      inputs.scale_codes || inputs.table ? DType::kFloat32 : ScaleType(inputs.scales.type);
   const std::size_t bytes = SizeOf(weight_.scale);
   scales_ = AllocateHugePages(count * bytes);
   std::memset(scales_.get(), 0, count * bytes);
