@@ -299,6 +299,10 @@ class GenerationError(CoreaiError, ValueError):
     """Text cannot be generated: the model has another interface, or an argument is invalid."""
 
 
+class QueueFullError(GenerationError):
+    """As many requests are waiting as the queue of an engine holds: try later."""
+
+
 class ComparisonError(CoreaiError, AssertionError):
     """Executions of a model differ, or cannot be compared."""
 
