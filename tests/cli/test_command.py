@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -205,6 +207,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.savez(file, a=np.ones(2))
     linear = torch.export.export(torch.nn.Linear(8, 64), (torch.ones(2, 8),))
     torch.export.save(linear, folder / "program.pt2")
+    rows = {"x": [[1.0] * 8] * 3, "text": ["a", "b", "c"]}
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
     return folder
 
 
@@ -235,6 +239,7 @@ def test_wrong_values_are_one_message(
         "FACTORY": "models.py:one",
         "SOURCE": "config.json",
         "RECORD": "program.pt2",
+        "ROWS": "rows.parquet",
     }
     right |= {"TEXT": "models.py"}
     given = [right.get(word, word) for word in words]
