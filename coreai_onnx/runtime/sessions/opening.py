@@ -192,6 +192,9 @@ class OpenModel:
             # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
             # docs/internals/performance_log.md.
             options.add_session_config_entry("coreai.huge_pages", "1")
+        if settings.packed_weights is not None and self._prepacks:
+            path = str(Path(settings.packed_weights).absolute())
+            options.add_session_config_entry("coreai.packed_weights", path)
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)

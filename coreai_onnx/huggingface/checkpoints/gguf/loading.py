@@ -27,7 +27,7 @@ from coreai_onnx.errors import ModelSourceError, failures_as
 from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import (
     FLOATS,
-    TYPES,
+    PACKED,
     packed_experts,
     packed_matrix,
 )
@@ -145,7 +145,7 @@ def _check_layers(path: Path, header: Header, architecture: str) -> None:
 
 def _check_types(path: Path, header: Header) -> None:
     for name, info in header.tensors.items():
-        if info.type not in TYPES and info.type not in FLOATS:
+        if info.type not in PACKED and info.type not in FLOATS:
             raise ModelSourceError(
                 f"{path}: the tensor {name!r:.80} has the type {info.type.name}, which is not "
                 "supported"
@@ -292,7 +292,7 @@ class _Filler:
             values = [dequantize(t.data, t.tensor_type).astype(np.float32) for t in tensors]
             parameter.data.copy_(torch.from_numpy(np.concatenate(values, axis=1)))
             return []
-        if not kinds <= TYPES.keys():
+        if not kinds <= set(PACKED):
             names = " and ".join(tensor.name for tensor in tensors)
             raise ModelSourceError(
                 f"{self.path}: {names} have the types {', '.join(sorted(k.name for k in kinds))}, "
@@ -310,7 +310,7 @@ class _Filler:
         path, _, attribute = name.rpartition(".")
         module = self.model.get_submodule(path)
         plain = isinstance(module, torch.nn.Linear | torch.nn.Embedding | transformers.Conv1D)
-        if tensor.tensor_type not in TYPES or attribute != "weight" or not plain:
+        if tensor.tensor_type not in PACKED or attribute != "weight" or not plain:
             return None
         expected, rows = tuple(module.weight.shape), int(tensor.shape[-1])
         shape = tuple(int(size) for size in tensor.shape)[::-1]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import transformers
+from gguf import GGML_QUANT_SIZES, GGUFWriter, RopeScalingType, TokenType
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, RopeScalingType, TokenType
 from gguf.quants import quantize
 
+from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
 from coreai_onnx.huggingface.transformers_names import (
     TENSOR_PROCESSORS,
     TensorProcessor,
@@ -99,12 +100,15 @@ def write_model(
 
 def _matrix(kind: Type, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Return random blocks whose values are weights of a usual size."""
-    if kind not in (Type.Q4_K, Type.Q6_K):
+    if kind not in (Type.Q4_K, Type.Q6_K, *CODEBOOKS):
         values = np.random.default_rng(seed).normal(0, 0.05, shape).astype(np.float32)
         return quantize(values, kind)
     data, _ = random_blocks(kind, math.prod(shape[:-1]), shape[-1], seed=seed)
-    blocks = data.reshape(-1, 144 if kind == Type.Q4_K else 210)
-    if kind == Type.Q4_K:
+    blocks = data.reshape(-1, GGML_QUANT_SIZES[kind][1])
+    if kind in CODEBOOKS:
+        if kind != Type.IQ1_M:  # its scale is among other numbers
+            blocks[:, CODEBOOKS[kind]] = np.array([2e-3], np.float16).view(np.uint8)
+    elif kind == Type.Q4_K:
         blocks[:, :4] = np.array([2e-4, 1e-3], np.float16).view(np.uint8)
     else:
         blocks[:, 208:] = np.array([4e-5], np.float16).view(np.uint8)
