@@ -59,7 +59,8 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
     coreai::RegisterDomain(*api, *base, options, coreai::AllOps(), coreai::ChooseTarget(),
                            coreai::SessionEntry(*api, options, "coreai.op_types"),
                            {coreai::SessionEntry(*api, options, "coreai.deterministic") == "1",
-                            coreai::SessionEntry(*api, options, "coreai.read_weights") == "1"});
+                            coreai::SessionEntry(*api, options, "coreai.read_weights") == "1",
+                            coreai::SessionEntry(*api, options, "coreai.packed_weights")});
     coreai::UseHugePages(*api, options);
   });
 }

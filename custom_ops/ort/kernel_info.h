@@ -17,19 +17,23 @@ struct KernelOptions {
   /// Kernels read weights in each call, from the mapped file, and hold no copies in a layout of
   /// their own: no input counts as constant.
   bool reads_weights = false;
+  /// The path of a PackedFile that constant weights are taken from, and added to; empty for none.
+  std::string packed_weights;
 };
 
 /// Attributes of a node, read when its kernel is created. If an attribute has another type than
 /// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
-  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, KernelOptions options)
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op,
+             const KernelOptions& options)
       : api_(api), info_(info), op_(op), options_(options) {}
 
   const OrtApi& api() const { return api_; }
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
   bool deterministic() const { return options_.deterministic; }
+  const std::string& packed_weights() const { return options_.packed_weights; }
 
   /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it
   /// to a layout of its own, which a session that reads its weights in each call does not allow.
@@ -51,7 +55,7 @@ class KernelInfo {
   const OrtApi& api_;
   const OrtKernelInfo* info_;
   const char* op_;
-  KernelOptions options_;
+  const KernelOptions& options_;
 };
 
 }  // namespace coreai

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 
 from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
@@ -19,6 +20,7 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    packed_weights: str | PathLike[str] | None = None,
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
@@ -41,6 +43,9 @@ def session(
             is faster. Otherwise all read them from the mapped data file in each run, and may exceed
             the memory; see ``docs/large_models.md``. None is False for more than four fifths of the
             memory, and for products of onnxruntime in a bundle without quantized weights.
+        packed_weights: A file that keeps the weights in the layout of the kernels, for sessions of
+            any process, which map it. It is created, and gets what it lacks; see
+            ``docs/files.md``. Without it, each session packs its own.
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
@@ -74,6 +79,7 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        packed_weights=packed_weights,
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,

@@ -8,7 +8,7 @@
 
 #include "kernels/few_bits/blocks.h"
 #include "kernels/few_bits/few_bits.h"
-#include "memory/huge_page_pool.h"
+#include "memory/packed_file.h"
 #include "ops/checks.h"
 
 namespace coreai {
@@ -90,23 +90,24 @@ inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
 /// Bytes of an element of codes, scales or any other part.
 std::size_t ElementBytes(ONNXTensorElementDataType type);
 
-/// A weight packed for the kernels, in huge pages of its own.
+/// A weight packed for the kernels.
 class PackedFewBits {
  public:
   PackedFewBits() = default;
-  explicit PackedFewBits(const FewBitsInputs& inputs);
+  /// Packs inputs that runs read again.
+  explicit PackedFewBits(const FewBitsInputs& inputs) : PackedFewBits(inputs, nullptr, false) {}
+  /// Packs constants of a node, or finds them in the file of its session. Their pages in a mapped
+  /// file leave the memory of the process, since runs do not read them.
+  PackedFewBits(const FewBitsInputs& inputs, const KernelInfo& info)
+      : PackedFewBits(inputs, PackedFile::Open(info.packed_weights()), true) {}
 
   const FewBitsWeight& weight() const { return weight_; }
 
  private:
-  void PackBlocks(const FewBitsInputs& inputs, std::uint8_t* codes) const;
-  void PackScales(const FewBitsInputs& inputs, std::size_t columns);
+  PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<PackedFile> file, bool is_constant);
 
   FewBitsWeight weight_ = {};
-  HugePageMemory codes_;
-  HugePageMemory scales_;
-  HugePageMemory zeros_;
-  HugePageMemory minimums_;
+  PackedMemory memory_;
   std::vector<float> palette_;
 };
 

@@ -29,7 +29,8 @@ class GatherMmNbitsOp : public Op {
     // Beside a size of 0, others may be too large to count to.
     if (constants_.rows() == 0 || constants_.groups() == 0) return;
     packed_.reserve(constants_.count());
-    for (std::size_t i = 0; i < constants_.count(); ++i) packed_.emplace_back(constants_.Expert(i));
+    for (std::size_t i = 0; i < constants_.count(); ++i)
+      packed_.emplace_back(constants_.Expert(i), info);
   }
 
   void Compute(const KernelContext& context) const override {

@@ -29,7 +29,7 @@ class LinearNbitsOp : public Op {
     constants.Check(check_);
     // Beside a size of 0, others may be too large to count to.
     if (constants.columns() == 0 || constants.groups() == 0) return;
-    packed_ = PackedFewBits(constants);
+    packed_ = PackedFewBits(constants, info);
     inputs_ = constants;
   }
 

@@ -107,7 +107,7 @@ class GatherMmOp : public Op {
         pack_left_(FindGatherMmPackLeft(target, dtype)),
         widen_(FindWiden(target, dtype)),
         deterministic_(info.deterministic()),
-        constant_(info.Constant(names::kRhsInput), transposed_, dtype, target) {}
+        constant_(info, info.Constant(names::kRhsInput), transposed_, dtype, target) {}
 
   void Compute(const KernelContext& context) const override {
     const GatherOperand lhs(check_, "lhs", context.Input(names::kLhsInput), "lhs_indices",

@@ -7,7 +7,8 @@ are those of ``ggml-quants.c`` of llama.cpp, as ``gguf.quants`` reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from gguf.quants import IQ4_NL, MXFP4, NVFP4, Q4_K
 from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS, block_matrix
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.model.weight_formats import BY_ROW
 
 _CHUNK = 1 << 22  # elements that are unpacked at once: some 50 MB of temporary arrays
 
@@ -61,7 +63,7 @@ def packed_matrix(data: np.ndarray, kind: GGMLQuantizationType, rows: int) -> Pa
 
     Args:
         data: The bytes, of any shape.
-        kind: The type, one of `TYPES` or `CODEBOOKS`.
+        kind: The type, one of `PACKED`.
         rows: The number of rows.
     """
     if kind in CODEBOOKS:
@@ -79,6 +81,22 @@ def packed_matrix(data: np.ndarray, kind: GGMLQuantizationType, rows: int) -> Pa
             parts[name] = parts[name].view(torch.bfloat16)
     palette = torch.tensor(layout.palette, dtype=torch.float16) if layout.palette else None
     return PackedMatrix(**parts, bits=layout.bits, palette=palette, scale_bits=layout.scale_bits)
+
+
+def packed_experts(data: Sequence[np.ndarray], kind: GGMLQuantizationType) -> PackedMatrix:
+    """Return the weights of experts in tensors; the parts have an axis for the experts in front.
+
+    Args:
+        data: The bytes of each tensor, ``[experts, rows, bytes]``; rows of one expert are joined.
+        kind: The type, one of `PACKED`.
+    """
+    joined = data[0] if len(data) == 1 else np.concatenate(data, axis=1)
+    experts, rows, _ = joined.shape
+    matrix = packed_matrix(joined, kind, experts * rows)
+    parts: dict[str, Any] = {part: getattr(matrix, part) for part in BY_ROW}
+    for name, part in parts.items():
+        parts[name] = part if part is None else part.unflatten(0, (experts, rows))
+    return replace(matrix, **parts)
 
 
 def _parts(blocks: np.ndarray, layout: BlockType) -> dict[str, np.ndarray]:
