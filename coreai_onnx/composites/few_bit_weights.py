@@ -93,10 +93,21 @@ def looked_up(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the codes of blocks and the factors of their scales.
 
+    Blocks of 256 values have numbers that select the codes of several values at once, as in IQ1,
+    IQ2, IQ3 and TQ1 of GGUF. A block is a little-endian bit stream; a row of ``layout`` has
+    ``first`` and, for each of some fields of bits, its place, its size and a factor, which give a
+    number: ``first + sum(factor * field)``. The first numbers are factors of the scale of the
+    block, one for each of its groups. Those after them select rows of ``table``, which are the
+    codes of the block one after the other; as many numbers after those select rows of bits that
+    are set in these codes.
+
     Args:
-        blocks: uint8, ``[..., blocks, bytes]``.
-        table: uint8, ``[rows, width]``.
-        layout: int32, ``[numbers, 1 + 3 * fields]``.
+        blocks: uint8, ``[..., blocks, bytes]``: the codes of a weight, which has a scale for each
+            block.
+        table: uint8, ``[rows, width]``: codes below ``2 ** bits``; ``width`` divides 256, and so
+            does the size of a group.
+        layout: int32, ``[256 / group_size + 2 * 256 / width, 1 + 3 * fields]``. A field has 1 to 9
+            bits; factors of scales are below ``2 ** 24``.
 
     Returns:
         Codes, uint8, ``[..., groups, group_size]``, and factors, ``[..., blocks, groups]``, int64.

@@ -48,24 +48,14 @@ def linear_nbits(
     which they are multiplied. With ``minimums``, codes of scales are followed by codes of minimums,
     and both count from 0; otherwise ``2 ** (scale_bits - 1)`` is subtracted from a code first.
 
-    With ``table`` and ``layout``, a row has blocks of 256 values whose numbers select the codes of
-    several values at once, as in IQ1, IQ2, IQ3 and TQ1 of GGUF. A block is a little-endian bit
-    stream; a row of ``layout`` has ``first`` and, for each of some fields of bits, its place, its
-    size and a factor, which give a number: ``first + sum(factor * field)``. The first numbers are
-    factors of the scale of the block, one for each of its groups. Those after them select rows of
-    ``table``, which are the codes of the block one after the other; as many numbers after those
-    select rows of bits that are set in these codes.
-
     With ``activation_bits`` of 8, each group of a row of ``input`` is first rounded to the nearest
     of 255 multiples of ``largest / 127``, where ``largest`` is the largest magnitude of the group,
-    at least 1e-30: ``round_half_to_even(x * (127 / largest)) * (largest / 127)``. A kernel may then
-    multiply integers, whose sum is exact, and scale it afterwards.
+    at least 1e-30: ``round_half_to_even(x * (127 / largest)) * (largest / 127)``.
 
     Args:
         input: ``[..., K]``, floating.
         codes: uint8, ``[N, K / group_size, group_size * bits / 8]``: the codes of each group as a
-            little-endian bit stream, see :func:`coreai_onnx.model.packed_codes.pack_codes`. For 8,
-            4 and 2 bits, this is the layout of onnxruntime's ``MatMulNBits``.
+            little-endian bit stream, see :func:`coreai_onnx.model.packed_codes.pack_codes`.
         scales: ``[N, K / group_size]``, of any floating dtype; ``[N, blocks]`` with
             ``scale_codes``.
         zero_points: ``[N, K / group_size]``, uint8 (one per byte) or floating; ``2 ** (bits - 1)``
@@ -77,11 +67,8 @@ def linear_nbits(
             ``palette``.
         scale_codes: uint8, ``[N, blocks, bytes]``: the codes of the groups of a block as a
             little-endian bit stream.
-        table: uint8, ``[rows, width]``: codes below ``2 ** bits``; ``width`` divides 256, and so
-            does ``group_size``. Needs ``layout`` and ``palette``, excludes ``scale_codes``;
-            ``codes`` are ``[N, K / 256, bytes]`` and ``scales`` ``[N, K / 256]``.
-        layout: int32, ``[256 / group_size + 2 * 256 / width, 1 + 3 * fields]``: the numbers of a
-            block. A field has 1 to 9 bits; factors of scales are below ``2 ** 24``.
+        table: uint8, ``[rows, width]``: codes that blocks of 256 values select, with ``palette``.
+        layout: int32: numbers of blocks, see :func:`.few_bit_weights.looked_up`.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
@@ -93,9 +80,7 @@ def linear_nbits(
         ``[..., N]`` in the dtype of ``input``.
     """
     wide = compute_dtype(input)
-    x = input.to(wide)
-    if activation_bits:
-        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
+    x = _activations(input, wide, activation_bits, group_size)
     parts = (codes, scales, zero_points, palette, minimums, scale_codes, table, layout)
     products = [
         torch.matmul(x, dequantized(rows, bits, scale_bits, wide).flatten(-2).mT)
@@ -103,6 +88,11 @@ def linear_nbits(
     ]
     product = products[0] if len(products) == 1 else torch.cat(products, -1)
     return (product if bias is None else product + bias.to(wide)).to(input.dtype)
+
+
+def _activations(x: torch.Tensor, wide: torch.dtype, bits: int, group_size: int) -> torch.Tensor:
+    x = x.to(wide)
+    return rounded(x.unflatten(-1, (-1, group_size))).flatten(-2) if bits else x
 
 
 def _check_linear(dims: Dims, attributes: Attributes) -> str:
@@ -196,9 +186,7 @@ def gather_mm_nbits(
     weight = dequantized(
         [*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide
     ).flatten(-2)
-    x = lhs.to(wide)
-    if activation_bits:
-        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
+    x = _activations(lhs, wide, activation_bits, group_size)
     return torch.matmul(x, weight.transpose(-2, -1)).to(lhs.dtype)
 
 
