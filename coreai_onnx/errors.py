@@ -191,6 +191,10 @@ class PartialCheckWarning(UserWarning):
     """Only a part of a model that exceeds the memory was compared with torch, or nothing of it."""
 
 
+class SlowQuantizationWarning(UserWarning):
+    """A quantization would take long; the message says how long, and what to choose instead."""
+
+
 class RandomnessWarning(UserWarning):
     """The converted model draws random numbers."""
 

@@ -28,6 +28,8 @@ def linear_nbits(
     bias: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -45,6 +47,14 @@ def linear_nbits(
     belong to a block of consecutive groups, and each group has a code of ``scale_bits`` bits by
     which they are multiplied. With ``minimums``, codes of scales are followed by codes of minimums,
     and both count from 0; otherwise ``2 ** (scale_bits - 1)`` is subtracted from a code first.
+
+    With ``table`` and ``layout``, a row has blocks of 256 values whose numbers select the codes of
+    several values at once, as in IQ1, IQ2, IQ3 and TQ1 of GGUF. A block is a little-endian bit
+    stream; a row of ``layout`` has ``first`` and, for each of some fields of bits, its place, its
+    size and a factor, which give a number: ``first + sum(factor * field)``. The first numbers are
+    factors of the scale of the block, one for each of its groups. Those after them select rows of
+    ``table``, which are the codes of the block one after the other; as many numbers after those
+    select rows of bits that are set in these codes.
 
     With ``activation_bits`` of 8, each group of a row of ``input`` is first rounded to the nearest
     of 255 multiples of ``largest / 127``, where ``largest`` is the largest magnitude of the group,
@@ -67,6 +77,11 @@ def linear_nbits(
             ``palette``.
         scale_codes: uint8, ``[N, blocks, bytes]``: the codes of the groups of a block as a
             little-endian bit stream.
+        table: uint8, ``[rows, width]``: codes below ``2 ** bits``; ``width`` divides 256, and so
+            does ``group_size``. Needs ``layout`` and ``palette``, excludes ``scale_codes``;
+            ``codes`` are ``[N, K / 256, bytes]`` and ``scales`` ``[N, K / 256]``.
+        layout: int32, ``[256 / group_size + 2 * 256 / width, 1 + 3 * fields]``: the numbers of a
+            block. A field has 1 to 9 bits; factors of scales are below ``2 ** 24``.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
@@ -81,7 +96,7 @@ def linear_nbits(
     x = input.to(wide)
     if activation_bits:
         x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
-    parts = (codes, scales, zero_points, palette, minimums, scale_codes)
+    parts = (codes, scales, zero_points, palette, minimums, scale_codes, table, layout)
     products = [
         torch.matmul(x, dequantized(rows, bits, scale_bits, wide).flatten(-2).mT)
         for rows in chunks(parts)
@@ -96,7 +111,7 @@ def _check_linear(dims: Dims, attributes: Attributes) -> str:
 
 _BITS_WORDS = tuple(f"bits{bits}" for bits in PRODUCT_BITS if bits != 4)
 _PARTS_WORDS = (
-    *("zero_points", "palette", "minimums"),
+    *("zero_points", "palette", "minimums", "palette_table"),
     *(f"{part}_scales{n}".lstrip("_") for part, sizes in SCALE_BITS.items() for n in sizes),
 )
 
@@ -133,6 +148,8 @@ def gather_mm_nbits(
     palette: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -157,6 +174,8 @@ def gather_mm_nbits(
         palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
         minimums: The shape of ``scales``, as in ``linear_nbits``.
         scale_codes: uint8, ``[experts, N, blocks, bytes]``, as in ``linear_nbits``.
+        table: As in ``linear_nbits``; ``codes`` are ``[experts, N, K / 256, bytes]``.
+        layout: As in ``linear_nbits``.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row of a matrix with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
@@ -174,7 +193,9 @@ def gather_mm_nbits(
         None if part is None else take(part, indices, 0)
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
-    weight = dequantized([*parts[:3], palette, *parts[3:]], bits, scale_bits, wide).flatten(-2)
+    weight = dequantized(
+        [*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide
+    ).flatten(-2)
     x = lhs.to(wide)
     if activation_bits:
         x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
@@ -219,6 +240,8 @@ def embedding_nbits(
     palette: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -239,6 +262,8 @@ def embedding_nbits(
         palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
         minimums: The shape of ``scales``, as in ``linear_nbits``.
         scale_codes: uint8, ``[N, blocks, bytes]``, as in ``linear_nbits``.
+        table: As in ``linear_nbits``.
+        layout: As in ``linear_nbits``.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; ``group_size * bits`` is a multiple
             of 8.
@@ -253,7 +278,7 @@ def embedding_nbits(
         None if part is None else _rows(part, indices)
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
-    values = dequantized([*parts[:3], palette, *parts[3:]], bits, scale_bits, wide)
+    values = dequantized([*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide)
     return values.flatten(-2).to(scales.dtype)
 
 

@@ -272,7 +272,11 @@ except KeyboardInterrupt as error:
 
 
 @pytest.mark.parametrize("library", ["numpy", "onnx_ir", "onnxruntime", "torch", "mine"])
-@pytest.mark.parametrize("code", [CTRL_C, WRAPPED], ids=["plain", "wrapped"])
+@pytest.mark.parametrize(
+    "code",
+    [CTRL_C, WRAPPED, CTRL_C.replace("SIGINT", "SIGTERM"), CTRL_C.replace("SIGINT", "SIGHUP")],
+    ids=["plain", "wrapped", "terminated", "hung up"],
+)
 def test_an_interrupt_while_something_is_imported(library: str, code: str, tmp_path: Path) -> None:
     (tmp_path / f"{library}.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"}

@@ -189,9 +189,10 @@ def test_a_full_disk_leaves_nothing(
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_an_interrupt_leaves_nothing(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["load", "lower", "quantize 3/", "optimize", "save"])
+def test_an_interrupt_leaves_nothing(source: Path, tmp_path: Path, begun: str) -> None:
     def interrupt(stage: str) -> None:
-        if stage.startswith("quantize 3/"):
+        if stage.startswith(begun):
             raise KeyboardInterrupt
 
     with reported_to(interrupt), pytest.raises(KeyboardInterrupt):

@@ -176,7 +176,10 @@ class OpenModel:
         options.log_severity_level = 4
         if settings.threads is not None:
             options.intra_op_num_threads = settings.threads
-        options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
+        options.enable_mem_reuse = not settings.low_memory
+        # With patterns, onnxruntime 1.31 reserves one block as large as all weights together, also
+        # of weights that it maps. Linux refuses a block that is larger than the memory.
+        options.enable_mem_pattern = not settings.low_memory and not self._reads_weights
         options.add_session_config_entry(*_EXACT_FACTORS)
         if settings.deterministic:
             options.add_session_config_entry("coreai.deterministic", "1")

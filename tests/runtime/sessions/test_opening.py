@@ -255,3 +255,33 @@ def test_weights_of_more_than_the_memory_are_not_packed(monkeypatch: pytest.Monk
     monkeypatch.setattr(opening, "memory_bytes", lambda: 100)
     assert not session(linear_model())._model._prepacks
     assert session(linear_model(), prepack=True)._model._prepacks
+
+
+def test_a_data_file_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    """One that is sparse: a run reads one row of each of five weights."""
+    path, data, columns = tmp_path / "model.onnx", tmp_path / "model.onnx.data", 1 << 14
+    rows = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * columns * 4)
+    size = rows * columns * 4
+    with data.open("wb") as file:
+        file.truncate(5 * size)
+    places = [
+        ir.Value(
+            name=f"w{i}",
+            const_value=ir.ExternalTensor(
+                data.name, i * size, size, ir.DataType.FLOAT, shape=ir.Shape([rows, columns]),
+                name=f"w{i}",
+            ),
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    indices = ir.val("indices", ir.DataType.INT64, [1])
+    nodes = [ir.node("Gather", [place, indices]) for place in places]
+    nodes.append(ir.node("Sum", [node.outputs[0] for node in nodes]))
+    total = nodes[-1].outputs[0]
+    total.name, total.type = "total", ir.TensorType(ir.DataType.FLOAT)
+    total.shape = ir.Shape([1, columns])
+    graph = ir.Graph([indices], [total], nodes=nodes, initializers=places, opset_imports={"": 21})
+    path.write_bytes(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
+    opened = session(path)
+    assert not opened.run(np.array([rows - 1]))["total"].any()
+    assert data.stat().st_blocks * 512 < size
