@@ -1,15 +1,10 @@
 #include "ops/few_bits/few_bits_inputs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <string>
-#include <utility>
 
 #include "kernels/few_bits/pack.h"
-#include "memory/file_pages.h"
 #include "ops/convert.h"
 #include "ort/op.h"
 

@@ -71,17 +71,21 @@ std::size_t BytesOf(const TensorView& view) {
   return view ? ElementCount(view.shape) * ElementBytes(view.type) : 0;
 }
 
-/// Calls `body(codes, first, count, bytes)` for the codes of some columns after the other. With
-/// `release`, their pages leave the memory in between.
+std::size_t BytesOfColumn(const FewBitsInputs& inputs) {
+  return ElementCount(inputs.codes.shape, 1, inputs.codes.shape.size());
+}
+
+/// Calls `body(codes, first, count)` for the codes of some columns after the other. With `release`,
+/// their pages leave the memory in between.
 template <class Body>
 void ForPieces(const FewBitsInputs& inputs, bool release, const Body& body) {
   const auto* const codes = static_cast<const std::uint8_t*>(inputs.codes.data);
-  const std::size_t of_column = BytesOf(inputs.codes) / std::max<std::size_t>(1, inputs.columns());
+  const std::size_t of_column = BytesOfColumn(inputs);
   const std::size_t of_strip = std::max<std::size_t>(1, of_column * kFewBitsStrip);
   const std::size_t step = std::max<std::size_t>(1, kPieceBytes / of_strip) * kFewBitsStrip;
   for (std::size_t first = 0; first < inputs.columns(); first += step) {
     const std::size_t count = std::min(step, inputs.columns() - first);
-    body(codes + first * of_column, first, count, count * of_column);
+    body(codes + first * of_column, first, count);
     if (release) ReleaseFilePages(codes + first * of_column, count * of_column);
   }
 }
@@ -93,15 +97,15 @@ PackedKey KeyOf(const FewBitsInputs& inputs) {
        {kLayoutVersion, inputs.bits, inputs.group, inputs.scale_bits, inputs.columns()}) {
     hash.Add(number);
   }
-  ForPieces(inputs, true,
-            [&](const std::uint8_t* codes, std::size_t, std::size_t, std::size_t bytes) {
-              hash.Add(codes, bytes);
-            });
-  for (const auto part : {&FewBitsInputs::table, &FewBitsInputs::layout}) {
-    const TensorView& view = inputs.*part;
-    hash.Add(view ? ElementCount(view.shape) : 0);
-    hash.Add(view.data,
-             view ? ElementCount(view.shape) * (part == &FewBitsInputs::table ? 1 : 4) : 0);
+  ForPieces(inputs, true, [&](const std::uint8_t* codes, std::size_t, std::size_t count) {
+    hash.Add(codes, count * BytesOfColumn(inputs));
+  });
+  if (inputs.table) {
+    const BlockCodes blocks = inputs.blocks();
+    hash.Add(blocks.width);
+    hash.Add(blocks.fields);
+    hash.Add(blocks.table, BytesOf(inputs.table));
+    hash.Add(blocks.layout, ElementCount(inputs.layout.shape) * sizeof(*blocks.layout));
   }
   for (const auto part : kPartsOfRows) {
     const TensorView& view = inputs.*part;
@@ -111,8 +115,8 @@ PackedKey KeyOf(const FewBitsInputs& inputs) {
   return hash.key();
 }
 
-/// Unpacks blocks of codes, a strip at a time: beside the packed weight, memory has the codes of 64
-/// columns.
+/// Unpacks and packs the codes in blocks of some columns, a strip at a time: beside the packed
+/// weight, memory has the codes of 64 columns.
 void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::uint8_t* packed) {
   const BlockCodes blocks = inputs.blocks();
   const std::size_t row = inputs.depth() * weight.bits / 8,
@@ -132,14 +136,13 @@ void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::u
 }
 
 void PackAllCodes(const FewBitsInputs& inputs, const FewBitsWeight& weight, bool release,
-                  char* memory) {
-  auto* const packed = reinterpret_cast<std::uint8_t*>(memory);
-  if (inputs.table) return PackBlocks(inputs, weight, packed);
-  ForPieces(inputs, release,
-            [&](const std::uint8_t* codes, std::size_t first, std::size_t count, std::size_t) {
-              PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded,
-                        packed + first / kFewBitsStrip * weight.strip_bytes());
-            });
+                  char* packed) {
+  ForPieces(inputs, release, [&](const std::uint8_t* codes, std::size_t first, std::size_t count) {
+    auto* const to =
+        reinterpret_cast<std::uint8_t*>(packed) + first / kFewBitsStrip * weight.strip_bytes();
+    if (inputs.table) return PackBlocks(inputs.Columns(first, count), weight, to);
+    PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded, to);
+  });
 }
 
 /// The index of a group's scale in packed memory.
