@@ -39,17 +39,14 @@ def session(
             provider. With True, what a kernel does not compute runs on the provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum seconds of one run, also of an endless ``Loop``; None means no limit.
-        prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
-            is faster. Otherwise all read them from the mapped data file in each run, and may exceed
-            the memory; see ``docs/large_models.md``. None is False for more than four fifths of the
-            memory, and for products of onnxruntime in a bundle without quantized weights.
-        packed_weights: A file that keeps the weights in the layout of the kernels, for sessions of
-            any process, which map it. It is created, and gets what it lacks; see
-            ``docs/files.md``. Without it, each session packs its own.
+        prepack: Whether entrypoints hold weights in the layout of products, which is faster. Others
+            read them from the mapped file and may exceed memory (``docs/large_models.md``). None is
+            False for over four fifths of it, and in a bundle for products of onnxruntime.
+        packed_weights: A file of weights in the layout of the kernels, which sessions of all
+            processes map and extend; see ``docs/files.md``. With None, each packs its own.
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
-        low_memory: Whether each result is released after its last reader. Otherwise onnxruntime
-            keeps it for later results of the same shape; see `coreai_onnx.memory_plan`.
+        low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
         deterministic: Whether a row has the same bits in any batch, threads and chunks, which needs
             the kernels and a suitable model; see ``docs/determinism.md``.
         provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
@@ -65,12 +62,10 @@ def session(
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
             onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
             there is no such entrypoint; or if a setting is out of range.
-        ProviderError: If a provider is not available or cannot be loaded. The message says which
-            are, and what brings it.
+        ProviderError: If a provider is not available; the message says which are.
 
     Warns:
-        RuntimeWarning: If a provider takes no node of the model, or the kernels cannot be loaded
-            and the function bodies are used instead.
+        RuntimeWarning: If a provider takes no node, or bodies run as kernels cannot be loaded.
     """
     return Session(
         path_or_program,
