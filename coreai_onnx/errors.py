@@ -295,6 +295,20 @@ class InputError(SessionError, ValueError):
     """An input of a run has the wrong name, dtype, rank or shape."""
 
 
+class RowError(InputError):
+    """A row of a table does not fit an input.
+
+    Attributes:
+        row: The number of the row.
+        reason: What is wrong.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Make the message."""
+        super().__init__(f"row {row}: {reason}")
+        self.row, self.reason = row, reason
+
+
 class GenerationError(CoreaiError, ValueError):
     """Text cannot be generated: the model has another interface, or an argument is invalid."""
 

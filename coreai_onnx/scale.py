@@ -17,7 +17,7 @@ from coreai_onnx.model.interface import TensorInfo, interface
 from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import ModelSource
-from coreai_onnx.runtime.tensors.columns import Array, Column, check_dtype, check_shape
+from coreai_onnx.runtime.tensors.columns import Array, InputColumn, check_dtype, check_shape
 from coreai_onnx.runtime.tensors.tables import columns_of, types_of, with_columns
 from coreai_onnx.version import __version__
 
@@ -204,7 +204,7 @@ class Predictor:
 
     def _predict(self, columns: Mapping[str, Any]) -> dict[str, Array]:
         given = [x for x in self._row_inputs if self._columns[x.name] in columns]
-        prepared = {x.name: Column.of(x, columns[self._columns[x.name]]) for x in given}
+        prepared = {x.name: InputColumn.of(x, columns[self._columns[x.name]]) for x in given}
         counts = {len(column.values) for column in prepared.values()}
         if len(counts) != 1:
             raise InputError(f"columns have different numbers of rows: {sorted(counts)}")
@@ -223,7 +223,7 @@ class Predictor:
         for first in range(0, len(order), size):
             yield order[first : first + size]
 
-    def _run(self, rows: Array, columns: Mapping[str, Column]) -> dict[str, Array]:
+    def _run(self, rows: Array, columns: Mapping[str, InputColumn]) -> dict[str, Array]:
         count = len(rows)
         if self._rows is not None and self._rows < 0:  # the last run is filled with its last row
             rows = np.concatenate([rows, np.repeat(rows[-1:], -self._rows - count)])
@@ -267,23 +267,23 @@ class Predictor:
         return info.dtype != "string" and all(isinstance(dim, int) for dim in info.dims[1:])
 
 
-class _Opened(NamedTuple):
+class _SharedSession(NamedTuple):
     session: Session
     lock: threading.Lock  # of runs: a session is used by one thread at a time
 
 
-_all_opened: dict[bytes, _Opened] = {}
+_all_opened: dict[bytes, _SharedSession] = {}
 _opening = threading.Lock()
 
 
-def _opened(predictor: Predictor) -> _Opened:
+def _opened(predictor: Predictor) -> _SharedSession:
     """Return the session of a predictor; equal ones share it, as the tasks of Dask need."""
     key = pickle.dumps((predictor._path, predictor._print, sorted(predictor._settings.items())))  # noqa: SLF001
     with _opening:
         if key not in _all_opened:
             predictor._check_file()  # noqa: SLF001 - of this module
             opened = session(predictor._path, **predictor._settings)  # noqa: SLF001
-            _all_opened[key] = _Opened(opened, threading.Lock())
+            _all_opened[key] = _SharedSession(opened, threading.Lock())
         return _all_opened[key]
 
 
@@ -323,7 +323,7 @@ def _fingerprint(path: Path, data: Sequence[Path]) -> str:
 
 
 def _mask(
-    info: TensorInfo, rows: Array, columns: Mapping[str, Column], feeds: Mapping[str, Array]
+    info: TensorInfo, rows: Array, columns: Mapping[str, InputColumn], feeds: Mapping[str, Array]
 ) -> Array:
     """Return 1 for the elements of rows and 0 for their padding."""
     for name, column in columns.items():
@@ -333,7 +333,7 @@ def _mask(
     raise InputError(f"{info} needs a column, since no other input has rows of any length")
 
 
-def _order(rows: int, columns: Iterable[Column]) -> Array:
+def _order(rows: int, columns: Iterable[InputColumn]) -> Array:
     """Return the rows by length, the longest first: memory is too small at once or never."""
     for column in columns:
         if column.lengths is not None:

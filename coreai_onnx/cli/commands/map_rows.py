@@ -25,7 +25,7 @@ from coreai_onnx.cli.options.inputs import (
 )
 from coreai_onnx.cli.options.numbers import integer, repeated
 from coreai_onnx.cli.options.output import chosen_place
-from coreai_onnx.errors import CommandError, InputError, SessionError, failures_as
+from coreai_onnx.errors import CommandError, InputError, RowError, SessionError, failures_as
 from coreai_onnx.messages import progress_bar
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.runtime.tensors.tables import with_columns
@@ -324,9 +324,9 @@ def _predicted(job: _Job, table: Any, first: int, failed: dict[int, str]) -> Any
 
     try:
         return job.predict(table)
-    except (InputError, SessionError) as error:
+    except (InputError, RowError, SessionError) as error:
         if len(table) == 1:
-            failed[first] = str(error).removeprefix("row 0: ")
+            failed[first] = error.reason if isinstance(error, RowError) else str(error)
             return with_columns(table, job.keep, {})
     half = len(table) // 2
     upper = _predicted(job, table.slice(0, half), first, failed)

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from coreai_onnx.errors import InputError
+from coreai_onnx.errors import InputError, RowError
 from coreai_onnx.model.interface import TensorInfo
 
 Array = np.ndarray[Any, Any]
@@ -18,7 +18,7 @@ _OBJECT = np.dtype(object)
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """The values of an input in all rows.
 
     Attributes:
@@ -32,7 +32,7 @@ class Column:
     lengths: Array | None
 
     @classmethod
-    def of(cls, info: TensorInfo, values: Any) -> Column:
+    def of(cls, info: TensorInfo, values: Any) -> InputColumn:
         """Check and convert a column.
 
         Raises:
@@ -43,7 +43,7 @@ class Column:
             for row, text in enumerate(rows):
                 if not isinstance(text, str):
                     what = type(text).__name__
-                    raise InputError(f"row {row}: {info} must be a text, got a value of {what}")
+                    raise RowError(row, f"{info} must be a text, got a value of {what}")
             return cls(info, np.array(rows, object), np.array([len(text) for text in rows]))
         if isinstance(values, np.ndarray) and values.dtype != _OBJECT:
             check_shape(info, values.shape[1:], f"rows of {info.name!r}")
@@ -82,27 +82,30 @@ class Column:
         if longest > length or (lengths and not allowed):
             row = int(rows[self.lengths[rows].argmax()])
             most = length if longest > length else lengths[-1]
-            raise InputError(f"row {row}: {self.info} has {longest} elements, more than {most}")
+            raise RowError(row, f"{self.info} has {longest} elements, more than {most}")
         shape = self.values[int(rows[0])].shape[1:]
         batch = np.full((len(rows), length, *shape), fill, self.info.numpy_dtype)
         for i, row in enumerate(map(int, rows)):
             value = self.values[row]
             if value.shape[1:] != shape:
-                raise InputError(
-                    f"row {row}: {self.info} has the shape {list(value.shape)}, and another row "
-                    f"of the same run {list(self.values[int(rows[0])].shape)}"
+                raise RowError(
+                    row,
+                    f"{self.info} has the shape {list(value.shape)}, and another row of the same "
+                    f"run {list(self.values[int(rows[0])].shape)}",
                 )
             batch[i, : len(value)] = value
         return batch
 
 
 def _row(info: TensorInfo, value: object, row: int) -> Array:
-    where = f"row {row}: {info.name!r}"
     array = np.asarray(value)
     if array.dtype == _OBJECT:
-        raise InputError(f"{where} must be numbers, got {type(value).__name__}")
-    check_shape(info, array.shape, where)
-    return _converted(info, array, where)
+        raise RowError(row, f"{info.name!r} must be numbers, got {type(value).__name__}")
+    try:
+        check_shape(info, array.shape, repr(info.name))
+        return _converted(info, array, repr(info.name))
+    except InputError as error:
+        raise RowError(row, str(error)) from None
 
 
 def _converted(info: TensorInfo, array: Array, where: str) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.errors import InputError
+from coreai_onnx.errors import InputError, RowError
 from coreai_onnx.runtime.tensors.columns import Array
 
 RowType = tuple[np.dtype[Any] | None, Sequence[int] | None]
@@ -42,7 +42,7 @@ def _from_arrow(name: str, column: Any) -> Array:
         array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if array.null_count:
         row = next(i for i, value in enumerate(array) if not value.is_valid)
-        raise InputError(f"row {row}: the column {name!r} is null")
+        raise RowError(row, f"the column {name!r} is null")
     shape = [len(array)]
     if isinstance(array, pa.FixedShapeTensorArray):
         shape += array.type.shape
