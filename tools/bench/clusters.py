@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -128,13 +129,10 @@ def with_ray(folder: Path, texts: list[str]) -> _Result:
 
 
 def _kill_a_worker() -> int:
-    from ray.util.state import list_actors
-
-    pids = [
-        x.pid for x in list_actors(filters=[("state", "=", "ALIVE")]) if "MapWorker" in x.class_name
-    ]
-    os.kill(pids[0], signal.SIGKILL)
-    return pids[0]
+    titles = subprocess.check_output(["pgrep", "-f", "^ray::.*Predictor"], text=True)
+    pid = int(titles.split()[0])
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 # -------------------------------------------------------------------------------------------- dask
