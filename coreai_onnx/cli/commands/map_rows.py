@@ -255,7 +255,7 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise CommandError("--ray needs Ray: pip install ray") from error
+        raise CommandError("--ray needs Ray: pip install coreai-onnx-bridge[ray]") from error
     with failures_as(CommandError, f"there is no Ray cluster at {address!r}"):
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
     # A task whose process or machine is lost is run again.
