@@ -1,4 +1,4 @@
-"""Predictions over tables in many processes, of Ray, Spark, Dask, or of your own."""
+"""Predictions over tables, in one process or in those of Ray, Spark, Dask and MLflow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.errors import InputError, SessionError, failures_as
+from coreai_onnx.model.files.external_data import data_files
 from coreai_onnx.model.interface import TensorInfo, interface
 from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.runtime.sessions.session import Session
@@ -78,7 +79,7 @@ class Predictor:
                 ``provider``.
 
         Raises:
-            LoadError: If there is no such file, or it is no model.
+            LoadError: If there is no such file, or it is not a model.
             SessionError: If the rows depend on their order, because the model has states.
             InputError: If an input, output or size is not possible.
         """
@@ -86,7 +87,7 @@ class Predictor:
         self._path = (path / "model.onnx" if path.is_dir() else path).resolve()
         self._settings = dict(settings)
         source = ModelSource(self._path).read()
-        self._data = _data_files(source, self._path.parent)
+        self._data = tuple(sorted(data_files(source)))
         self._inputs, self._outputs = _signature(source)
         self._print = _fingerprint(self._path, self._data)
         self._version = __version__
@@ -97,7 +98,7 @@ class Predictor:
         self._keep = None if keep is None else tuple(keep)
         self._fill = dict(fill or {})
         self._lengths = tuple(sorted(lengths or ()))
-        self._rows = self._rows_of_run(batch_size)
+        self._rows, self._is_fixed = self._rows_of_run(batch_size)
         self._check_names()
 
     def __repr__(self) -> str:
@@ -121,8 +122,8 @@ class Predictor:
         if self._lengths and self._lengths[0] < 1:
             raise InputError(f"lengths must be positive, got {self._lengths[0]}")
 
-    def _rows_of_run(self, batch_size: int | None) -> int | None:
-        """Return the rows of each run; negative if the model has a fixed number of rows."""
+    def _rows_of_run(self, batch_size: int | None) -> tuple[int | None, bool]:
+        """Return the most rows of a run, and whether the model needs that number."""
         for info in self._row_inputs:
             if not info.dims:
                 raise InputError(f"input {info} has no axis of rows: give it in constants")
@@ -131,7 +132,7 @@ class Predictor:
             raise InputError(f"batch_size must be positive, got {batch_size}")
         if len(fixed) > 1:
             raise InputError(f"inputs have different fixed numbers of rows: {sorted(fixed)}")
-        return -fixed.pop() if fixed else batch_size
+        return (fixed.pop(), True) if fixed else (batch_size, False)
 
     # ---------------------------------------------------------------------------------- checking
     def check(self, schema: Any) -> None:
@@ -188,7 +189,17 @@ class Predictor:
         Raises:
             SessionError: If the file has changed or cannot be opened.
         """
-        _opened(self)
+        self._shared_session()
+
+    def _shared_session(self) -> _SharedSession:
+        """Return the session; predictors of equal settings share it, as the tasks of Dask need."""
+        key = pickle.dumps((self._path, self._print, sorted(self._settings.items())))
+        with _opening:
+            if key not in _all_opened:
+                self._check_file()
+                opened = session(self._path, **self._settings)
+                _all_opened[key] = _SharedSession(opened, threading.Lock())
+            return _all_opened[key]
 
     def __call__(self, table: Any) -> Any:
         """Return the table with the outputs as columns, in the form in which it was given.
@@ -212,28 +223,30 @@ class Predictor:
         if rows == 0:
             return {to: self._empty(name) for name, to in self._results.items()}
         order = _order(rows, prepared.values())
-        parts = [(chosen, self._run(chosen, prepared)) for chosen in self._chunks(order)]
+        opened = self._shared_session()
+        parts = [(chosen, self._run(opened, chosen, prepared)) for chosen in self._chunks(order)]
         return {
             to: _joined(rows, [(c, part[name]) for c, part in parts], fixed=self._fixed(name))
             for name, to in self._results.items()
         }
 
     def _chunks(self, order: Array) -> Iterator[Array]:
-        size = len(order) if self._rows is None else abs(self._rows)
+        size = self._rows or len(order)
         for first in range(0, len(order), size):
             yield order[first : first + size]
 
-    def _run(self, rows: Array, columns: Mapping[str, InputColumn]) -> dict[str, Array]:
+    def _run(
+        self, opened: _SharedSession, rows: Array, columns: Mapping[str, InputColumn]
+    ) -> dict[str, Array]:
         count = len(rows)
-        if self._rows is not None and self._rows < 0:  # the last run is filled with its last row
-            rows = np.concatenate([rows, np.repeat(rows[-1:], -self._rows - count)])
+        if self._is_fixed and self._rows:  # the last run is filled with its last row
+            rows = np.concatenate([rows, np.repeat(rows[-1:], self._rows - count)])
         feeds = dict(self._constants)
         for name, column in columns.items():
             feeds[name] = column.batch(rows, self._lengths, self._fill.get(name, 0))
         for info in self._row_inputs:
             if info.name not in feeds:  # a mask: see `_check_columns`
                 feeds[info.name] = _mask(info, rows, columns, feeds)
-        opened = _opened(self)
         # Sessions of this package pass numbers; onnxruntime itself takes strings as well.
         with opened.lock:
             if any(x.dtype == "string" for x in (*self._inputs, *self._outputs)):
@@ -276,29 +289,12 @@ _all_opened: dict[bytes, _SharedSession] = {}
 _opening = threading.Lock()
 
 
-def _opened(predictor: Predictor) -> _SharedSession:
-    """Return the session of a predictor; equal ones share it, as the tasks of Dask need."""
-    key = pickle.dumps((predictor._path, predictor._print, sorted(predictor._settings.items())))  # noqa: SLF001
-    with _opening:
-        if key not in _all_opened:
-            predictor._check_file()  # noqa: SLF001 - of this module
-            opened = session(predictor._path, **predictor._settings)  # noqa: SLF001
-            _all_opened[key] = _SharedSession(opened, threading.Lock())
-        return _all_opened[key]
-
-
 def _signature(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
     found = interface(model)
     if found.states:
         names = ", ".join(x.name for x in found.states)
         raise SessionError(f"the model has states, {names:.80}: its rows depend on their order")
     return found.inputs, found.outputs
-
-
-def _data_files(model: ir.Model, folder: Path) -> tuple[Path, ...]:
-    values = (value.const_value for value in model.graph.initializers.values())
-    names = {str(x.location) for x in values if isinstance(x, ir.ExternalTensor)}
-    return tuple(folder / name for name in sorted(names))
 
 
 def _fingerprint(path: Path, data: Sequence[Path]) -> str:

@@ -170,6 +170,17 @@ def test_a_file_that_has_changed_is_refused(saved: Any, external: bool) -> None:
             act()
 
 
+def test_a_data_file_that_has_changed_is_refused(saved: Any) -> None:
+    path = saved(linear_model(), external_data=True)
+    predict = Predictor(path)
+    data = path.with_name("model.onnx.data")
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(SessionError, match="has changed since the predictor was made"):
+        predict.open()
+
+
 def test_another_version_is_refused(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     predict = pickle.loads(pickle.dumps(Predictor(saved(linear_model()))))
     monkeypatch.setattr(coreai_onnx.scale, "__version__", "99.0")
