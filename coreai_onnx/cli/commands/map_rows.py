@@ -25,7 +25,7 @@ from coreai_onnx.cli.options.inputs import (
 )
 from coreai_onnx.cli.options.numbers import integer, repeated
 from coreai_onnx.cli.options.output import chosen_place
-from coreai_onnx.errors import CommandError, InputError, RowError, SessionError, failures_as
+from coreai_onnx.errors import CommandError, RowError, SessionError, failures_as
 from coreai_onnx.messages import progress_bar
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.runtime.tensors.tables import with_columns
@@ -124,14 +124,15 @@ class _Job:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the model on all rows, and print how many there were; 1 if rows failed."""
-    _check_pyarrow()
-    import pyarrow.parquet as pq
-
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise CommandError("map needs pyarrow: pip install coreai-onnx-bridge[scale]") from error
     source = options.source.resolve()
     target = chosen_place(options.output, ".parquet").resolve()
     if source == target:
         raise CommandError("the output must be another file than the input")
-    with failures_as(CommandError, f"{options.source} is no Parquet file that can be read"):
+    with failures_as(CommandError, f"{options.source} is not a readable Parquet file"):
         file = pq.ParquetFile(source)
     threads = options.threads or max((os.cpu_count() or 1) // options.workers, 1)
     predict = Predictor(
@@ -176,13 +177,6 @@ def execute(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _check_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise CommandError("map needs pyarrow: pip install coreai-onnx-bridge[scale]") from error
-
-
 def _pairs(texts: list[str], option: str) -> dict[str, str]:
     pairs = {}
     for text in texts:
@@ -215,7 +209,7 @@ def _run(job: _Job, workers: int, ray_address: str | None) -> list[tuple[int, st
     import pyarrow.parquet as pq
 
     there = [i for i in range(job.count) if job.part(i).exists()]
-    missing = [i for i in range(job.count) if not job.part(i).exists()]
+    missing = sorted(set(range(job.count)) - set(there))
     failed: list[tuple[int, str]] = []
     if job.keeps_failed:
         for i in there:
@@ -256,7 +250,7 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise CommandError("--ray needs Ray: pip install coreai-onnx-bridge[ray]") from error
-    with failures_as(CommandError, f"there is no Ray cluster at {address!r}"):
+    with failures_as(CommandError, f"cannot connect to a Ray cluster at {address!r}"):
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
     # A task whose process or machine is lost is run again.
     task = ray.remote(num_cpus=job.threads, max_retries=3)(_make_part)
@@ -324,7 +318,7 @@ def _predicted(job: _Job, table: Any, first: int, failed: dict[int, str]) -> Any
 
     try:
         return job.predict(table)
-    except (InputError, RowError, SessionError) as error:
+    except SessionError as error:
         if len(table) == 1:
             failed[first] = error.reason if isinstance(error, RowError) else str(error)
             return with_columns(table, job.keep, {})

@@ -9,7 +9,6 @@
 #include "ort/op.h"
 
 namespace coreai {
-namespace {
 
 double ZeroPoint(const TensorView& zeros, std::size_t index) {
   if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
@@ -17,8 +16,6 @@ double ZeroPoint(const TensorView& zeros, std::size_t index) {
   }
   return static_cast<const std::uint8_t*>(zeros.data)[index];
 }
-
-}  // namespace
 
 void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
                          std::size_t zero_points, std::size_t first_minimums) {

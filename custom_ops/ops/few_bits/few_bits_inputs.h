@@ -90,6 +90,9 @@ inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
 /// Bytes of an element of codes, scales or any other part.
 std::size_t ElementBytes(ONNXTensorElementDataType type);
 
+/// Element `index` of zero points: uint8, or of a floating-point type.
+double ZeroPoint(const TensorView& zeros, std::size_t index);
+
 /// A weight packed for the kernels.
 class PackedFewBits {
  public:

@@ -24,13 +24,6 @@ constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 // Of the layout in a PackedFile: another layout gets another number.
 constexpr std::size_t kLayoutVersion = 1;
 
-double ZeroPoint(const TensorView& zeros, std::size_t index) {
-  if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
-    return ReadFloating(zeros.type, zeros.data, index);
-  }
-  return static_cast<const std::uint8_t*>(zeros.data)[index];
-}
-
 /// Includes the codes less a zero point in the weight's limits.
 void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
