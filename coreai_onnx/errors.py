@@ -191,6 +191,10 @@ class PartialCheckWarning(UserWarning):
     """Only a part of a model that exceeds the memory was compared with torch, or nothing of it."""
 
 
+class SlowQuantizationWarning(UserWarning):
+    """A quantization would take long; the message says how long, and what to choose instead."""
+
+
 class RandomnessWarning(UserWarning):
     """The converted model draws random numbers."""
 
@@ -291,8 +295,26 @@ class InputError(SessionError, ValueError):
     """An input of a run has the wrong name, dtype, rank or shape."""
 
 
+class RowError(InputError):
+    """A row of a table does not fit an input.
+
+    Attributes:
+        row: The number of the row.
+        reason: What is wrong.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Make the message."""
+        super().__init__(f"row {row}: {reason}")
+        self.row, self.reason = row, reason
+
+
 class GenerationError(CoreaiError, ValueError):
     """Text cannot be generated: the model has another interface, or an argument is invalid."""
+
+
+class QueueFullError(GenerationError):
+    """As many requests are waiting as the queue of an engine holds: try later."""
 
 
 class ComparisonError(CoreaiError, AssertionError):

@@ -3,7 +3,8 @@
     make test-llama-cpp
 
 Small random models of each architecture, in floats and in codes of the quantizer; a Llama that was
-trained; and the file of Gemma 3 270M before and after, if `make quickstart-llm` has exported it.
+trained; mixtures of experts, whose own file llama.cpp runs; and the file of Gemma 3 270M before and
+after, if `make quickstart-llm` has exported it.
 llama.cpp is that of ``xllamacpp``, in an environment of its own. It rounds activations to 8 bits
 where weights have few: tokens may differ where two are nearly as probable, and log-probabilities of
 the first token by some hundredths.
@@ -26,6 +27,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 
 from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.checkpoints.gguf.header import read_header
 from coreai_onnx.huggingface.checkpoints.gguf.writing import write_gguf
 from coreai_onnx.huggingface.generation import generate
 from coreai_onnx.huggingface.sources import load_source, read_config
@@ -92,11 +94,14 @@ def answers(path: Path, prompts: tuple[str, ...]) -> list[Answer]:
 
 
 @torch.no_grad()
-def compared(name: str, folder: Path, prompts: tuple[str, ...]) -> tuple[str, ...]:
-    """Write a folder as GGUF; return a row of the table."""
-    path = folder.parent / f"{folder.name}.gguf"
-    config = read_config(folder / "config.json")
-    kinds = {tensor.type.name for tensor in write_gguf(folder / "model.onnx", config, path)}
+def compared(
+    name: str, folder: Path, prompts: tuple[str, ...], path: Path | None = None
+) -> tuple[str, ...]:
+    """Return a row of the table for a folder and its GGUF, which is written if there is none."""
+    if path is None:
+        path = folder.parent / f"{folder.name}.gguf"
+        write_gguf(folder / "model.onnx", read_config(folder / "config.json"), path)
+    kinds = {tensor.type.name for tensor in read_header(path).tensors.values()}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = load_source(path).model
 
@@ -144,7 +149,7 @@ def unchanged(name: str, folder: Path, path: Path) -> tuple[str, ...]:
 def rows(root: Path) -> Iterator[tuple[str, ...]]:
     """Yield a row for each model."""
     sys.path.insert(0, str(REPO))
-    from tests.huggingface.checkpoints.gguf.files import CONFIGS, write_model
+    from tests.huggingface.checkpoints.gguf.files import CONFIGS, MIXTURES, write_model
     from tests.support.huggingface_folders import DOCSTRING_LLAMA
 
     for architecture in CONFIGS:
@@ -154,6 +159,13 @@ def rows(root: Path) -> Iterator[tuple[str, ...]]:
             folder = root / f"{architecture}_{number}"
             export_model(source, folder, quantization=quantization, check=False)
             yield compared(f"{architecture}, {name}", folder, LETTERS)
+    for architecture in MIXTURES:
+        for number, types in enumerate(((Type.Q8_0,), (Type.Q4_0, Type.Q5_1, Type.Q8_0))):
+            source = root / f"{architecture}_experts_{number}.gguf"
+            write_model(source, architecture, types, experts=True)
+            folder = source.with_suffix("")
+            export_model(source, folder, check=False)
+            yield compared(f"{architecture}, experts", folder, LETTERS, source)
     for name, quantization in list(QUANTIZATIONS.items())[:2]:
         folder = root / f"docstrings_{len(name)}"
         export_model(DOCSTRING_LLAMA, folder, quantization=quantization, check=False)

@@ -12,12 +12,13 @@ from coreai_onnx.bodies.writers import writes
 from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, SMALLEST
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value
-from coreai_onnx.model.weight_formats import BY_ROW, NAMES, OPTIONAL
+from coreai_onnx.model.weight_formats import BLOCK_SIZE, BY_ROW, NAMES, OPTIONAL
 
 Parts = dict[str, Value]
 """The parts of a weight, by their names."""
 _DEFAULT_BITS = 4  # the variant without a word
 _BYTE = 8
+_LARGEST_FIELD = 9  # bits of a field: it lies in at most two bytes
 
 
 def few_bits_words(variant: Variant) -> list[str]:
@@ -26,7 +27,8 @@ def few_bits_words(variant: Variant) -> list[str]:
     words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
     words += ["rounded"] if variant.attributes.get("activation_bits") else []
     of_scales = f"scales{variant.attributes['scale_bits']}"
-    parts = [of_scales if name == "scale_codes" else name for name in OPTIONAL if name in inputs]
+    names = [name for name in OPTIONAL if name in inputs and name != "layout"]
+    parts = [of_scales if name == "scale_codes" else name for name in names]
     words += ["_".join(parts)] if parts else []
     return [*words, *(["bias"] if "bias" in inputs else [])]
 
@@ -68,6 +70,12 @@ def linear_nbits(b: BodyBuilder) -> Value:
 
 def dequantized(op: OpBuilder, parts: Parts, bits: tuple[int, int], wide: torch.dtype) -> Value:
     """Return the values of a weight in groups, ``[..., groups, group_size]``, in ``wide``."""
+    if "table" in parts:
+        steps, factors = _looked_up(op, parts)
+        levels = op.Mul(_levels(op, parts["scales"], wide), always_cast(op, factors, wide))
+        by_group = op.Concat(op.Shape(steps, end=-1), [1], axis=0)
+        values = op.Gather(always_cast(op, parts["palette"], wide), steps, axis=0)
+        return op.Mul(values, op.Reshape(levels, by_group, allowzero=1))
     steps = unpacked(op, parts["codes"], bits[0])
     scales, minimums = _scales(op, parts, bits[1], wide)
     if minimums is not None:
@@ -88,11 +96,7 @@ def _scales(
     op: OpBuilder, parts: Parts, bits: int, wide: torch.dtype
 ) -> tuple[Value, Value | None]:
     """Return scales and minimums of groups, ``[..., groups, 1]``, in ``wide``."""
-    levels = {
-        name: op.Unsqueeze(always_cast(op, parts[name], wide), [-1])
-        for name in ("scales", "minimums")
-        if name in parts
-    }
+    levels = {n: _levels(op, parts[n], wide) for n in ("scales", "minimums") if n in parts}
     scales, minimums = levels["scales"], levels.get("minimums")
     if "scale_codes" not in parts:
         return scales, minimums
@@ -106,6 +110,42 @@ def _scales(
         op.Reshape(op.Mul(scales, of_scales), by_group, allowzero=1),
         op.Reshape(op.Mul(minimums, of_minimums), by_group, allowzero=1),
     )
+
+
+def _levels(op: OpBuilder, levels: Value, wide: torch.dtype) -> Value:
+    return op.Unsqueeze(always_cast(op, levels, wide), [-1])
+
+
+def _looked_up(op: OpBuilder, parts: Parts) -> tuple[Value, Value]:
+    """Return the codes of blocks, ``[..., groups, group_size]``, and the factors of their scales.
+
+    Codes are int32, factors int32 ``[..., blocks, groups]``.
+    """
+    blocks, table, layout = parts["codes"], parts["table"], parts["layout"]
+    fields = op.Slice(layout, [1], op.Shape(layout, start=1), [1])
+    fields = op.Reshape(fields, op.Concat(op.Shape(layout, end=1), [-1, 3], axis=0))
+    place, size, factor = (op.Gather(fields, column, axis=-1) for column in range(3))
+    powers = op.const([1 << i for i in range(_LARGEST_FIELD + 1)], torch.int32)
+    words = op.cast(op.Gather(blocks, op.Div(place, _BYTE), axis=-1), torch.int32)
+    last = op.Div(op.Sub(op.Add(place, size), 1), _BYTE)
+    # Where a field ends in its first byte, the remainder removes the other one.
+    above = op.cast(op.Gather(blocks, last, axis=-1), torch.int32)
+    words = op.Add(words, op.Mul(above, 1 << _BYTE))
+    values = op.Div(words, op.Gather(powers, op.Mod(place, _BYTE), axis=0))
+    values = op.Mul(op.Mod(values, op.Gather(powers, size, axis=0)), factor)
+    numbers = op.Add(op.ReduceSum(values, [-1], keepdims=0), op.Gather(layout, 0, axis=1))
+    count = op.Div([BLOCK_SIZE], op.Shape(table, start=1))
+    groups = op.Sub(op.Shape(layout, end=1), op.Mul(count, 2))
+    sizes = op.Concat(groups, count, count, axis=0)
+    factors, *rows = op.Split(numbers, sizes, axis=-1, _outputs=3)
+    codes = op.BitwiseOr(*(op.Gather(table, some, axis=0) for some in rows))
+    shape = op.Concat(
+        op.Shape(blocks, end=-2),
+        op.Mul(op.Shape(blocks, start=-2, end=-1), groups),
+        op.Div([BLOCK_SIZE], groups),
+        axis=0,
+    )
+    return op.cast(op.Reshape(codes, shape, allowzero=1), torch.int32), factors
 
 
 def unpacked(op: OpBuilder, codes: Value, bits: int) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from coreai_onnx.cli.interrupt import EXIT_CODE, interrupted
+from coreai_onnx.cli.interrupt import EXIT_CODE, interrupt_at_signals, interrupted
 
 __all__ = ["main"]
 
@@ -18,9 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 if ``compare`` or ``diff`` found a difference, 2 on an error, 130 after
-        Ctrl-C, 141 if the reader of the output has closed it.
+        Ctrl-C, SIGTERM or SIGHUP, 141 if the reader of the output has closed it.
     """
     try:
+        if arguments is None:
+            interrupt_at_signals()
         from coreai_onnx.cli.command import run  # numpy and onnxruntime take a second to import
 
         return run(arguments)

@@ -17,6 +17,7 @@ from coreai_onnx.cli.commands import (
     export,
     extract,
     inspect_file,
+    map_rows,
     memory,
     ops_path,
     optimize,
@@ -52,6 +53,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx convert-dtype tiny.onnx -o tiny_float16.onnx --keep-io
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
+  coreai-onnx map     tiny.onnx rows.parquet -o results.parquet
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
   coreai-onnx memory  tiny.onnx --dim batch=4
@@ -66,8 +68,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
-    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, compare, blame,
-    profile_file, annotate, memory, verify_determinism,
+    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, map_rows,
+    compare, blame, profile_file, annotate, memory, verify_determinism,
     inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."

@@ -1,9 +1,23 @@
-"""Detection of Ctrl-C, also inside of imports."""
+"""Detection of Ctrl-C, also inside of imports, and of other signals that end a process."""
 
 from __future__ import annotations
 
+import signal
+
 EXIT_CODE = 130
 """Exit code of a program that was ended by SIGINT: 128 + 2."""
+
+
+def interrupt_at_signals() -> None:
+    """Let SIGTERM and SIGHUP interrupt this process as Ctrl-C does.
+
+    Python ends without leaving its blocks otherwise, and the files of an export would remain.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # nohup ignores SIGHUP.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def interrupted(error: BaseException | None) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from coreai_onnx.composites.checks import Attributes, Dims, Tensors, rank_below
 from coreai_onnx.composites.declaration import Input
-from coreai_onnx.model.weight_formats import E2M1, PARTS, PRODUCT_BITS, SCALE_BITS
+from coreai_onnx.model.weight_formats import BLOCK_SIZE, E2M1, PARTS, PRODUCT_BITS, SCALE_BITS
 
 SMALLEST = 1e-30
 """The smallest magnitude of a group of activations; a smaller one is rounded with its scale."""
@@ -46,10 +46,15 @@ def dequantized(
         scale_bits: Size of a code of a scale; 0 for scales of one level.
         wide: The dtype of the result.
     """
-    codes, scales, zero_points, palette, minimums, scale_codes = parts
+    codes, scales, zero_points, palette, minimums, scale_codes, table, layout = parts
     assert codes is not None
     assert scales is not None
-    steps, scales = unpacked(codes, bits), scales.to(wide)
+    scales = scales.to(wide)
+    if table is None or layout is None:
+        steps = unpacked(codes, bits)
+    else:
+        steps, multiples = looked_up(codes, table, layout)
+        scales = (scales.unsqueeze(-1) * multiples).flatten(-2)
     minimums = None if minimums is None else minimums.to(wide)
     if scale_codes is not None:
         factors = unpacked(scale_codes, scale_bits).to(wide)
@@ -83,6 +88,42 @@ def unpacked(codes: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.sum(by_code << places[:bits], -1, dtype=torch.int32)
 
 
+def looked_up(
+    blocks: torch.Tensor, table: torch.Tensor, layout: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes of blocks and the factors of their scales.
+
+    Blocks of 256 values have numbers that select the codes of several values at once, as in IQ1,
+    IQ2, IQ3 and TQ1 of GGUF. A block is a little-endian bit stream; a row of ``layout`` has
+    ``first`` and, for each of some fields of bits, its place, its size and a factor, which give a
+    number: ``first + sum(factor * field)``. The first numbers are factors of the scale of the
+    block, one for each of its groups. Those after them select rows of ``table``, which are the
+    codes of the block one after the other; as many numbers after those select rows of bits that
+    are set in these codes.
+
+    Args:
+        blocks: uint8, ``[..., blocks, bytes]``: the codes of a weight, which has a scale for each
+            block.
+        table: uint8, ``[rows, width]``: codes below ``2 ** bits``; ``width`` divides 256, and so
+            does the size of a group.
+        layout: int32, ``[256 / group_size + 2 * 256 / width, 1 + 3 * fields]``. A field has 1 to 9
+            bits; factors of scales are below ``2 ** 24``.
+
+    Returns:
+        Codes, uint8, ``[..., groups, group_size]``, and factors, ``[..., blocks, groups]``, int64.
+    """
+    place, size, factor = layout[:, 1:].long().unflatten(-1, (-1, 3)).unbind(-1)
+    last = (place + size - 1) // _BYTE
+    words = blocks[..., place // _BYTE].long() | blocks[..., last].long() << _BYTE
+    fields = words >> place % _BYTE & (1 << size) - 1
+    numbers = layout[:, 0] + (fields * factor).sum(-1)
+    count = BLOCK_SIZE // table.shape[1]
+    groups = layout.shape[0] - 2 * count
+    factors, rows, others = numbers.split([groups, count, count], -1)
+    codes = (table[rows] | table[others]).flatten(-2)
+    return codes.unflatten(-1, (groups, -1)).flatten(-3, -2), factors
+
+
 def numbers_of(dtype: str) -> torch.Tensor:
     """Return the numbers of a narrow floating-point dtype in the order of their codes, float32."""
     if dtype == E2M1:  # torch converts none of them (OCP Microscaling Formats 1.0, table 5)
@@ -105,14 +146,35 @@ def check_weight(dims: Dims, attributes: Attributes, rank: int = 3) -> str:
         return "zero_points and palette exclude each other"
     if "minimums" in dims and ("zero_points" in dims or "palette" in dims):
         return "minimums exclude zero_points and palette"
+    if wrong := _check_table(dims, attributes):
+        return wrong
     bits = attributes["bits"]
     if bits in PRODUCT_BITS and dims.get("palette", (None,))[0] not in (None, 1 << bits):
         return f"palette has {dims['palette'][0]} values, {bits}-bit codes need {1 << bits}"
     return (
         rank_below(dims, "codes", rank)
-        or _check_packing(dims["codes"][-1], attributes)
+        or _check_packing(None if "table" in dims else dims["codes"][-1], attributes)
         or _check_scales(dims, attributes)
     )
+
+
+def _check_table(dims: Dims, attributes: Attributes) -> str:
+    """Return a message if a table, or the layout of blocks, is invalid."""
+    if "table" not in dims and "layout" not in dims:
+        return ""
+    if not {"table", "layout", "palette"} <= set(dims) or "scale_codes" in dims:
+        return "table and layout need each other and a palette, and exclude scale_codes"
+    if wrong := rank_below(dims, "table", 2) or rank_below(dims, "layout", 2):
+        return wrong
+    group, width, (numbers, size) = attributes["group_size"], dims["table"][1], dims["layout"]
+    if group < 1 or BLOCK_SIZE % group or (width is not None and (not width or BLOCK_SIZE % width)):
+        return f"group_size is {group}, rows of table have {width} codes: must divide {BLOCK_SIZE}"
+    if size is not None and (size < 4 or size % 3 != 1):
+        return f"layout has rows of {size}, must be 1 and 3 for each field"
+    needed = None if width is None else BLOCK_SIZE // group + 2 * (BLOCK_SIZE // width)
+    if None in (numbers, needed) or numbers == needed:
+        return ""
+    return f"layout has {numbers} numbers, groups of {group} in rows of {width} need {needed}"
 
 
 def _check_scales(dims: Dims, attributes: Attributes) -> str:
@@ -145,9 +207,12 @@ def check_columns(dims: Dims, attributes: Attributes, name: str, least_rank: int
     if wrong:
         return wrong
     columns, groups, size = dims[name][-1], dims["codes"][-2], attributes["group_size"]
+    what = "groups"
+    if "table" in dims:
+        size, what = BLOCK_SIZE, "blocks"
     if None in (groups, columns) or groups * size == columns:
         return ""
-    return f"{name} has {columns} columns, codes have {groups} groups of {size}"
+    return f"{name} has {columns} columns, codes have {groups} {what} of {size}"
 
 
 def _check_packing(size: int | None, attributes: Attributes) -> str:
@@ -188,6 +253,8 @@ def admissible(inputs: Tensors) -> Tensors:
     valid["indices"] = valid["indices"] % max(inputs["codes"].shape[0], 1)
     if "scale_codes" in valid:
         valid["scale_codes"] = valid["scale_codes"].to(torch.uint8)
+    valid.pop("table", None)  # random numbers describe no blocks
+    valid.pop("layout", None)
     if "palette" in valid or "minimums" in valid or "scale_codes" in valid:
         valid.pop("zero_points", None)
     if "minimums" in valid:

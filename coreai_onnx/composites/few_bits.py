@@ -28,6 +28,8 @@ def linear_nbits(
     bias: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -48,14 +50,12 @@ def linear_nbits(
 
     With ``activation_bits`` of 8, each group of a row of ``input`` is first rounded to the nearest
     of 255 multiples of ``largest / 127``, where ``largest`` is the largest magnitude of the group,
-    at least 1e-30: ``round_half_to_even(x * (127 / largest)) * (largest / 127)``. A kernel may then
-    multiply integers, whose sum is exact, and scale it afterwards.
+    at least 1e-30: ``round_half_to_even(x * (127 / largest)) * (largest / 127)``.
 
     Args:
         input: ``[..., K]``, floating.
         codes: uint8, ``[N, K / group_size, group_size * bits / 8]``: the codes of each group as a
-            little-endian bit stream, see :func:`coreai_onnx.model.packed_codes.pack_codes`. For 8,
-            4 and 2 bits, this is the layout of onnxruntime's ``MatMulNBits``.
+            little-endian bit stream, see :func:`coreai_onnx.model.packed_codes.pack_codes`.
         scales: ``[N, K / group_size]``, of any floating dtype; ``[N, blocks]`` with
             ``scale_codes``.
         zero_points: ``[N, K / group_size]``, uint8 (one per byte) or floating; ``2 ** (bits - 1)``
@@ -67,6 +67,8 @@ def linear_nbits(
             ``palette``.
         scale_codes: uint8, ``[N, blocks, bytes]``: the codes of the groups of a block as a
             little-endian bit stream.
+        table: uint8, ``[rows, width]``: codes that blocks of 256 values select, with ``palette``.
+        layout: int32: numbers of blocks, see :func:`.few_bit_weights.looked_up`.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
@@ -78,10 +80,8 @@ def linear_nbits(
         ``[..., N]`` in the dtype of ``input``.
     """
     wide = compute_dtype(input)
-    x = input.to(wide)
-    if activation_bits:
-        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
-    parts = (codes, scales, zero_points, palette, minimums, scale_codes)
+    x = _activations(input, wide, activation_bits, group_size)
+    parts = (codes, scales, zero_points, palette, minimums, scale_codes, table, layout)
     products = [
         torch.matmul(x, dequantized(rows, bits, scale_bits, wide).flatten(-2).mT)
         for rows in chunks(parts)
@@ -90,13 +90,18 @@ def linear_nbits(
     return (product if bias is None else product + bias.to(wide)).to(input.dtype)
 
 
+def _activations(x: torch.Tensor, wide: torch.dtype, bits: int, group_size: int) -> torch.Tensor:
+    x = x.to(wide)
+    return rounded(x.unflatten(-1, (-1, group_size))).flatten(-2) if bits else x
+
+
 def _check_linear(dims: Dims, attributes: Attributes) -> str:
     return check_weight(dims, attributes) or check_columns(dims, attributes, "input", 1)
 
 
 _BITS_WORDS = tuple(f"bits{bits}" for bits in PRODUCT_BITS if bits != 4)
 _PARTS_WORDS = (
-    *("zero_points", "palette", "minimums"),
+    *("zero_points", "palette", "minimums", "palette_table"),
     *(f"{part}_scales{n}".lstrip("_") for part, sizes in SCALE_BITS.items() for n in sizes),
 )
 
@@ -133,6 +138,8 @@ def gather_mm_nbits(
     palette: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -157,6 +164,8 @@ def gather_mm_nbits(
         palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
         minimums: The shape of ``scales``, as in ``linear_nbits``.
         scale_codes: uint8, ``[experts, N, blocks, bytes]``, as in ``linear_nbits``.
+        table: As in ``linear_nbits``; ``codes`` are ``[experts, N, K / 256, bytes]``.
+        layout: As in ``linear_nbits``.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row of a matrix with one scale; divides ``K``, and
             ``group_size * bits`` is a multiple of 8.
@@ -174,10 +183,10 @@ def gather_mm_nbits(
         None if part is None else take(part, indices, 0)
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
-    weight = dequantized([*parts[:3], palette, *parts[3:]], bits, scale_bits, wide).flatten(-2)
-    x = lhs.to(wide)
-    if activation_bits:
-        x = rounded(x.unflatten(-1, (-1, group_size))).flatten(-2)
+    weight = dequantized(
+        [*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide
+    ).flatten(-2)
+    x = _activations(lhs, wide, activation_bits, group_size)
     return torch.matmul(x, weight.transpose(-2, -1)).to(lhs.dtype)
 
 
@@ -219,6 +228,8 @@ def embedding_nbits(
     palette: torch.Tensor | None = None,
     minimums: torch.Tensor | None = None,
     scale_codes: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    layout: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -239,6 +250,8 @@ def embedding_nbits(
         palette: ``[2 ** bits]``, of any floating dtype. Excludes ``zero_points``.
         minimums: The shape of ``scales``, as in ``linear_nbits``.
         scale_codes: uint8, ``[N, blocks, bytes]``, as in ``linear_nbits``.
+        table: As in ``linear_nbits``.
+        layout: As in ``linear_nbits``.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; ``group_size * bits`` is a multiple
             of 8.
@@ -253,7 +266,7 @@ def embedding_nbits(
         None if part is None else _rows(part, indices)
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
-    values = dequantized([*parts[:3], palette, *parts[3:]], bits, scale_bits, wide)
+    values = dequantized([*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide)
     return values.flatten(-2).to(scales.dtype)
 
 

@@ -121,7 +121,7 @@ def verify_determinism(
         SessionError: If the file cannot be opened or run.
     """
     if unknown := [axis for axis in axes or () if axis not in AXES]:
-        raise ComparisonError(f"there is no axis {unknown[0]!r}; there are {', '.join(AXES)}")
+        raise ComparisonError(f"axes must be some of {', '.join(AXES)}, got {unknown[0]!r}")
     runs = _Runs(model, inputs, batch, sequence, settings)
     found: list[Deviation] = []
     for axis in AXES:

@@ -87,7 +87,7 @@ class Slot:
         return torch.zeros(batch, *(size or length for size in self.shape), dtype=self.dtype)
 
 
-class _Growing(DynamicLayer):
+class Growing(DynamicLayer):
     """Keys and values that grow by those of each call.
 
     A layer with a sliding window keeps all of them too: its mask hides those outside of the window,
@@ -105,7 +105,7 @@ class _Growing(DynamicLayer):
         return self.keys.shape[-2]  # a symbolic size while it is exported
 
 
-class _Static(_Growing):
+class _Static(Growing):
     """Keys and values of a fixed capacity, which attention reads whole, under a mask."""
 
     filled: Any = 0
@@ -173,7 +173,7 @@ class _Recurrent(LinearAttentionLayer):
         return recurrent_states
 
 
-class _Both(_Recurrent, LinearAttentionAndFullAttentionLayer, _Growing):
+class Both(_Recurrent, LinearAttentionAndFullAttentionLayer, Growing):
     """A layer with both."""
 
     def __init__(self) -> None:
@@ -364,7 +364,7 @@ def _layer(held: dict[str, torch.Tensor]) -> Any:
     if "key" not in held:
         layer: Any = _Recurrent()
     else:
-        layer = _Growing() if len(held) == 2 else _Both()
+        layer = Growing() if len(held) == 2 else Both()
         layer.hold(held["key"], held["value"])
     if isinstance(layer, _Recurrent):
         layer.resume(held.get("conv"), recurrent)
@@ -383,7 +383,7 @@ def _states_of_rwkv(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _static(layer: Any, filled: int) -> Any:
-    if not isinstance(layer, _Growing):
+    if not isinstance(layer, Growing):
         return layer
     static = _Static()
     static.hold(layer.keys, layer.values)

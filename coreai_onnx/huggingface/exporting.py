@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,7 @@ from coreai_onnx.huggingface.media.parts import (
     encodes_prompts,
     media_parts,
 )
+from coreai_onnx.huggingface.paged import checked_decoder, decoder_of
 from coreai_onnx.huggingface.quantizing import (
     check_arguments,
     first_target,
@@ -53,11 +55,7 @@ from coreai_onnx.huggingface.sources import LoadedModel, load_source
 from coreai_onnx.huggingface.surroundings.adapter_inputs import add_adapter_inputs
 from coreai_onnx.huggingface.surroundings.include import surroundings, task_with
 from coreai_onnx.huggingface.surroundings.merging import compute_inputs_in_first_call
-from coreai_onnx.huggingface.verification import (
-    check_at_other_sizes,
-    check_first_layers,
-    check_generation,
-)
+from coreai_onnx.huggingface.verification import check_at_other_sizes, check_first_layers
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.contract import PADDINGS
 from coreai_onnx.model.files.mapped_tensors import scratch_in
@@ -79,7 +77,7 @@ WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
 """The dtypes of stored weights."""
 MAPPED_BYTES = 64 << 20
 """More weights for kernels are in a data file: sessions map it, and copy a model file."""
-CACHES = ("growing", "static")
+CACHES = ("growing", "static", "paged")
 
 
 def export_model(
@@ -87,7 +85,7 @@ def export_model(
     folder: str | PathLike[str],
     *,
     task: str | None = None,
-    cache: Literal["growing", "static"] | None = None,
+    cache: Literal["growing", "static", "paged"] | None = None,
     padding: str | None = None,
     dtype: str | None = None,
     weights_dtype: str | None = None,
@@ -111,14 +109,14 @@ def export_model(
         source: A folder of transformers or diffusers, a GGUF file, a ``config.json``, or a model.
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
-        cache: Of a decoder: ``"growing"``, or ``"static"``, of a capacity, updated in place.
+        cache: Of a decoder: ``"growing"``, ``"static"``, or ``"paged"``, for an engine.
         padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
-        external_data: As for `OnnxProgram.save`; above 64 MiB too for ``"kernels"``.
+        external_data: As for `OnnxProgram.save`; above 64 MiB too for kernels and paged caches.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
@@ -138,16 +136,17 @@ def export_model(
     """
     check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
-    is_static, padding = _cache_options(cache, padding, default_padding(target, dtype))
+    cache, padding = _cache_options(cache, padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     with scratch_in(path.parent):
         loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
-        programs, files = _Conversion(loaded, *how).programs(is_static=is_static)
+        programs, files = _Conversion(loaded, *how).programs(cache)
         with new_folder(path, replaces=replaces) as temporary:
-            _save(programs, temporary, target, external_data=external_data)
+            maps = target == "kernels" or cache == "paged"
+            _save(programs, temporary, maps=maps, external_data=external_data)
             _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
 
@@ -157,16 +156,13 @@ def _files_of(folder: Path) -> tuple[Path, ...]:
 
 
 def _save(
-    programs: Mapping[str, OnnxProgram],
-    folder: Path,
-    target: Target,
-    *,
-    external_data: bool | None,
+    programs: Mapping[str, OnnxProgram], folder: Path, *, maps: bool, external_data: bool | None
 ) -> None:
     for name, program in programs.items():
         (folder / name).parent.mkdir(exist_ok=True)  # a pipeline has a folder for each file
         data = external_data
-        if data is None and target == "kernels":
+        # Sessions map a data file, and do not read which states of a large model stay in place.
+        if data is None and maps:
             largest = max(weights(model)[1] for model in program.models.values())
             data = largest > MAPPED_BYTES
         program.save(folder / name, external_data=data)
@@ -202,10 +198,10 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     return name
 
 
-def _cache_options(cache: str | None, padding: str | None, usual: str) -> tuple[bool, str]:
-    """Return whether the cache is static, and the padding."""
-    chosen = usual if padding is None else _one_of(PADDINGS, "padding", padding)
-    return _one_of(CACHES, "cache", cache) == "static", chosen
+def _cache_options(cache: str | None, padding: str | None, usual: str) -> tuple[Any, str]:
+    """Return the kind of the cache, and the padding."""
+    padding = usual if padding is None else padding
+    return _one_of(CACHES, "cache", cache), _one_of(PADDINGS, "padding", padding)
 
 
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
@@ -239,13 +235,13 @@ class _Conversion:
     include: Sequence[str] = ()
     lora: bool | Sequence[str] = False
 
-    def programs(self, *, is_static: bool) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
+    def programs(self, cache: str) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         if self.loaded.is_deferred:
             refuse_runs(self.quantization)
         around = surroundings(self.include, self.loaded, self.opset, check=self.check)
         how = replace(self, quantization=round_inputs(self.loaded.model, self.quantization))
-        programs, files = _programs(self.loaded, how, is_static=is_static)
+        programs, files = _programs(self.loaded, how, cache)
         # All files together: a weight that encoder and decoder share is quantized once.
         quantize_programs(programs, how.quantization, self.target, self.loaded.folder)
         around.add_to(programs)
@@ -254,6 +250,10 @@ class _Conversion:
     def with_model(self, model: Any) -> _Conversion:
         """Return the same for another model, which is in memory."""
         return replace(self, loaded=replace(self.loaded, model=model, is_deferred=False))
+
+    def check_layers(self, cache: str, model: Any) -> None:
+        """Convert some layers of a model, and compare them with torch."""
+        self.with_model(model)(checked_decoder(model, cache))
 
     def __call__(self, part: Any) -> OnnxProgram:
         """Export, convert and optimize one part: a module that describes its interface."""
@@ -295,7 +295,8 @@ class _Conversion:
             # the file.
             store_weights_as(program.model, str(stored).removeprefix("torch."))
         # Before the quantization, which changes the outputs by more than any tolerance.
-        if self.check and isinstance(part, Decoder | Component | Head):
+        has_check = isinstance(part, Decoder | Component)
+        if self.check and (part.any_size if isinstance(part, Head) else has_check):
             begin_stage("check")
             if isinstance(part, Decoder):
                 check_at_other_sizes(part, program)
@@ -306,22 +307,20 @@ class _Conversion:
 
 @torch.no_grad()
 def _programs(
-    loaded: LoadedModel, convert: _Conversion, *, is_static: bool
+    loaded: LoadedModel, convert: _Conversion, cache: str
 ) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
-    if (is_static or convert.lora) and loaded.task.name != "text-generation":
-        what = "static cache" if is_static else "inputs for adapters"
+    if (cache != CACHES[0] or convert.lora) and loaded.task.name != "text-generation":
+        what = f"{cache} cache" if cache != CACHES[0] else "inputs for adapters"
         raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")
     if loaded.task.name == "text-generation":
-        decoder = Decoder(loaded.model, is_static=is_static)
         if convert.check and loaded.is_deferred:
-            check_first_layers(loaded.model, convert.with_model, is_static=is_static)
+            check_first_layers(loaded.model, partial(convert.check_layers, cache))
             convert = replace(convert, check=False)
-        elif convert.check:
-            # Before the export, which takes longer.
-            check_generation(decoder)
+        # Before the export, which takes longer.
+        decoder = (checked_decoder if convert.check else decoder_of)(loaded.model, cache)
         # onnxruntime-genai has names for keys and values only, not for recurrent states.
-        known = bool(decoder.slots) and all(slot.grows for slot in decoder.slots)
+        known = cache != "paged" and bool(decoder.slots) and all(x.grows for x in decoder.slots)
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
     if isinstance(loaded.model, PipelineModel):

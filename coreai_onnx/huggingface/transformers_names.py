@@ -15,10 +15,11 @@ from typing import Any
 import torch
 import transformers
 
+from coreai_onnx.export.compat.patches import patched
 from coreai_onnx.model.dependencies import imported_from, missing, needs, require
 
 with imported_from("transformers"):
-    from transformers import cache_utils
+    from transformers import cache_utils, masking_utils
     from transformers.cache_utils import DynamicLayer
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
@@ -61,6 +62,7 @@ _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initializ
 # Methods that the caches of this package override: transformers would not call them by another
 # name, and keep its own states.
 _UPDATES = ("update_conv_state", "update_recurrent_state")
+_INDICES, _IGNORES = "_non_vmap_expansion_sdpa", "_ignore_causal_mask_sdpa"
 _CONVERTER = WeightConverter(
     source_patterns=["a"], target_patterns="b", operations=[MergeModulelist()]
 )
@@ -160,6 +162,32 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation  # noqa: SLF001
+
+
+@contextmanager
+def offsets_by_row() -> Iterator[None]:
+    """While active, masks have an offset of the queries for each row, ``[batch, 1]``.
+
+    Raises:
+        LibraryVersionError: If transformers has no such functions.
+    """
+    require("transformers", [(masking_utils, (_INDICES, _IGNORES))])
+
+    def by_row(original: Any) -> Any:
+        def indices(batch: Any, head: Any, queries: Any, keys: Any) -> Any:
+            if queries.ndim == 1:
+                return original(batch, head, queries, keys)
+            batch, head, _, keys = original(batch, head, queries[0], keys)
+            return batch, head, queries[:, None, :, None], keys
+
+        return indices
+
+    with (
+        patched(masking_utils, _INDICES, by_row),
+        # Without a mask, all rows would have the same offset.
+        patched(masking_utils, _IGNORES, lambda _: lambda *_args, **_options: False),
+    ):
+        yield
 
 
 @contextmanager

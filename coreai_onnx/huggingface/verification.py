@@ -57,7 +57,7 @@ def check_generation(decoder: Decoder) -> None:
     # The default passes what the decoder takes: generating would only cost time.
     if getattr(type(model), "prepare_inputs_for_generation", shared) is shared:
         return
-    prompt = _tokens(model, torch.Size([1, _PROMPT]), torch.Generator().manual_seed(0))
+    prompt = random_tokens(model, torch.Size([1, _PROMPT]), torch.Generator().manual_seed(0))
     calls: list[dict[str, Any]] = []
     # The arguments of the first call explain a difference.
     hook = model.register_forward_pre_hook(lambda *call: calls.append(call[-1]), with_kwargs=True)
@@ -88,24 +88,19 @@ def check_generation(decoder: Decoder) -> None:
             )
 
 
-def check_first_layers(
-    model: Any, conversion_of: Callable[[Any], Callable[[Decoder], OnnxProgram]], *, is_static: bool
-) -> None:
+def check_first_layers(model: Any, check: Callable[[Any], object]) -> None:
     """Check the first layers of a model that exceeds the memory, as many as it holds.
 
     Args:
         model: The model, with deferred weights.
-        conversion_of: Returns what converts and checks the decoder of a model.
-        is_static: Whether the cache has a fixed capacity.
+        check: Converts and checks the decoder of a model.
 
     Raises:
         ConversionError: If the layers differ from torch.
     """
     part = first_layers(model)
     if part is not None:
-        decoder = Decoder(part[0], is_static=is_static)
-        check_generation(decoder)
-        conversion_of(part[0])(decoder)
+        check(part[0])
     layers = 0 if part is None else part[1]
     total = model.config.get_text_config(decoder=True).num_hidden_layers
     warnings.warn(
@@ -190,7 +185,7 @@ def _randomized(
 ) -> tuple[Any, ...]:
     """Return arguments with random tokens and a random cache."""
     ids, *others, cache = decoder.arguments(*sizes)
-    tokens = decoder.first(_tokens(decoder.model, ids.shape[:2], random))
+    tokens = decoder.first(random_tokens(decoder.model, ids.shape[:2], random))
     # A text begins with states of zeros; some models do not read others before the first token.
     scale = _SCALE if sizes[-1] else 0.0
     values = [(torch.randn(x.shape, generator=random) * scale).to(x.dtype) for x in cache]
@@ -200,7 +195,7 @@ def _randomized(
     return (tokens, *others, values)
 
 
-def _tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
+def random_tokens(model: Any, shape: torch.Size, random: torch.Generator) -> torch.Tensor:
     """Return random tokens that have an embedding.
 
     The embedding of a padding token is zero. A router that reads it, as that of JetMoE does, gives

@@ -12,6 +12,10 @@ import numpy as np
 from coreai_onnx.model.metadata import CONTRACT
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS = "block_table", "cache_lengths", "state_slots"
+"""The inputs of a decoder with a paged cache."""
+BLOCKS, SLOTS = "blocks", "slots"
+"""The dims of its pools of keys and values, and of recurrent states."""
 PADDINGS = ("left", "none")
 _CACHES = ("growing", "static")
 

@@ -20,7 +20,8 @@ class WeightPart:
         dtype: As for an input of a composite.
         dims: Its dims after those of the rows: groups ``G``, bytes of a group ``B``, values ``P``,
             blocks of groups ``S``, which are the groups unless there are ``scale_codes``, bytes of
-            the scale codes of a block ``C``.
+            the scale codes of a block ``C``, rows ``R`` and codes of a row ``V`` of a table,
+            numbers of a block ``L`` and what describes one, ``F``.
         optional: Whether a weight may lack it.
     """
 
@@ -42,6 +43,8 @@ PARTS = (
     WeightPart("palette", "any", "P", optional=True),
     WeightPart("minimums", "any", "S", optional=True),
     WeightPart("scale_codes", "uint8", "S C", optional=True),
+    WeightPart("table", "uint8", "R V", optional=True),
+    WeightPart("layout", "int32", "L F", optional=True),
 )
 NAMES = tuple(part.name for part in PARTS)
 BY_ROW = tuple(part.name for part in PARTS if part.by_row)
@@ -49,6 +52,8 @@ OPTIONAL = tuple(part.name for part in PARTS if part.optional)
 BEFORE_BIAS = 4
 """The number of parts before the bias of `linear_nbits`; later ones follow it, so that older files
 mean the same."""
+BLOCK_SIZE = 256
+"""The number of values in a block of codes that a table has, that of GGUF's types."""
 
 
 @dataclass(frozen=True)

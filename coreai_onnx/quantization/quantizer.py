@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from coreai_onnx.errors import QuantizationError
+from coreai_onnx.errors import QuantizationError, SlowQuantizationWarning
 from coreai_onnx.messages import begin_stage
 from coreai_onnx.model.files.mapped_tensors import MappedTensor
 from coreai_onnx.model.inventory import weights
@@ -32,6 +35,11 @@ from coreai_onnx.quantization.weights.rewriting import (
 )
 from coreai_onnx.quantization.weights.scheme import CALIBRATED, Scheme
 from coreai_onnx.quantization.weights.specialization import specialize
+
+LONG = 600.0
+"""Seconds that the weights that are left may take without a warning."""
+SAMPLE = 10.0
+"""Seconds of work from which the time of the others is estimated."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,8 @@ def _packed(
 ) -> dict[MatrixWeight, PackedWeight]:
     """Quantize the weights of a plan; equal weights with one scheme are quantized once."""
     packed: dict[MatrixWeight, PackedWeight] = {}
+    sizes = [math.prod(weight.shape) for weight in plan.schemes]
+    start, elements, warned = time.perf_counter(), 0, False
     for number, (weight, scheme) in enumerate(plan.schemes.items(), 1):
         begin_stage(f"quantize {number}/{len(plan.schemes)} {weight.path}")
         # The inputs are not a part of the key: a weight that layers share must stay one weight in
@@ -168,8 +178,34 @@ def _packed(
         if key not in done:
             data = None if weight.is_lookup else moments.get(id(weight.tensor))
             done[key] = pack_weight(weight, scheme, data)
+            elements += sizes[number - 1]
+            seconds = time.perf_counter() - start
+            if not warned and seconds > SAMPLE:
+                warned = _warn_if_long(sum(sizes[number:]), seconds / elements, scheme)
         packed[weight] = done[key]
     return packed
+
+
+def _warn_if_long(elements: int, seconds: float, scheme: Scheme) -> bool:
+    """Warn if the elements that are left take long; return whether they do.
+
+    Args:
+        elements: Their number.
+        seconds: What each takes.
+        scheme: How the last ones were quantized.
+    """
+    if elements * seconds < LONG:
+        return False
+    # 149 and 21 ns of CPU time for a weight: docs/large_models.md.
+    faster = '\n  method="rtn" takes a seventh of the time of "hqq"'
+    advice = "" if scheme.method == "rtn" else faster
+    warnings.warn(
+        f"{elements / 1e9:,.1f} billion weights are still to be quantized, which takes about "
+        f"{elements * seconds / 60:,.0f} minutes at the pace of those before{advice}",
+        SlowQuantizationWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _digest(weight: MatrixWeight) -> bytes:

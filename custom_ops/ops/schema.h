@@ -81,7 +81,7 @@ inline constexpr Composite kComposite = {
 
 namespace gather_mm_nbits {
 enum InputIndex : std::size_t {
-  kLhsInput, kCodesInput, kScalesInput, kIndicesInput, kZeroPointsInput, kPaletteInput, kMinimumsInput, kScaleCodesInput, kInputCount
+  kLhsInput, kCodesInput, kScalesInput, kIndicesInput, kZeroPointsInput, kPaletteInput, kMinimumsInput, kScaleCodesInput, kTableInput, kLayoutInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -101,11 +101,13 @@ inline constexpr Input kInputs[] = {
     {"palette", true, InputKind::kAny},
     {"minimums", true, InputKind::kAny},
     {"scale_codes", true, InputKind::kAny},
+    {"table", true, InputKind::kAny},
+    {"layout", true, InputKind::kAny},
 };
 inline constexpr const char* kVariants[] = {
     "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette minimums scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
+    "zero_points palette minimums palette_table scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {
@@ -197,7 +199,7 @@ inline constexpr Composite kComposite = {
 
 namespace linear_nbits {
 enum InputIndex : std::size_t {
-  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kMinimumsInput, kScaleCodesInput, kInputCount
+  kInputInput, kCodesInput, kScalesInput, kZeroPointsInput, kPaletteInput, kBiasInput, kMinimumsInput, kScaleCodesInput, kTableInput, kLayoutInput, kInputCount
 };
 inline constexpr char kBits[] = "bits";
 inline constexpr std::int64_t kBitsDefault = 4;
@@ -217,11 +219,13 @@ inline constexpr Input kInputs[] = {
     {"bias", true, InputKind::kT},
     {"minimums", true, InputKind::kAny},
     {"scale_codes", true, InputKind::kAny},
+    {"table", true, InputKind::kAny},
+    {"layout", true, InputKind::kAny},
 };
 inline constexpr const char* kVariants[] = {
     "bits8 bits6 bits5 bits3 bits2",
     "rounded",
-    "zero_points palette minimums scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
+    "zero_points palette minimums palette_table scales8 scales6 palette_scales6 minimums_scales6 minimums_scales4",
     "bias",
     nullptr};
 inline constexpr unsigned kDTypes = 15;

@@ -95,7 +95,8 @@ int NoArity(const OrtCustomOp*) { return 0; }
 }  // namespace
 
 CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-                   DType element, DType state_element, Target kernels, KernelOptions of_session)
+                   DType element, DType state_element, Target kernels,
+                   const KernelOptions& of_session)
     : OrtCustomOp{},
       api(ort_api),
       definition(op),

@@ -10,7 +10,7 @@ namespace coreai {
 /// functions.
 struct CustomOp : OrtCustomOp {
   CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-           DType element, DType state_element, Target kernels, KernelOptions of_session);
+           DType element, DType state_element, Target kernels, const KernelOptions& of_session);
 
   const OrtApi& api;
   const OpDefinition& definition;

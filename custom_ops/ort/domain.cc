@@ -79,7 +79,7 @@ OrtCustomOpDomain* CreateDomain(const OrtApi& api, OrtSessionOptions* options, c
 
 OpSet::OpSet(const OrtApi& api, const OrtApiBase& base, const OpList& ops, Target target,
              const std::string& op_types, KernelOptions kernels)
-    : api_(api), base_(base), kernels_(kernels) {
+    : api_(api), base_(base), kernels_(std::move(kernels)) {
   for (const std::string& op_type : Words(op_types, ',')) op_types_.insert(op_type);
   for (std::size_t i = 0; i < ops.size; ++i) Add(*ops.begin[i], target);
 }
@@ -128,13 +128,13 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
                     KernelOptions kernels) {
   if (kernels.deterministic) target = std::min(target, Target::kAvx512Bf16);
   // A process may load several copies of onnxruntime, and may change the override between sessions.
-  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool>;
+  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool, std::string>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
   Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights,
-                           kernels.float32_tiles}];
+                           kernels.float32_tiles, kernels.packed_weights}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;

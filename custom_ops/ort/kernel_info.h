@@ -19,13 +19,16 @@ struct KernelOptions {
   bool reads_weights = false;
   /// Products of float32 with constant matrices may be sums of products of bfloat16, in tiles.
   bool float32_tiles = false;
+  /// The path of a PackedFile that constant weights are taken from, and added to; empty for none.
+  std::string packed_weights;
 };
 
 /// Attributes of a node, read when its kernel is created. If an attribute has another type than
 /// requested, an OpError names the op and the attribute.
 class KernelInfo {
  public:
-  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op, KernelOptions options)
+  KernelInfo(const OrtApi& api, const OrtKernelInfo* info, const char* op,
+             const KernelOptions& options)
       : api_(api), info_(info), op_(op), options_(options) {}
 
   const OrtApi& api() const { return api_; }
@@ -33,6 +36,7 @@ class KernelInfo {
   const char* op() const { return op_; }
   bool deterministic() const { return options_.deterministic; }
   bool float32_tiles() const { return options_.float32_tiles; }
+  const std::string& packed_weights() const { return options_.packed_weights; }
 
   /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it
   /// to a layout of its own, which a session that reads its weights in each call does not allow.
@@ -54,7 +58,7 @@ class KernelInfo {
   const OrtApi& api_;
   const OrtKernelInfo* info_;
   const char* op_;
-  KernelOptions options_;
+  const KernelOptions& options_;
 };
 
 }  // namespace coreai

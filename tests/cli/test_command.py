@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -205,6 +207,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.savez(file, a=np.ones(2))
     linear = torch.export.export(torch.nn.Linear(8, 64), (torch.ones(2, 8),))
     torch.export.save(linear, folder / "program.pt2")
+    rows = {"x": [[1.0] * 8] * 3, "text": ["a", "b", "c"]}
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
     return folder
 
 
@@ -235,6 +239,7 @@ def test_wrong_values_are_one_message(
         "FACTORY": "models.py:one",
         "SOURCE": "config.json",
         "RECORD": "program.pt2",
+        "ROWS": "rows.parquet",
     }
     right |= {"TEXT": "models.py"}
     given = [right.get(word, word) for word in words]
@@ -272,7 +277,11 @@ except KeyboardInterrupt as error:
 
 
 @pytest.mark.parametrize("library", ["numpy", "onnx_ir", "onnxruntime", "torch", "mine"])
-@pytest.mark.parametrize("code", [CTRL_C, WRAPPED], ids=["plain", "wrapped"])
+@pytest.mark.parametrize(
+    "code",
+    [CTRL_C, WRAPPED, CTRL_C.replace("SIGINT", "SIGTERM"), CTRL_C.replace("SIGINT", "SIGHUP")],
+    ids=["plain", "wrapped", "terminated", "hung up"],
+)
 def test_an_interrupt_while_something_is_imported(library: str, code: str, tmp_path: Path) -> None:
     (tmp_path / f"{library}.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPO}"}

@@ -134,6 +134,46 @@ def test_codes_of_scales_of_a_size_that_no_file_has_are_an_error() -> None:
         case.model(torch.float32, dynamic=False)
 
 
+@pytest.mark.parametrize(
+    ("table", "layout", "palette", "attributes", "message"),
+    [
+        ((130, 4), None, (16,), {}, "table and layout need each other and a palette"),
+        (None, (136, 4), (16,), {}, "table and layout need each other and a palette"),
+        ((130, 4), (136, 4), None, {}, "table and layout need each other and a palette"),
+        ((130, 3), (136, 4), (16,), {}, "group_size is 32, rows of table have 3 codes: must"),
+        ((130, 0), (136, 4), (16,), {}, "rows of table have 0 codes: must divide 256"),
+        ((130, 4), (136, 4), (16,), {"group_size": 24}, "group_size is 24, rows of table have 4"),
+        ((130, 4), (136, 3), (16,), {}, "layout has rows of 3, must be 1 and 3 for each field"),
+        ((130, 4), (136, 1), (16,), {}, "layout has rows of 1, must be 1 and 3 for each field"),
+        ((130, 4), (137, 4), (16,), {}, "layout has 137 numbers, groups of 32 in rows of 4 need"),
+        ((130,), (136, 4), (16,), {}, "table must have rank 2 or higher, got 1"),
+        ((130, 4), (136,), (16,), {}, "layout must have rank 2 or higher, got 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_table_is_an_error(table, layout, palette, attributes, message) -> None:
+    parts = (None, palette, None, None, None, table, layout)
+    dtypes = {1: torch.uint8, 8: torch.uint8, 9: torch.int32}
+    shapes = ((3, 512), (6, 2, 11), (6, 2), *parts)
+    case = Case("linear_nbits", shapes, attributes, dtypes, "wrong")
+    with pytest.raises(CompositeCallError, match=message):
+        case.model(torch.float32, dynamic=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "scales", "message"),
+    [
+        (500, (6, 2), "input has 500 columns, codes have 2 blocks of 256"),
+        (512, (6, 16), r"scales has shape \[6, 16\], codes have 2 groups"),
+    ],
+)
+def test_blocks_of_another_number_are_an_error(columns, scales, message) -> None:
+    parts = (None, (16,), None, None, None, (130, 4), (136, 4))
+    dtypes = {1: torch.uint8, 8: torch.uint8, 9: torch.int32}
+    case = Case("linear_nbits", ((3, columns), (6, 2, 11), scales, *parts), {}, dtypes, "wrong")
+    with pytest.raises(CompositeCallError, match=message):
+        case.model(torch.float32, dynamic=False)
+
+
 def test_codes_of_another_dtype_are_an_error() -> None:
     case = Case("linear_nbits", ((3, 64), (6, 2, 16), (6, 2)), {}, {1: torch.int8}, "wrong")
     with pytest.raises(CompositeCallError, match="codes is int8, not uint8"):

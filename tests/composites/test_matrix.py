@@ -28,9 +28,12 @@ EXCLUSIVE = {
         {"zero_points", "minimums"},
         {"zero_points", "scale_codes"},
         {"palette", "minimums"},
+        {"table", "scale_codes"},
     )
     for name in FEW_BITS
 }
+TOGETHER = {"table": {"layout", "palette"}, "layout": {"table", "palette"}}
+"""Optional inputs by those that need them."""
 EXCLUSIVE["blockwise_shift_scale"] = ({"zero_point", "minval"},)
 """Optional inputs of which a call passes at most one."""
 
@@ -60,6 +63,7 @@ def test_every_combination_of_optional_inputs_is_tried(composite: Composite) -> 
     wanted = {frozenset(c) for n in sizes for c in itertools.combinations(names, n)}
     excluded = EXCLUSIVE.get(composite.name, ())
     wanted = {c for c in wanted if not any(pair <= c for pair in excluded)}
+    wanted = {c for c in wanted if all(TOGETHER.get(name, set()) <= c for name in c)}
     tried = {optional_inputs(c) for c in ALL_CASES if c.composite == composite.name}
     assert tried == wanted
 

@@ -9,6 +9,7 @@ import torch
 from coreai_onnx.composites.few_bits import LINEAR_NBITS as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.lower.checking import open_model, run_session
+from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close
 from tools.bench.composite_model import composite_model
 
@@ -142,6 +143,87 @@ def test_empty(kernels, rounding):
 def test_a_wrong_call_is_an_error(kernels, change, attributes, message):
     inputs, right = make((3,), 2, 32, 5)
     given = [*inputs, None, None, None]
+    for place, tensor in change.items():
+        given[place] = tensor
+    with pytest.raises(Exception, match=f"linear_nbits: .*{message}"):
+        run_op(kernels, NAME, given, **(right | attributes))
+
+
+def blocks(rows, bits=4, rounding=0, columns=70):
+    """Return inputs with a weight in blocks, and attributes."""
+    table = ((130, 4), (256 // 32 + 128, 7))
+    shapes = ((rows, 512), (columns, 2, 11), (columns, 2), None, (1 << bits,), None, None, None)
+    attributes = {"bits": bits, "group_size": 32, "activation_bits": rounding}
+    dtypes = {1: torch.uint8, 2: torch.float16, 8: torch.uint8, 9: torch.int32}
+    return Case(NAME, (*shapes, *table), attributes, dtypes, "", 256).inputs(F32), attributes
+
+
+PARTS_OF_BLOCKS = (1, 2, 4, 8, 9)
+
+
+@pytest.mark.parametrize("constants", [PARTS_OF_BLOCKS, (1, 2, 4), (8, 9)], ids=str)
+@pytest.mark.parametrize("rounding", [0, 8])
+@pytest.mark.parametrize(("rows", "bits"), [(1, 3), (9, 4), (300, 2)])
+def test_blocks_give_the_same_wherever_they_are(kernels, rows, bits, rounding, constants):
+    inputs, attributes = blocks(rows, bits, rounding)
+    proto = composite_model(NAME, inputs, attributes, constants=constants)
+    session = open_model(ir.from_proto(proto), library=kernels)
+    fed = [x for i, x in enumerate(inputs) if x is not None and i not in constants]
+    actual = torch.from_numpy(run_session(session, fed)[0])
+    assert actual.equal(run_op(kernels, NAME, inputs, **attributes))
+    assert_close(actual, expected(inputs, F32, **attributes))
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    ("part", "at", "value", "message"),
+    [
+        (8, (129, 3), 16, "table has the code 16"),
+        (9, (0, 1), -1, "layout has a field of 5 bits at -1 of 88"),
+        (9, (-1, 4), 88, "layout has a field of 1|2 bits at 88 of 88"),
+        (9, (0, 2), 0, "layout has a field of 0 bits"),
+        (9, (-1, 2), 1 << 20, "layout has a field of 1048576 bits"),
+        (9, (0, 0), 1 << 30, "layout has numbers from .*, expected -16777216 to 16777215"),
+        (9, (8, 0), 3, "layout has numbers from 3 to 130, expected 0 to 129"),
+        (9, (-1, 0), -1, "layout has numbers from -1 to 126, expected 0 to 129"),
+        (9, (-1, 3), -(1 << 31), "layout has numbers from -6657199308"),
+    ],
+)
+def test_numbers_that_leave_a_block_or_a_table_are_an_error(
+    kernels, part, at, value, message, constant
+):
+    inputs, attributes = blocks(3)
+    inputs[part][at] = value
+    proto = composite_model(NAME, inputs, attributes, constants=PARTS_OF_BLOCKS if constant else ())
+    fed = [x for i, x in enumerate(inputs) if x is not None]
+    with pytest.raises(Exception, match=rf"linear_nbits.*: inputs table of shape .*: {message}"):
+        run_session(open_model(ir.from_proto(proto), library=kernels), fed[:1] if constant else fed)
+
+
+@pytest.mark.parametrize(
+    ("change", "attributes", "message"),
+    [
+        ({9: None}, {}, "input layout is missing"),
+        ({8: None}, {}, "input table is missing"),
+        ({4: None}, {}, r"input table of shape \[130, 4\] needs input palette and excludes"),
+        ({6: torch.zeros(70, 2)}, {}, "input minimums of shape .* excludes|excludes zero_points"),
+        ({8: torch.zeros(130, 3, dtype=torch.uint8)}, {}, r"table has shape \[130, 3\], expected"),
+        ({8: torch.zeros(130, 0, dtype=torch.uint8)}, {}, r"table has shape \[130, 0\], expected"),
+        ({8: torch.zeros(130, dtype=torch.uint8)}, {}, r"table has shape \[130\], expected"),
+        ({8: torch.zeros(130, 4)}, {}, "inputs table and layout are float and int32, expected"),
+        ({9: torch.zeros(136, 7).long()}, {}, "table and layout are uint8 and int64, expected"),
+        ({9: torch.zeros(136, 3).int()}, {}, r"layout has shape \[136, 3\], expected \[136, 1"),
+        ({9: torch.zeros(135, 7).int()}, {}, r"layout has shape \[135, 7\], expected \[136, 1"),
+        ({9: torch.zeros(136).int()}, {}, r"layout has shape \[136\], expected \[136, 1"),
+        ({2: torch.zeros(70, 16)}, {}, r"scales has shape \[70, 16\], expected \[70, 2\]"),
+        ({0: torch.zeros(3, 256)}, {}, "expected a last size of 16 groups of 32"),
+        ({1: torch.zeros(70, 11, dtype=torch.uint8)}, {}, r"expected \[N, blocks, bytes\]"),
+        ({1: torch.zeros(70, 2, 0, dtype=torch.uint8)}, {}, "bits at .* of 0"),
+        ({}, {"group_size": 24}, "and group_size, 24, must divide 256"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_with_blocks_is_an_error(kernels, change, attributes, message):
+    given, right = blocks(3)
     for place, tensor in change.items():
         given[place] = tensor
     with pytest.raises(Exception, match=f"linear_nbits: .*{message}"):

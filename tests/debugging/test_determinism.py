@@ -55,7 +55,7 @@ def test_equal_bits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"axes": ["rows"]}, "there is no axis 'rows'; there are repeated"),
+        ({"axes": ["rows"]}, "axes must be some of repeated, .*, got 'rows'"),
         ({"batch": "seq"}, "the inputs have no dim 'seq'; there are batch"),
         ({"inputs": {}}, "there is no value of the input 'x'"),
     ],

@@ -131,10 +131,9 @@ def test_the_check_runs_what_fits(
     model, checked = load_source(source).model, []
     text = f"compared the first {layers} of 2 layers"
     with pytest.warns(PartialCheckWarning, match=text):
-        check_first_layers(model, lambda part: checked.append, is_static=False)
+        check_first_layers(model, checked.append)
     assert len(checked) == min(layers, 1)
-    for decoder in checked:
-        part = decoder.model
+    for part in checked:
         assert len(part.model.layers) == layers
         for name, weight in part.named_parameters():
             stored = deferred_source(model.get_parameter(name))
@@ -189,9 +188,10 @@ def test_a_full_disk_leaves_nothing(
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_an_interrupt_leaves_nothing(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", ["load", "lower", "quantize 3/", "optimize", "save"])
+def test_an_interrupt_leaves_nothing(source: Path, tmp_path: Path, begun: str) -> None:
     def interrupt(stage: str) -> None:
-        if stage.startswith("quantize 3/"):
+        if stage.startswith(begun):
             raise KeyboardInterrupt
 
     with reported_to(interrupt), pytest.raises(KeyboardInterrupt):

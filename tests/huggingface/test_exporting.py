@@ -260,8 +260,10 @@ def test_static_caches_that_are_refused(tmp_path: Path) -> None:
         export_model(mamba, tmp_path / "folder", cache="static")
     with pytest.raises(ModelSourceError, match="a model for feature-extraction has no static"):
         export_model(model("BertModel", **BERT), tmp_path / "folder", cache="static")
-    with pytest.raises(ModelSourceError, match="cache 'paged' must be one of growing, static"):
-        export_model(mamba, tmp_path / "folder", cache="paged")  # type: ignore[arg-type]
+    with pytest.raises(ModelSourceError, match="cache 'ring' must be one of growing, static, pag"):
+        export_model(mamba, tmp_path / "folder", cache="ring")  # type: ignore[arg-type]
+    with pytest.raises(ModelSourceError, match="a model for feature-extraction has no paged cache"):
+        export_model(model("BertModel", **BERT), tmp_path / "folder", cache="paged")
     assert not list(tmp_path.iterdir())
 
 

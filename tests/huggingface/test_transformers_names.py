@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import cache_utils
+from transformers import cache_utils, masking_utils
 
 from coreai_onnx.errors import LibraryVersionError
 from coreai_onnx.export.compat.experts import exchanged_experts, weighted_experts
@@ -22,6 +22,7 @@ from coreai_onnx.huggingface.sources import _class_of
 from coreai_onnx.huggingface.transformers_names import (
     has_class_for,
     model_of_config,
+    offsets_by_row,
     require_states,
 )
 from tests.models.generators import GENERATORS
@@ -42,6 +43,16 @@ def test_an_overridden_method_is_one_of_transformers(layer: Any) -> None:
     members -= {name for name in members if name.startswith("_abc")}
     assert bases
     assert [name for name in members if not any(hasattr(base, name) for base in bases)] == []
+
+
+def test_masks_with_an_offset_for_each_row() -> None:
+    with offsets_by_row():
+        offsets = torch.tensor([[0], [2]])
+        mask = masking_utils.sdpa_mask(2, 1, 4, q_offset=offsets)
+        assert mask.int().tolist() == [[[[1, 0, 0, 0]]], [[[1, 1, 1, 0]]]]
+        # One offset for all rows, as other callers have it.
+        mask = masking_utils.sdpa_mask(2, 2, 4, q_offset=1)
+        assert mask.int().tolist() == [[[[1, 1, 0, 0], [1, 1, 1, 0]]]] * 2
 
 
 def test_a_head_for_a_configuration() -> None:

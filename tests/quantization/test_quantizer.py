@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import coreai_onnx
-from coreai_onnx.errors import QuantizationError
+from coreai_onnx.errors import QuantizationError, SlowQuantizationWarning
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.quantization import quantizer
 from coreai_onnx.quantization.weights.scheme import METHODS
 from tests.models.mixtures import MIXTURES
 from tests.quantization.example_weights import heavy_tailed, linear
@@ -231,6 +232,17 @@ def test_an_error_leaves_the_program_unchanged() -> None:
     with pytest.raises(QuantizationError, match=r"layers.2.up: the weight 'layers.2.up.weight.T'"):
         program.quantize()
     assert not program.model.functions.get(("ai.coreai", "linear_nbits.zero_points", ""))
+
+
+@pytest.mark.parametrize("method", ["hqq", "rtn"])
+def test_hours_of_work_are_announced(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantizer, "SAMPLE", -1.0)
+    decoder().quantize(method=method)  # seconds
+    monkeypatch.setattr(quantizer, "LONG", 0.0)
+    with pytest.warns(SlowQuantizationWarning, match=r"0\.0 billion weights are still to") as found:
+        decoder().quantize(method=method)
+    assert len(found) == 1
+    assert ('method="rtn" takes a seventh' in str(found[0].message)) == (method == "hqq")
 
 
 def test_a_model_without_products() -> None:

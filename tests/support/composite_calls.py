@@ -16,6 +16,7 @@ from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.composite_calls import CompositeCalls
 from coreai_onnx.lower.nodes.scope import Names, Scope
 from coreai_onnx.lower.nodes.values import ir_dtype, set_dims
+from coreai_onnx.model.weight_formats import BLOCK_SIZE
 
 Shape = tuple[int, ...]
 
@@ -65,7 +66,26 @@ class Case:
             inputs.append(admissible.get(i, torch.clone)(x))
         if self.composite.endswith("_nbits"):
             self._scale_down(inputs)
+            self._describe_blocks(inputs, generator)
         return inputs
+
+    def _describe_blocks(
+        self, inputs: list[torch.Tensor | None], generator: torch.Generator
+    ) -> None:
+        """Make a table one of codes, and a layout one whose numbers select its rows."""
+        names = [one.name for one in COMPOSITES[self.composite].inputs[: len(inputs)]]
+        parts = dict(zip(names, inputs, strict=True))
+        table, layout, blocks = (parts.get(name) for name in ("table", "layout", "codes"))
+        if table is None or layout is None or blocks is None or layout.shape[1:] != (7,):
+            return
+        inputs[names.index("table")] = table % (1 << self.attributes["bits"])
+        groups = BLOCK_SIZE // self.attributes["group_size"]
+        numbers = _random((len(layout), 7), torch.int32, generator, 1 << 20)
+        numbers[:, 0] %= len(table) - 127
+        numbers[:, 1::3] %= 8 * blocks.shape[-1] - 4  # the place of a field
+        numbers[:, [2, 3, 5, 6]] = torch.tensor([5, 1, 2, 32], dtype=torch.int32)
+        numbers[:groups, [3, 6]] = torch.tensor([1, -9], dtype=torch.int32)
+        inputs[names.index("layout")] = numbers
 
     def _scale_down(self, inputs: list[torch.Tensor | None]) -> None:
         """Divide scales of blocks and minimums, so that weights have a usual size."""

@@ -226,6 +226,31 @@ def few_bit_tables() -> Iterator[Case]:
     yield Case(name, ((7, 3), (7, 3, 8), (0,)), {"group_size": 16}, {1: u8, 2: i64}, "no_rows", 7)
 
 
+def few_bit_blocks() -> Iterator[Case]:
+    """Weights in blocks of 11 bytes: composites × bits × rounding × widths of a table."""
+    u8, i32, i64, f16 = torch.uint8, torch.int32, torch.int64, torch.float16
+    for bits, width, group in ((4, 4, 32), (3, 8, 16), (2, 1, 256)):
+        attributes, label = {"bits": bits, "group_size": group}, f"blocks_{bits}_bits"
+        blocks = ((130, width), (256 // group + 512 // width, 7))
+        for rows, rounding in itertools.product((1, 9), (0, 8)):
+            parts = ((70, 2), None, (1 << bits,), (70,) if rows == 9 else None, None, None)
+            yield Case(
+                "linear_nbits",
+                ((rows, 512), (70, 2, 11), *parts, *blocks),
+                attributes | {"activation_bits": rounding},
+                {1: u8, 2: f16, 8: u8, 9: i32},
+                f"{label}_{rows}_rows{'_rounded' if rounding else ''}",
+                256,
+            )
+        none = (None, (1 << bits,), None, None, *blocks)
+        table = ((200, 1), (200, 1, 11), (2, 5), *none)
+        types = {1: u8, 2: i64, 7: u8, 8: i32}
+        yield Case("embedding_nbits", table, attributes, types, label, 200)
+        experts = ((5, 1, 1, 512), (4, 6, 2, 11), (4, 6, 2), (5, 2), *none)
+        types = {1: u8, 2: f16, 3: i64, 8: u8, 9: i32}
+        yield Case("gather_mm_nbits", experts, attributes, types, label, 256)
+
+
 def compressed_cases() -> Iterator[Case]:
     """Compressed weights: bits × scales, zero points or minima × blocks × axes of vectors."""
     u8, shape = torch.uint8, (4, 6, 5)
@@ -307,6 +332,7 @@ CASES = [
     *few_bit_cases(),
     *few_bit_tables(),
     *few_bit_levels(),
+    *few_bit_blocks(),
     *compressed_cases(),
     *delta_cases(),
     *fused_cases(),

@@ -47,6 +47,7 @@ class File:
         *,
         shared: bool = False,
         op_types: str = "",
+        packed_weights: str = "",
     ) -> None:
         import onnxruntime as ort
 
@@ -58,6 +59,8 @@ class File:
             options.add_session_config_entry("coreai.huge_pages", "1")
             if op_types:  # registering all kernels takes time and memory
                 options.add_session_config_entry("coreai.op_types", op_types)
+            if packed_weights:
+                options.add_session_config_entry("coreai.packed_weights", packed_weights)
             options.register_custom_ops_library(library)
         self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.opened = time.perf_counter()

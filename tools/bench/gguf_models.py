@@ -4,11 +4,12 @@
         --environment llama.cpp=/llama/bin/python genai=/genai/bin/python --genai GENAI_FOLDER
 
 FOLDER gets the exported file, with inputs of products as they are and rounded to 8 bits, unless it
-has them. Every implementation continues a prompt and predicts a text; then steps are timed as by
-``tools.bench.generation``. ``--exact FILE`` is the model in float32, also as GGUF, whose perplexity
-llama.cpp computes without rounding anything. The model of onnxruntime-genai is a folder of its
-builder (``onnxruntime_genai.models.builder -p int4 -e cpu``), made of the same weights:
-``--float FOLDER`` writes them in float32 as a folder of transformers.
+has them, and a file of packed weights. Every implementation continues a prompt and predicts a text;
+then steps are timed as by ``tools.bench.generation``. ``--exact FILE`` is the model in float32 (a
+GGUF too), whose perplexity llama.cpp computes without rounding anything. The model of
+onnxruntime-genai is a folder of its builder (``onnxruntime_genai.models.builder -p int4 -e cpu``),
+made of the same weights: ``--float FOLDER`` writes them in float32 as a folder of transformers.
+``--processes 8`` prints how much memory that many processes of each implementation share (Linux).
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def main() -> int:
     parser.add_argument("--no-texts", action="store_true", help="only measure")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--processes", type=int, help="only measure the memory of so many")
     options = parser.parse_args()
     if options.float:
         write_floats(options.model, options.float)
@@ -93,12 +95,15 @@ def main() -> int:
     environments = dict(one.split("=", 1) for one in options.environment)
     found = mark_missing(peers(options.model, options.folder, options.genai), environments)
     exact = [llama_cpp("llama.cpp, float32", options.exact)] if options.exact else []
-    if not options.no_texts:
+    if not (options.no_texts or options.processes):
         compare(found + mark_missing(exact, environments), environments)
     for peer in found:
         if peer.is_ours:  # as `coreai_onnx.Session` does
             model = OnnxProgram.load(peer.worker["path"]).model
             peer.worker["op_types"] = ",".join(standard_op_types(model))
+    if options.processes:
+        print(shared_memory(found, environments, options.processes), flush=True)
+        return 0
     for threads in options.threads:
         measure(found, Path.cwd(), environments, threads, options.rounds)
     return 0
@@ -119,6 +124,9 @@ def write_floats(model: Path, folder: Path) -> None:
 def peers(model: Path, folder: Path, genai: Path | None) -> list[Peer]:
     """Return the implementations."""
     ours: dict[str, Any] = {"kind": "file", "library": str(coreai_onnx.ops_library_path())}
+    files = {name: (name, {}) for name in FOLDERS}
+    packed = {"packed_weights": str(folder.absolute() / "packed")}
+    files["rounded, packed_weights"] = ("rounded", packed)
     theirs: dict[str, Any] = {"kind": "genai", "path": str(genai and genai.absolute())}
     wrong = "" if genai else "missing: --genai FOLDER"
     return [
@@ -126,10 +134,10 @@ def peers(model: Path, folder: Path, genai: Path | None) -> list[Peer]:
             Peer(
                 f"coreai_onnx, {name}",
                 None,
-                {**ours, "path": str(folder.absolute() / name / "model.onnx")},
+                {**ours, "path": str(folder.absolute() / place / "model.onnx"), **more},
                 is_ours=True,
             )
-            for name in FOLDERS
+            for name, (place, more) in files.items()
         ),
         llama_cpp("llama.cpp", model),
         Peer("onnxruntime-genai", None, theirs, "genai", needs="genai", wrong=wrong),
@@ -146,6 +154,8 @@ def compare(found: list[Peer], environments: dict[str, str]) -> None:
     """Print how each implementation continues the prompt, and its perplexity of the text."""
     rows = []
     for peer in found:
+        if "packed_weights" in peer.worker:
+            continue
         if peer.is_ours:
             folder = Path(peer.worker["path"]).parent
             perplexity = coreai_onnx.perplexity(folder, TEXT)
@@ -164,6 +174,30 @@ def compare(found: list[Peer], environments: dict[str, str]) -> None:
             made = answer["continued"]
         rows.append([peer.name, f"{perplexity:.4f}", repr(made)])
     print(render(["", "perplexity", f"{PROMPT_TEXT} …"], rows), flush=True)
+
+
+def shared_memory(found: list[Peer], environments: dict[str, str], count: int) -> str:
+    """Return a table of the memory of one process, and of several that run at once."""
+    rows = []
+    for peer in [peer for peer in found if not peer.wrong]:
+        running, sums = [], []
+        for _ in range(count):
+            running.append(started(peer, Path.cwd(), environments, 1))
+            running[-1].answer()
+            running[-1].time("decode")
+            sums.append(sum(proportional_memory(one.process.pid) for one in running))
+        for one in running:
+            one.ask("end")
+            one.process.wait()
+        more = (sums[-1] - sums[0]) / max(1, count - 1)
+        rows.append([peer.name, *(f"{kib / 1024:.0f} MiB" for kib in (sums[0], sums[-1], more))])
+    return render(["", "one process", f"{count} processes", "each further one"], rows)
+
+
+def proportional_memory(process: int) -> int:
+    """Return the memory of a process in KiB; a page that several have counts in parts."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

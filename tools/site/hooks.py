@@ -37,6 +37,7 @@ PACKAGES = (
     "coreai_onnx.quantization",
     "coreai_onnx.runtime",
     "coreai_onnx.runtime.memory",
+    "coreai_onnx.scale",
 )
 """Packages whose ``__all__`` is public; a name belongs to the first that has it."""
 
@@ -82,7 +83,8 @@ def public_names() -> dict[str, str]:
     """Return the public names and the package that has each."""
     names: dict[str, str] = {}
     for package in PACKAGES:
-        file = ROOT.joinpath(*package.split("."), "__init__.py")
+        folder = ROOT.joinpath(*package.split("."))
+        file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         for node in ast.parse(file.read_text("utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 for name in ast.literal_eval(node.value):

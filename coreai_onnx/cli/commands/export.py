@@ -36,7 +36,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", help="the task (default: that of the configuration)")
     parser.add_argument(
         "--cache",
-        help="the cache of a decoder: growing (default), or static, which is updated in place",
+        help="the cache of a decoder: growing (default), static, which is updated in place, or "
+        "paged, for an engine that serves many requests (docs/serving.md)",
     )
     parser.add_argument(
         "--padding",

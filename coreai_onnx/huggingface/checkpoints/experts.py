@@ -27,22 +27,26 @@ class PackedExperts(CheckpointModule):
         like: The experts of transformers. Their weights are removed; the rest is used: the
             activation, biases and norms.
         weights: The matrices of all experts, by the names of the weights that they replace: the
-            parts of a matrix have an axis for the experts in front.
+            parts of a matrix have an axis for the experts in front. A weight is one matrix, or
+            several whose outputs follow each other, if they differ in the size of codes or groups.
     """
 
-    def __init__(self, like: Any, weights: Mapping[str, LayerWeight]) -> None:
+    def __init__(self, like: Any, weights: Mapping[str, Sequence[LayerWeight]]) -> None:
         """Register the parts as buffers."""
         super().__init__()
         self.like, self.roundings = like, torch.nn.ModuleDict()
-        self.attributes: dict[str, dict[str, int]] = {}
-        for name, (matrix, rounding) in weights.items():
+        self.matrices: dict[str, dict[str, dict[str, int]]] = {}
+        for name, matrices in weights.items():
             # Otherwise the float weight would stay in memory, and be exported as a parameter that
             # nothing reads.
             delattr(like, name)
-            self.attributes[name] = matrix.sizes
-            self.hold_weight(matrix, f"{name}_")
-            if rounding is not None:
-                self.roundings[name] = rounding
+            self.matrices[name] = {}
+            for i, (matrix, rounding) in enumerate(matrices):
+                of = f"{name}_{i}" if i else name
+                self.matrices[name][of] = matrix.sizes
+                self.hold_weight(matrix, f"{of}_")
+                if rounding is not None:
+                    self.roundings[of] = rounding
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -58,20 +62,28 @@ class PackedExperts(CheckpointModule):
 
     def _product(self, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """Return ``x [tokens, 1 or k, 1, in]`` times the chosen matrices, plus their biases."""
-        if name not in self.attributes:
+        if name not in self.matrices:
             return expert_product(self.like, name, x, chosen)
-        codes, scales, *others = self.weight_parts(f"{name}_")
-        order = getattr(self, f"{name}_order")
-        if name in self.roundings:
-            x = self.roundings[name](x)
+        products = [self._part(of, x, chosen, s) for of, s in self.matrices[name].items()]
+        product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
+        if self.like.has_bias:
+            product = product + getattr(self.like, f"{name}_bias")[chosen].unsqueeze(2)
+        return product
+
+    def _part(
+        self, of: str, x: torch.Tensor, chosen: torch.Tensor, sizes: dict[str, int]
+    ) -> torch.Tensor:
+        """Return the product with the chosen ones of one matrix for each expert."""
+        codes, scales, *others = self.weight_parts(f"{of}_")
+        order = getattr(self, f"{of}_order")
+        if of in self.roundings:
+            x = self.roundings[of](x)
         if order is not None:
             # Each expert sorts its inputs in an order of its own.
             x = torch.take_along_dim(x, order[chosen].unsqueeze(2), -1)
         product: torch.Tensor = torch_ops.gather_mm_nbits(
-            x, codes, scales, chosen, *others, **self.attributes[name]
+            x, codes, scales, chosen, *others, **sizes
         )
-        if self.like.has_bias:
-            product = product + getattr(self.like, f"{name}_bias")[chosen].unsqueeze(2)
         return product
 
 

@@ -159,7 +159,8 @@ def load_quantized(
     for path, layer in layers.items():
         model.set_submodule(path, layer)
     for path, weights in experts.items():
-        model.set_submodule(path, PackedExperts(model.get_submodule(path), weights))
+        matrices = {name: [weight] for name, weight in weights.items()}
+        model.set_submodule(path, PackedExperts(model.get_submodule(path), matrices))
     # Replaced modules and copied values have broken the ties between embeddings and heads.
     model.tie_weights()
     return model

@@ -8,7 +8,7 @@ never dequantized: a layer calls the composite ``linear_nbits`` with the codes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.rounded_activations import Rounding
 from coreai_onnx.model.files.mapped_tensors import on_disk
 from coreai_onnx.model.packed_codes import STREAM_BITS, pack_codes, unpack_codes
-from coreai_onnx.model.weight_formats import BEFORE_BIAS, CODE_BITS, NAMES
+from coreai_onnx.model.weight_formats import BEFORE_BIAS, BLOCK_SIZE, BY_ROW, CODE_BITS, NAMES
 
 _BYTE = 8
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,6 +41,9 @@ class PackedMatrix:
         minimums: As for `linear_nbits`, or None.
         scale_codes: As for `linear_nbits`, or None; `scales` are those of blocks then.
         scale_bits: Size of a code of a scale.
+        table: As for `linear_nbits`, or None; `codes` are then blocks, ``[outputs, blocks,
+            bytes]``, and `scales` those of blocks.
+        layout: As for `linear_nbits`, or None.
     """
 
     codes: torch.Tensor
@@ -52,16 +55,26 @@ class PackedMatrix:
     minimums: torch.Tensor | None = None
     scale_codes: torch.Tensor | None = None
     scale_bits: int = 0
+    table: torch.Tensor | None = None
+    layout: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs of a matrix."""
+        rows, count = self.codes.shape[:2]
+        return rows, count * (self.group_size if self.table is None else BLOCK_SIZE)
 
     @property
     def group_size(self) -> int:
         """The number of neighbors in a row with one scale."""
+        if self.table is not None and self.layout is not None:
+            groups = len(self.layout) - 2 * BLOCK_SIZE // self.table.shape[1]
+            return BLOCK_SIZE // groups
         return self.codes.shape[-1] * 8 // self.bits
 
     def on_disk(self) -> PackedMatrix:
         """Return the matrix with its large parts in the scratch file, if there is one."""
-        parts = {name: _on_disk(part) for name, part in vars(self).items()}
-        return PackedMatrix(**parts)
+        return replace(self, **{n: _on_disk(getattr(self, n)) for n in (*BY_ROW, "order")})
 
     @property
     def sizes(self) -> dict[str, int]:

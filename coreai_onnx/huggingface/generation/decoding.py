@@ -13,6 +13,7 @@ from transformers import Cache
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.messages import size_text
+from coreai_onnx.model.contract import BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS
 from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
@@ -27,7 +28,7 @@ _ROWS = (_STATE, *_TOKENS)
 """Inputs that have a row for each sequence."""
 _INPUTS = {
     *("input_ids", "attention_mask", "position_ids", "cache_position"),
-    *(_ENCODED | _EMBEDDED),
+    *(BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS, *_ENCODED, *_EMBEDDED),
 }
 
 
@@ -56,6 +57,11 @@ class Decoding(Cache):
         """
         super().__init__(layers=[])  # the tensors are in the stream
         check_decoder(session)
+        if any(info.name == CACHE_LENGTHS for info in session.inputs):
+            raise GenerationError(
+                "the decoder has a paged cache, for many requests at once: use "
+                'LanguageModel.open(folder).engine(), or export it with cache="growing"'
+            )
         self.ids = torch.zeros(0, 0, dtype=torch.int64)
         self.fixed: dict[str, Any] = {}
         self.attentions: tuple[torch.Tensor, ...] = ()
@@ -254,14 +260,14 @@ def empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]:
     # The batch has the name that the exporter gave it; other dims of a state are empty.
     rows = next(x for name in _ROWS for x in session.inputs if x.name == name)
     return {
-        info.name: _empty(info, {rows.dims[0]: batch, CAPACITY: capacity})
+        info.name: empty(info, {rows.dims[0]: batch, CAPACITY: capacity})
         for info in session.state_inputs
         if info.name not in initial
     }
 
 
-def _empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
-    """Return zeros.
+def empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
+    """Return zeros for a state, with sizes of its dims by name; others are 0.
 
     Raises:
         GenerationError: If the machine does not have the memory. Allocating more than it has may

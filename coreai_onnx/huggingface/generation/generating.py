@@ -27,6 +27,7 @@ from coreai_onnx.huggingface.generation.configuration import (
     is_stepwise,
 )
 from coreai_onnx.huggingface.generation.decoding import check_decoder
+from coreai_onnx.huggingface.generation.engine import Engine, Settings
 from coreai_onnx.huggingface.generation.media_model import open_media, pictures_media
 from coreai_onnx.huggingface.generation.media_prompts import MEDIA_OPTIONS, Media
 from coreai_onnx.huggingface.generation.prompts import (
@@ -137,18 +138,8 @@ class LanguageModel:
             speech = Speech(path, encoder, session) if settings.is_speech else None
             media = pictures_media(path, session, encoder, settings)
         media = open_media(path, session, settings, how, encoder) if embeds else media
-        return cls(
-            session,
-            read_tokenizer(path),
-            settings.stop_ids,
-            settings.pad_id,
-            encoder,
-            settings.start_id,
-            settings.rules,
-            speech,
-            settings.context,
-            media,
-        )
+        tokens = settings.stop_ids, settings.pad_id, encoder, settings.start_id, settings.rules
+        return cls(session, read_tokenizer(path), *tokens, speech, settings.context, media)
 
     def as_transformers(self) -> SessionModel:
         """Return a model of transformers that runs in the sessions.
@@ -163,6 +154,10 @@ class LanguageModel:
             settings["decoder_start_token_id"] = self.start_id
         with failures_as(GenerationError, "a setting of the generation is not valid"):
             return SessionModel(self.session, settings, self.encoder)
+
+    def engine(self, **settings: Unpack[Settings]) -> Engine:
+        """Return an engine for many requests at once; see `Engine`."""
+        return Engine(self, **settings)
 
     def load_adapter(self, folder: str | PathLike[str], name: str | None = None) -> None:
         """Read an adapter of LoRA that peft saved, for the option ``adapter`` of `generate`.
@@ -193,7 +188,7 @@ class LanguageModel:
     def _adapted(self, asked: Prompt, checked: Mapping[str, Any]) -> SessionModel:
         """Return the model of transformers with the adapters of a call."""
         if (names := checked.get("adapter")) is None:
-            return self._model
+            return self.transformers_model
         # Beams and candidates are rows next to each other.
         copies = max(checked.get("num_beams", 1), checked.get("num_return_sequences", 1))
         session = with_adapters(self.session, self.adapters, names, (len(asked.ids), copies))
@@ -204,7 +199,7 @@ class LanguageModel:
         checked = checked_options(options, self.session)
         if self.speech is not None:
             return self.speech.generate(prompt, checked)
-        asked, arguments = self._arguments(prompt, checked)
+        asked, arguments = self.arguments(prompt, checked)
         model = self._adapted(asked, checked)
         # The loop of transformers takes 0.2 to 0.3 ms longer for a token (a Llama of two layers and
         # one of 2.9 million parameters, 0.7 and 1.4 ms a token, one thread, AVX-512, 2026-11).
@@ -217,7 +212,7 @@ class LanguageModel:
             ids: Array = sequences.numpy()
             return ids[0] if is_single else ids
         start = asked.ids.shape[1] if self.encoder is None else 1
-        texts = [self._text(row) for row in sequences[:, start:]]
+        texts = [self.text(row) for row in sequences[:, start:]]
         return texts[0] if is_single else texts
 
     def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
@@ -231,7 +226,7 @@ class LanguageModel:
             raise GenerationError("a model of pictures or sound streams by generate(…, streamer=…)")
         if not is_stepwise(checked):
             raise GenerationError("beams and candidates are final only at the end; use generate")
-        asked, arguments = self._arguments(prompt, checked)
+        asked, arguments = self.arguments(prompt, checked)
         model = self._adapted(asked, checked)
         with failures_as(GenerationError, "the generation failed"):
             random = torch.Generator()
@@ -242,10 +237,11 @@ class LanguageModel:
         return self._pieces(tokens, asked) if asked.is_text else _tokens(tokens, asked)
 
     @functools.cached_property
-    def _model(self) -> SessionModel:
+    def transformers_model(self) -> SessionModel:
+        """The result of `as_transformers`, once for all calls."""
         return self.as_transformers()
 
-    def _arguments(self, prompt: Any, checked: Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+    def arguments(self, prompt: Any, checked: Mapping[str, Any]) -> tuple[Prompt, dict[str, Any]]:
         """Return a prompt, and the arguments of transformers' ``generate``."""
         for name in SPEECH_OPTIONS:
             if name in checked:
@@ -258,7 +254,7 @@ class LanguageModel:
         if media and self.media is None:
             raise GenerationError(f"the model has no encoder of {next(iter(media))}")
         mask = options.pop("attention_mask", None)
-        name = self._model.main_input_name
+        name = self.transformers_model.main_input_name
         if media and self.media is not None:
             asked, further = self.media.read(prompt, media)
             options |= further
@@ -289,11 +285,12 @@ class LanguageModel:
         """Yield the text that each step adds."""
         rows: list[StreamedText] = []
         for tokens in steps:
-            rows = rows or [StreamedText(self._text) for _ in tokens]
+            rows = rows or [StreamedText(self.text) for _ in tokens]
             pieces = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
             yield pieces[0] if asked.is_single else pieces
 
-    def _text(self, tokens: Any) -> str:
+    def text(self, tokens: Any) -> str:
+        """Return the text of tokens."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 

@@ -114,7 +114,8 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
     def generate(self, *args: Any, **options: Any) -> Any:
         """Generate, as ``generate`` of transformers does."""
         # A cache of transformers would find no keys and values to hold.
-        options.setdefault(CACHE, Decoding(self._session))
+        if CACHE not in options:
+            options[CACHE] = Decoding(self._session)
         return super().generate(*args, **options)
 
     def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -34,3 +34,9 @@ class StreamedText:
         self.tokens = self.tokens[self.shown :]
         self.shown = len(self.tokens)
         return text[len(before) :]
+
+    def rest(self) -> str:
+        """Return the text of tokens that do not complete a character, with U+FFFD."""
+        before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
+        self.tokens, self.shown = [], 0
+        return text[len(before) :]

@@ -19,7 +19,7 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
-_OPTIONAL = (3, 4, 5, 6)
+_OPTIONAL = (3, 4, 5, 6, 7, 8)
 _BITS = (8, 4, 2)
 # GatherBlockQuantized takes blocks of 16 or more, in powers of two.
 _SMALLEST_BLOCK = 16

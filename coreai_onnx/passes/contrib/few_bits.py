@@ -120,7 +120,7 @@ def _are_codes(zeros: gs.Constant, bits: int) -> bool:
     return not values.size or int(values.max()) < 1 << bits
 
 
-_OPTIONAL = (3, 4, 6, 7)
+_OPTIONAL = (3, 4, 6, 7, 8, 9)
 _BIAS_OF_CALL = 5
 _ROUNDED_LEVEL = 4
 """The accuracy level at which onnxruntime rounds activations to 8 bits, in blocks."""

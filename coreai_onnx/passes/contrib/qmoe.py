@@ -35,7 +35,7 @@ It rounds the activations of 8-bit weights at every level, and those of 2-bit we
 multiple of 64 values, unless groups have 16 (measured with 1.31).
 """
 _TWO, _ROUNDED_ROWS, _EXACT_GROUP = 2, 64, 16
-_OPTIONAL = (4, 5, 6, 7)
+_OPTIONAL = (4, 5, 6, 7, 8, 9)
 _UP, _DOWN, _WEIGHTS = (2, 3, 11), (5, 6, 12), 14
 """The places of codes, scales and zero points of both products, and of the weights of the sum."""
 

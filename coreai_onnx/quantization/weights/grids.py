@@ -126,6 +126,8 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
     minimize ``|W - Q(W)|`` in an l_p norm with p < 1 by turns: errors that are outliers are taken
     aside, by a generalized soft threshold, and the grid is fitted to the rest. There the zero
     points are fitted, here the scales as well: both steps are least squares with a closed form.
+    A group ends when a turn does not reduce its squared error: that takes a third of the time of 20
+    turns for all groups, for 0.02 to 0.05 dB.
 
     Args:
         weight: float32 ``[rows, groups, size]``, finite.
@@ -134,28 +136,34 @@ def half_quadratic_grid(weight: np.ndarray, scheme: Scheme) -> Grid:
     Returns:
         The grid with the least squared error among those that the iteration visits.
     """
-    grid, levels, penalty = extreme_grid(weight, scheme), scheme.levels, PENALTY
-    best, least = grid, np.full(grid.scales.shape, np.inf, np.float32)
+    shape, levels, penalty = weight.shape[:-1], scheme.levels, PENALTY
+    weight = weight.reshape(-1, weight.shape[-1])
+    grid = best = extreme_grid(weight, scheme)
+    best = Grid(best.scales.copy(), best.zeros.copy())
+    least = np.full(len(weight), np.inf, np.float32)
+    groups = np.arange(len(weight))
     for _ in range(ITERATIONS):
         codes = grid.codes(weight, levels)
         error = weight - grid.values(codes)
+        power = _total(np.square(error))
         # Scales are rounded to float16 and zero points to codes, so that a turn may be worse than
         # the last.
-        best, least = _better(best, least, grid, _total(np.square(error)))
-        target = weight - _outliers(error, grid.scales, penalty)
+        better = power < least[groups]
+        groups = groups[better]
+        if not groups.size:
+            break
+        for part, new in zip((*best, least), (*grid, power), strict=True):
+            part[groups] = new[better]
+        weight, codes, error = (_of_groups(x, better) for x in (weight, codes, error))
+        target = weight - _outliers(error, best.scales[groups], penalty)
         grid, penalty = _fitted(target, codes, scheme), penalty * GROWTH
-    # The last grid was fitted after the last comparison.
-    error = _total(np.square(weight - grid.rounded(weight, levels)))
-    return _better(best, least, grid, error)[0]
+    return Grid(best.scales.reshape(shape), best.zeros.reshape(shape))
 
 
-def _better(
-    best: Grid, least: np.ndarray, grid: Grid, error: np.ndarray
-) -> tuple[Grid, np.ndarray]:
-    """Return for each group the better of two grids, and its error."""
-    better = error < least
-    scales, zeros = (np.where(better, new, old) for new, old in zip(grid, best, strict=True))
-    return Grid(scales, zeros), np.where(better, error, least)
+def _of_groups(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the chosen groups of ``[groups, size]``, in the layout that they have."""
+    selected: np.ndarray = x[chosen] if x.flags.c_contiguous else x.T.compress(chosen, axis=1).T
+    return selected
 
 
 def _outliers(error: np.ndarray, scales: np.ndarray, penalty: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 
 from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
@@ -19,6 +20,7 @@ def session(
     threads: int | None = None,
     timeout: float | None = None,
     prepack: bool | None = None,
+    packed_weights: str | PathLike[str] | None = None,
     profile: bool = False,
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
@@ -38,17 +40,15 @@ def session(
             provider. With True, what a kernel does not compute runs on the provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
         timeout: Maximum seconds of one run, also of an endless ``Loop``; None means no limit.
-        prepack: Whether each entrypoint holds its weights in the layout of matrix products, which
-            is faster. Otherwise all read them from the mapped data file in each run, and may exceed
-            the memory; see ``docs/large_models.md``. None is False for more than four fifths of the
-            memory, and for products of onnxruntime in a bundle without quantized weights.
+        prepack: Whether entrypoints hold weights in the layout of products, which is faster. Others
+            read them from the mapped file and may exceed memory (``docs/large_models.md``). None is
+            False for over four fifths of it, and in a bundle for products of onnxruntime.
+        packed_weights: A file that all processes map for their packed weights (``docs/files.md``).
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
-        low_memory: Whether each result is released after its last reader, see `memory_plan`.
-        deterministic: Whether a row has the same bits in any batch, threads and chunks, which needs
-            the kernels and a suitable model; see ``docs/determinism.md``.
-        float32_tiles: Whether products of float32 may be sums of products of bfloat16 in tiles
-            (AMX), with 10 more bytes per weight; see ``docs/performance.md``.
+        low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
+        deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
+        float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         provider: The execution provider to use before the CPU: a short name (``"cuda"``), that of
             onnxruntime, or either with options (``("cuda", {"device_id": 1})``).
         providers: Several providers, in order of preference, after ``provider``.
@@ -61,10 +61,10 @@ def session(
         SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
             onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
             there is no such entrypoint; or if a setting is out of range.
-        ProviderError: If a provider is not available; the message says what brings it.
+        ProviderError: If a provider is not available; the message says which are.
 
     Warns:
-        RuntimeWarning: If a provider takes no node, or the kernels cannot be loaded.
+        RuntimeWarning: If a provider takes no node, or bodies run as kernels cannot be loaded.
     """
     return Session(
         path_or_program,
@@ -73,6 +73,7 @@ def session(
         threads=threads,
         timeout=timeout,
         prepack=prepack,
+        packed_weights=packed_weights,
         profile=profile,
         custom_ops=custom_ops,
         low_memory=low_memory,

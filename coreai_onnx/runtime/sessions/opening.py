@@ -177,7 +177,10 @@ class OpenModel:
         options.log_severity_level = 4
         if settings.threads is not None:
             options.intra_op_num_threads = settings.threads
-        options.enable_mem_reuse = options.enable_mem_pattern = not settings.low_memory
+        options.enable_mem_reuse = not settings.low_memory
+        # With patterns, onnxruntime 1.31 reserves one block as large as all weights together, also
+        # of weights that it maps. Linux refuses a block that is larger than the memory.
+        options.enable_mem_pattern = not settings.low_memory and not self._reads_weights
         options.add_session_config_entry(*_EXACT_FACTORS)
         if settings.deterministic:
             options.add_session_config_entry("coreai.deterministic", "1")
@@ -192,6 +195,9 @@ class OpenModel:
             # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
             # docs/internals/performance_log.md.
             options.add_session_config_entry("coreai.huge_pages", "1")
+        if settings.packed_weights is not None and self._prepacks:
+            path = str(Path(settings.packed_weights).absolute())
+            options.add_session_config_entry("coreai.packed_weights", path)
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)

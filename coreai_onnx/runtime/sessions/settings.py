@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import onnxruntime as ort
@@ -25,13 +26,15 @@ class SessionSettings:
     onnxruntime's own arena instead of huge pages: only the arena counts the memory in use.
 
     Raises:
-        SessionError: If ``threads`` is out of range, ``deterministic`` or ``float32_tiles`` is set
-            without kernels or with providers, or both are set.
+        SessionError: If ``threads`` is out of range; if ``deterministic``, ``float32_tiles`` or
+            ``packed_weights`` is set without kernels or with providers; or if the first two, or
+            ``packed_weights`` and ``prepack=False``, are set together.
     """
 
     kernels: bool | None = None
     threads: int | None = None
     prepack: bool | None = None
+    packed_weights: str | PathLike[str] | None = None
     profile: bool = False
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
@@ -53,6 +56,12 @@ class SessionSettings:
         for name in ("deterministic", "float32_tiles"):
             if getattr(self, name) and (self.kernels is False or not on_cpu(self.providers)):
                 raise SessionError(f"{name}=True needs the kernels, and no execution provider")
+        if self.packed_weights is None:
+            return
+        if self.kernels is False or self.prepack is False or not on_cpu(self.providers):
+            raise SessionError(
+                "packed_weights needs the kernels, and no execution provider or prepack=False"
+            )
 
 
 def executions_on(

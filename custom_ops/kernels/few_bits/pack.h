@@ -8,12 +8,16 @@ namespace coreai {
 /// Size of a code in packed memory: 3-bit codes take 4 bits, 5-bit and 6-bit codes 8.
 constexpr std::size_t StoredBits(std::size_t bits) { return bits == 3 ? 4 : bits > 4 ? 8 : bits; }
 
-/// Code `index` of a little-endian stream of codes of 8, 6, 5, 4, 3 or 2 bits.
-inline unsigned CodeAt(const std::uint8_t* stream, std::size_t index, std::size_t bits) {
-  const std::size_t bit = index * bits;
+/// Up to 9 bits of a little-endian stream, from `bit` on.
+inline unsigned BitsAt(const std::uint8_t* stream, std::size_t bit, std::size_t bits) {
   unsigned word = stream[bit / 8];
   if (bit % 8 + bits > 8) word |= static_cast<unsigned>(stream[bit / 8 + 1]) << 8;
   return word >> (bit % 8) & ((1u << bits) - 1);
+}
+
+/// Code `index` of a little-endian stream of codes of 8, 6, 5, 4, 3 or 2 bits.
+inline unsigned CodeAt(const std::uint8_t* stream, std::size_t index, std::size_t bits) {
+  return BitsAt(stream, index * bits, bits);
 }
 
 /// Packs streams of codes, [columns, groups, group * bits / 8], as FewBitsWeight describes. The

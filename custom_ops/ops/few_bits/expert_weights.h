@@ -14,17 +14,17 @@ class ExpertWeights {
   ExpertWeights(const FewBitsInputs& attributes,
                 const std::function<TensorView(std::size_t)>& input);
 
-  /// Whether there are codes and scales.
-  bool IsComplete() const { return all_.codes && all_.scales; }
+  /// As of FewBitsInputs.
+  bool IsComplete() const { return all_.IsComplete(); }
 
   /// Throws OpError if types or shapes are invalid.
   void Check(const Checker& check) const;
 
-  /// [experts, rows, groups, bytes]
+  /// [experts, rows, groups or blocks, bytes]
   const Shape& shape() const { return all_.codes.shape; }
   std::size_t count() const { return static_cast<std::size_t>(shape()[0]); }
   std::size_t rows() const { return static_cast<std::size_t>(shape()[1]); }
-  std::size_t groups() const { return static_cast<std::size_t>(shape()[2]); }
+  std::size_t groups() const { return static_cast<std::size_t>(shape()[2]) * all_.groups_of_row(); }
   std::size_t depth() const { return groups() * all_.group; }
   bool has_palette() const { return all_.palette.present; }
 

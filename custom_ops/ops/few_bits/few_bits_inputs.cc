@@ -1,10 +1,7 @@
 #include "ops/few_bits/few_bits_inputs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <string>
 
 #include "kernels/few_bits/pack.h"
@@ -12,50 +9,12 @@
 #include "ort/op.h"
 
 namespace coreai {
-namespace {
-
-constexpr std::size_t kPaletteSize = 256;
-// Groups with one scale of the first level; more would be no block.
-constexpr std::int64_t kLargestBlock = 1 << 20;
-// All integers of this magnitude are numbers of bfloat16.
-constexpr float kLargestExact = 256;
 
 double ZeroPoint(const TensorView& zeros, std::size_t index) {
   if (zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
     return ReadFloating(zeros.type, zeros.data, index);
   }
   return static_cast<const std::uint8_t*>(zeros.data)[index];
-}
-
-/// Includes the codes less a zero point in the weight's limits.
-void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const auto largest = static_cast<float>((1u << bits) - 1);
-  const bool is_integer = zero == std::nearbyint(zero);
-  weight->least = is_integer ? std::min(weight->least, -zero) : -kInfinity;
-  weight->most = is_integer ? std::max(weight->most, largest - zero) : kInfinity;
-}
-
-bool IsBFloat16(float x) {
-  std::uint32_t word;
-  std::memcpy(&word, &x, sizeof(word));
-  return std::isfinite(x) && (word & 0xFFFF) == 0;
-}
-
-DType ScaleType(ONNXTensorElementDataType type) {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    if (OnnxType(dtype) == type) return dtype;
-  }
-  return DType::kFloat32;
-}
-
-}  // namespace
-
-void RequireShape(const Checker& check, const char* name, const TensorView& input,
-                  const Shape& expected) {
-  if (!input || input.shape == expected) return;
-  check.Fail(std::string("input ") + name + " has shape " + ToString(input.shape) + ", expected " +
-             ToString(expected));
 }
 
 void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
@@ -66,73 +25,22 @@ void FewBitsInputs::Read(const std::function<TensorView(std::size_t)>& input,
   palette = input(zero_points + 1);
   minimums = input(first_minimums);
   scale_codes = input(first_minimums + 1);
+  table = input(first_minimums + 2);
+  layout = input(first_minimums + 3);
 }
 
-void FewBitsInputs::Check(const Checker& check) const {
-  if (!codes) check.Fail("input codes is missing");
-  if (!scales) check.Fail("input scales is missing");
-  if (codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
-    check.Fail(std::string("input codes is ") + TypeName(codes.type) + ", expected uint8");
-  }
-  if (codes.shape.size() != 3 || codes.shape[2] != static_cast<std::int64_t>(group * bits / 8)) {
-    check.Fail("input codes has shape " + ToString(codes.shape) + ", expected [N, groups, " +
-               std::to_string(group * bits / 8) + "]");
-  }
-  check.RequireFloating("scales", scales);
-  check.RequireFloating("palette", palette);
-  if (zeros && zeros.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
-    check.RequireFloating("zero_points", zeros);
-  }
-  check.RequireFloating("minimums", minimums);
-  CheckPresence(check);
-  CheckScales(check);
-  RequireShape(check, "palette", palette, {static_cast<std::int64_t>(1) << bits});
-  if (zeros && palette) {
-    check.Fail("input palette of shape " + ToString(palette.shape) + " excludes input zero_points");
-  }
+bool FewBitsInputs::IsComplete() const {
+  if (!codes || !scales) return false;
+  const auto bytes = static_cast<std::int64_t>(group * bits / 8);
+  // Constant blocks may have a table that is not constant.
+  return table ? layout.present : !codes.shape.empty() && codes.shape.back() == bytes;
 }
 
-void FewBitsInputs::CheckPresence(const Checker& check) const {
-  if (scale_codes.present != (scale_bits != 0)) {
-    check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
-               ", but input scale_codes " +
-               (scale_codes ? "has shape " + ToString(scale_codes.shape) : "is missing"));
-  }
-  if (minimums && (zeros || palette)) {
-    check.Fail("input minimums of shape " + ToString(minimums.shape) +
-               " excludes inputs zero_points and palette");
-  }
-  if (scale_codes && zeros) {
-    check.Fail("input scale_codes of shape " + ToString(scale_codes.shape) +
-               " excludes input zero_points");
-  }
-}
-
-void FewBitsInputs::CheckScales(const Checker& check) const {
-  Shape of_groups(codes.shape.begin(), codes.shape.begin() + 2);
-  RequireShape(check, "zero_points", zeros, of_groups);
-  if (scale_codes) {
-    if (scale_codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
-      check.Fail(std::string("input scale_codes is ") + TypeName(scale_codes.type) +
-                 ", expected uint8");
-    }
-    const Shape& shape = scale_codes.shape;
-    const std::int64_t groups = of_groups[1], blocks = shape.size() == 3 ? shape[1] : 0;
-    const auto bits_of_group = static_cast<std::int64_t>(scale_bits * (minimums ? 2 : 1));
-    // Divisions, because products of sizes beside a 0 may overflow.
-    const bool fits = blocks > 0 ? groups % blocks == 0 && groups / blocks <= kLargestBlock &&
-                                       shape[2] <= kLargestBlock &&
-                                       groups / blocks * bits_of_group == shape[2] * 8
-                                 : groups == 0;
-    if (shape.size() != 3 || shape[0] != of_groups[0] || !fits) {
-      check.Fail("attribute scale_bits is " + std::to_string(scale_bits) +
-                 ": input scale_codes has shape " + ToString(shape) + " for " +
-                 ToString(of_groups) + " groups");
-    }
-    of_groups[1] = blocks;
-  }
-  RequireShape(check, "scales", scales, of_groups);
-  RequireShape(check, "minimums", minimums, of_groups);
+BlockCodes FewBitsInputs::blocks() const {
+  return {
+      static_cast<const std::uint8_t*>(table.data),  static_cast<const std::int32_t*>(layout.data),
+      static_cast<std::size_t>(table.shape[0]),      static_cast<std::size_t>(table.shape[1]),
+      static_cast<std::size_t>(layout.shape[1] / 3), groups_of_row()};
 }
 
 bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
@@ -141,12 +49,24 @@ bool FewBitsInputs::SameMemory(const FewBitsInputs& other) const {
   };
   return same(codes, other.codes) && same(scales, other.scales) && same(zeros, other.zeros) &&
          same(palette, other.palette) && same(minimums, other.minimums) &&
-         same(scale_codes, other.scale_codes);
+         same(scale_codes, other.scale_codes) && same(table, other.table) &&
+         same(layout, other.layout);
+}
+
+const std::uint8_t* FewBitsInputs::RowOf(std::size_t column, std::size_t g) const {
+  const std::size_t rows = static_cast<std::size_t>(codes.shape[1]), at = g / groups_of_row();
+  return static_cast<const std::uint8_t*>(codes.data) +
+         (column * rows + at) * static_cast<std::size_t>(codes.shape[2]);
 }
 
 FewBitsInputs::Levels FewBitsInputs::LevelsOf(std::size_t column, std::size_t g) const {
   std::size_t at = column * groups() + g;
   double scale = 1, minimum = 1;
+  if (table) {
+    const std::size_t of_block = groups_of_row();
+    at /= of_block;
+    scale = static_cast<double>(blocks().Number(RowOf(column, g), g % of_block));
+  }
   if (scale_codes) {
     const auto blocks = static_cast<std::size_t>(scale_codes.shape[1]);
     const std::size_t of_block = groups() / blocks, bytes = scale_codes.shape[2];
@@ -185,81 +105,11 @@ FewBitsInputs FewBitsInputs::Columns(std::size_t first, std::size_t count) const
 
 double FewBitsInputs::Value(std::size_t column, std::size_t k) const {
   const std::size_t at = column * groups() + k / group;
-  const auto* const stream = static_cast<const std::uint8_t*>(codes.data) + at * (group * bits / 8);
-  const unsigned code = CodeAt(stream, k % group, bits);
+  const std::uint8_t* const row = RowOf(column, k / group);
+  const unsigned code = table ? blocks().Code(row, k % kBlockValues) : CodeAt(row, k % group, bits);
   const auto [scale, minimum] = LevelsOf(column, k / group);
   if (palette) return ReadFloating(palette.type, palette.data, code) * scale;
   return (code - (zeros ? ZeroPoint(zeros, at) : static_cast<double>(middle()))) * scale - minimum;
-}
-
-PackedFewBits::PackedFewBits(const FewBitsInputs& inputs) {
-  const std::size_t unit = 32 / StoredBits(inputs.bits);
-  weight_.bits = StoredBits(inputs.bits);
-  weight_.groups = inputs.groups();
-  weight_.group = inputs.group;
-  weight_.padded = (inputs.group + unit - 1) / unit * unit;
-  weight_.zero = static_cast<float>(inputs.middle());
-  const std::size_t columns =
-      (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
-  codes_ = AllocateHugePages(columns / kFewBitsStrip * weight_.strip_bytes());
-  auto* const codes = reinterpret_cast<std::uint8_t*>(codes_.get());
-  PackCodes(static_cast<const std::uint8_t*>(inputs.codes.data), inputs.columns(), weight_.groups,
-            weight_.group, inputs.bits, weight_.padded, codes);
-  weight_.codes = codes;
-  PackScales(inputs, columns);
-  weight_.is_bfloat16 = weight_.IsWithin(-kLargestExact, kLargestExact);
-  if (!inputs.palette) return;
-  palette_.assign(kPaletteSize, 0.0f);
-  for (std::size_t i = 0; i < (std::size_t{1} << inputs.bits); ++i) {
-    palette_[i] = static_cast<float>(ReadFloating(inputs.palette.type, inputs.palette.data, i));
-  }
-  weight_.palette = palette_.data();
-  weight_.is_bfloat16 = std::all_of(palette_.begin(), palette_.end(), IsBFloat16);
-}
-
-void PackedFewBits::PackScales(const FewBitsInputs& inputs, std::size_t columns) {
-  const std::size_t groups = weight_.groups, count = columns * groups;
-  // Products of two levels need more bits than float16 has.
-  weight_.scale = inputs.scale_codes ? DType::kFloat32 : ScaleType(inputs.scales.type);
-  const std::size_t bytes = SizeOf(weight_.scale);
-  scales_ = AllocateHugePages(count * bytes);
-  std::memset(scales_.get(), 0, count * bytes);
-  if (inputs.zeros) {
-    zeros_ = AllocateHugePages(count * sizeof(float));
-    std::memset(zeros_.get(), 0, count * sizeof(float));
-  }
-  if (inputs.minimums) {
-    minimums_ = AllocateHugePages(count * sizeof(float));
-    std::memset(minimums_.get(), 0, count * sizeof(float));
-  }
-  auto* const zeros = reinterpret_cast<float*>(zeros_.get());
-  auto* const minimums = reinterpret_cast<float*>(minimums_.get());
-  weight_.least = weight_.most = 0;
-  if (!inputs.zeros) WidenLimits(weight_.zero, inputs.bits, &weight_);
-  const auto* const source = static_cast<const char*>(inputs.scales.data);
-  for (std::size_t c = 0; c < inputs.columns(); ++c) {
-    for (std::size_t g = 0; g < groups; ++g) {
-      const std::size_t from = c * groups + g;
-      const std::size_t to = (c / kFewBitsStrip * groups + g) * kFewBitsStrip + c % kFewBitsStrip;
-      if (inputs.zeros) {
-        zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
-        WidenLimits(zeros[to], inputs.bits, &weight_);
-      }
-      if (weight_.scale == DType::kFloat32 || inputs.minimums) {
-        const FewBitsInputs::Levels levels = inputs.LevelsOf(c, g);
-        if (inputs.minimums) minimums[to] = static_cast<float>(levels.minimum);
-        const auto scale = static_cast<float>(levels.scale);
-        if (weight_.scale == DType::kFloat32)
-          std::memcpy(scales_.get() + to * bytes, &scale, bytes);
-      }
-      if (weight_.scale != DType::kFloat32) {
-        std::memcpy(scales_.get() + to * bytes, source + from * bytes, bytes);
-      }
-    }
-  }
-  weight_.scales = scales_.get();
-  weight_.zeros = zeros;
-  weight_.minimums = minimums;
 }
 
 }  // namespace coreai

@@ -6,27 +6,32 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/few_bits/blocks.h"
 #include "kernels/few_bits/few_bits.h"
-#include "memory/huge_page_pool.h"
+#include "memory/packed_file.h"
 #include "ops/checks.h"
 
 namespace coreai {
 
 /// The inputs of a few-bit weight as a node has them, checked.
 struct FewBitsInputs {
-  TensorView codes;     ///< [columns, groups, group * bits / 8]
-  TensorView scales;    ///< [columns, groups]
+  TensorView codes;     ///< [columns, groups, group * bits / 8], or [columns, blocks, bytes]
+  TensorView scales;    ///< [columns, groups], or [columns, blocks]
   TensorView zeros;     ///< [columns, groups] or absent
   TensorView palette;   ///< [2 ** bits] or absent
   TensorView minimums;  ///< the shape of scales, or absent
   TensorView
-      scale_codes;  ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
+      scale_codes;    ///< [columns, blocks, bytes] or absent; scales are [columns, blocks] then
+  TensorView table;   ///< [rows, width] or absent: codes are in blocks
+  TensorView layout;  ///< [numbers, 1 + 3 * fields] with a table: see BlockCodes
   std::size_t bits = 0;
   std::size_t group = 0;
   std::size_t scale_bits = 0;  ///< 0 without scale_codes
 
   std::size_t columns() const { return static_cast<std::size_t>(codes.shape[0]); }
-  std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]); }
+  std::size_t groups() const { return static_cast<std::size_t>(codes.shape[1]) * groups_of_row(); }
+  /// Groups of a row of bytes of the codes.
+  std::size_t groups_of_row() const { return table ? kBlockValues / group : 1; }
   std::size_t depth() const { return groups() * group; }
 
   /// Reads the parts from the inputs of a node: codes and scales are inputs 1 and 2, zero points
@@ -35,7 +40,10 @@ struct FewBitsInputs {
   void Read(const std::function<TensorView(std::size_t)>& input, std::size_t zero_points,
             std::size_t first_minimums);
 
-  /// Throws OpError if types or shapes are invalid.
+  /// Whether there are codes and scales, and the table of codes that are blocks.
+  bool IsComplete() const;
+
+  /// Throws OpError if types, shapes or the layout of blocks are invalid.
   void Check(const Checker& check) const;
 
   /// Throws OpError if an input is there without another one that it needs, or with one that it
@@ -60,8 +68,14 @@ struct FewBitsInputs {
   /// Element (column, k) of the weight.
   double Value(std::size_t column, std::size_t k) const;
 
+  /// The table and the layout of blocks.
+  BlockCodes blocks() const;
+
  private:
+  void CheckBlocks(const Checker& check) const;
   void CheckScales(const Checker& check) const;
+  /// The row of bytes of the codes that has a group.
+  const std::uint8_t* RowOf(std::size_t column, std::size_t g) const;
 };
 
 /// Throws OpError if an input is there and has another shape.
@@ -76,22 +90,27 @@ inline constexpr TensorView FewBitsInputs::* kPartsOfRows[] = {
 /// Bytes of an element of codes, scales or any other part.
 std::size_t ElementBytes(ONNXTensorElementDataType type);
 
-/// A weight packed for the kernels, in huge pages of its own.
+/// Element `index` of zero points: uint8, or of a floating-point type.
+double ZeroPoint(const TensorView& zeros, std::size_t index);
+
+/// A weight packed for the kernels.
 class PackedFewBits {
  public:
   PackedFewBits() = default;
-  explicit PackedFewBits(const FewBitsInputs& inputs);
+  /// Packs inputs that runs read again.
+  explicit PackedFewBits(const FewBitsInputs& inputs) : PackedFewBits(inputs, nullptr, false) {}
+  /// Packs constants of a node, or finds them in the file of its session. Their pages in a mapped
+  /// file leave the memory of the process, since runs do not read them.
+  PackedFewBits(const FewBitsInputs& inputs, const KernelInfo& info)
+      : PackedFewBits(inputs, PackedFile::Open(info.packed_weights()), true) {}
 
   const FewBitsWeight& weight() const { return weight_; }
 
  private:
-  void PackScales(const FewBitsInputs& inputs, std::size_t columns);
+  PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<PackedFile> file, bool is_constant);
 
   FewBitsWeight weight_ = {};
-  HugePageMemory codes_;
-  HugePageMemory scales_;
-  HugePageMemory zeros_;
-  HugePageMemory minimums_;
+  PackedMemory memory_;
   std::vector<float> palette_;
 };
 

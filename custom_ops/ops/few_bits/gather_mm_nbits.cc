@@ -15,7 +15,7 @@ namespace coreai {
 namespace {
 
 namespace names = schema::gather_mm_nbits;
-static_assert(names::kInputCount == 8 && names::kAttributeCount == 4, "the declaration changed");
+static_assert(names::kInputCount == 10 && names::kAttributeCount == 4, "the declaration changed");
 
 class GatherMmNbitsOp : public Op {
  public:
@@ -29,7 +29,8 @@ class GatherMmNbitsOp : public Op {
     // Beside a size of 0, others may be too large to count to.
     if (constants_.rows() == 0 || constants_.groups() == 0) return;
     packed_.reserve(constants_.count());
-    for (std::size_t i = 0; i < constants_.count(); ++i) packed_.emplace_back(constants_.Expert(i));
+    for (std::size_t i = 0; i < constants_.count(); ++i)
+      packed_.emplace_back(constants_.Expert(i), info);
   }
 
   void Compute(const KernelContext& context) const override {
@@ -40,7 +41,8 @@ class GatherMmNbitsOp : public Op {
     const TensorView chosen = context.Input(names::kIndicesInput);
     const std::vector<std::size_t> indices =
         ReadIndices(check_, "indices", chosen, weights.shape()[0]);
-    const std::int64_t depth = lhs.shape().back(), groups = weights.shape()[2];
+    const std::int64_t depth = lhs.shape().back();
+    const auto groups = static_cast<std::int64_t>(weights.groups());
     const auto group = static_cast<std::int64_t>(op_.attributes().group);
     if (depth % group != 0 || depth / group != groups) {
       check_.Fail("input lhs has shape " + ToString(lhs.shape()) + ", expected a last size of " +

@@ -13,7 +13,7 @@ namespace coreai {
 namespace {
 
 namespace names = schema::linear_nbits;
-static_assert(names::kInputCount == 8 && names::kAttributeCount == 4, "the declaration changed");
+static_assert(names::kInputCount == 10 && names::kAttributeCount == 4, "the declaration changed");
 
 class LinearNbitsOp : public Op {
  public:
@@ -25,11 +25,11 @@ class LinearNbitsOp : public Op {
     FewBitsInputs constants = inputs_;
     constants.Read([&](std::size_t index) { return info.Constant(index); }, names::kZeroPointsInput,
                    names::kMinimumsInput);
-    if (dtype == DType::kFloat64 || !constants.codes || !constants.scales) return;
+    if (dtype == DType::kFloat64 || !constants.IsComplete()) return;
     constants.Check(check_);
     // Beside a size of 0, others may be too large to count to.
     if (constants.columns() == 0 || constants.groups() == 0) return;
-    packed_ = PackedFewBits(constants);
+    packed_ = PackedFewBits(constants, info);
     inputs_ = constants;
   }
 
@@ -61,9 +61,10 @@ class LinearNbitsOp : public Op {
     check_.Require("input", input, dtype_);
     const auto group = static_cast<std::int64_t>(inputs.group);
     const std::int64_t depth = input.shape.empty() ? -1 : input.shape.back();
-    if (depth < 0 || depth % group != 0 || depth / group != inputs.codes.shape[1]) {
+    if (depth < 0 || depth % group != 0 ||
+        depth / group != static_cast<std::int64_t>(inputs.groups())) {
       check_.Fail("input input has shape " + ToString(input.shape) + ", expected a last size of " +
-                  std::to_string(inputs.codes.shape[1]) + " groups of " + std::to_string(group));
+                  std::to_string(inputs.groups()) + " groups of " + std::to_string(group));
     }
     if (!bias) return;
     check_.Require("bias", bias, dtype_);

@@ -109,14 +109,13 @@ class GatherMmOp : public Op {
         target_(target),
         pack_left_(FindGatherMmPackLeft(target, dtype)),
         widen_(FindWiden(target, dtype)),
-        deterministic_(info.deterministic()) {
-    if (info.float32_tiles() && dtype == DType::kFloat32)
-      parts_kernels_ = FindGatherMmOfParts(target);
-    const TensorView matrices = info.Constant(names::kRhsInput);
+        deterministic_(info.deterministic()),
+        constant_(info, info.Constant(names::kRhsInput), transposed_, dtype, target) {
+    if (!info.float32_tiles() || dtype != DType::kFloat32) return;
+    parts_kernels_ = FindGatherMmOfParts(target);
     if (parts_kernels_.product != nullptr) {
-      parts_ = PackedParts(matrices, transposed_, parts_kernels_);
+      parts_ = PackedParts(info.Constant(names::kRhsInput), transposed_, parts_kernels_);
     }
-    constant_ = PackedConstant(matrices, transposed_, dtype, target);
   }
 
   void Compute(const KernelContext& context) const override {

@@ -2,13 +2,19 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "memory/file_pages.h"
 #include "ops/checks.h"
 #include "ort/op.h"
 
 namespace coreai {
 namespace {
+
+// Of the layouts in a PackedFile: another layout gets another number.
+constexpr std::size_t kLayoutVersion = 1;
 
 bool Wanted() {
   const char* setting = std::getenv("COREAI_OPS_PACK_WEIGHTS");
@@ -31,18 +37,38 @@ Matrices MatricesOf(const TensorView& input, bool transposed, DType dtype) {
 
 }  // namespace
 
-PackedConstant::PackedConstant(const TensorView& input, bool transposed, DType dtype,
-                               Target target) {
-  const auto [count, depth, columns] = MatricesOf(input, transposed, dtype);
+PackedConstant::PackedConstant(const KernelInfo& info, const TensorView& input, bool transposed,
+                               DType dtype, Target target) {
+  const Matrices matrices = MatricesOf(input, transposed, dtype);
+  const std::size_t count = matrices.count, depth = matrices.depth, columns = matrices.columns;
   if (count == 0) return;
+  const std::size_t bytes = depth * columns * SizeOf(dtype);
   const std::size_t packed_bytes = GatherMmPackedBytes(target, dtype, depth, columns);
-  packed_ = AllocateHugePages(count * packed_bytes);
-  original_ = input.data;
-  const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);
-  for (std::size_t i = 0; i < count; ++i) {
-    pack(static_cast<const char*>(input.data) + i * depth * columns * SizeOf(dtype), depth, columns,
-         packed_.get() + i * packed_bytes);
+  const auto for_matrices = [&](const auto& body) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const char* const matrix = static_cast<const char*>(input.data) + i * bytes;
+      body(matrix, i);
+      ReleaseFilePages(matrix, bytes);
+    }
+  };
+  std::shared_ptr<PackedFile> file = PackedFile::Open(info.packed_weights());
+  ContentHash hash;
+  if (file != nullptr) {
+    const std::string target_name = TargetName(target);
+    hash.Add(target_name.data(), target_name.size());
+    for (const std::size_t number : {kLayoutVersion, static_cast<std::size_t>(dtype), count, depth,
+                                     columns, std::size_t{transposed}}) {
+      hash.Add(number);
+    }
+    for_matrices([&](const char* matrix, std::size_t) { hash.Add(matrix, bytes); });
   }
+  const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);
+  packed_ = PackedMemory(std::move(file), hash.key(), count * packed_bytes, [&](char* packed) {
+    for_matrices([&](const char* matrix, std::size_t i) {
+      pack(matrix, depth, columns, packed + i * packed_bytes);
+    });
+  });
+  original_ = input.data;
 }
 
 PackedParts::PackedParts(const TensorView& input, bool transposed, const GatherMmOfParts& kernels) {

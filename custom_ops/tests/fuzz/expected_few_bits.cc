@@ -24,7 +24,7 @@ std::vector<std::uint8_t> Bytes(const std::vector<double>& numbers) {
 
 // The places of the optional parts in the inputs of an op.
 struct Places {
-  std::size_t zeros, palette, minimums, scale_codes;
+  std::size_t zeros, palette, minimums, scale_codes, table, layout;
 };
 
 // One of `count` weights, whose codes are [..., columns, groups, bytes].
@@ -48,6 +48,15 @@ testing::FewBits WeightOf(const Call& call, const Places& places, std::size_t in
   weight.palette = call.In(places.palette).data;
   weight.minimums = Part(call.In(places.minimums).data, index, count);
   weight.scale_stream = Bytes(Part(call.In(places.scale_codes).data, index, count));
+  const Array& table = call.In(places.table);
+  const Array& layout = call.In(places.layout);
+  if (!table.present) return weight;
+  weight.table = Bytes(table.data);
+  weight.width = table.count(1);
+  weight.layout = layout.data;
+  weight.fields = layout.count(1) / 3;
+  weight.block_bytes = codes.count(rank - 1);
+  weight.groups *= 256 / weight.group;
   return weight;
 }
 
@@ -63,7 +72,7 @@ std::vector<double> Product(const Call& call, std::vector<double> x, std::size_t
 
 Arrays LinearNbits(const Call& call) {
   const Array& x = call.In(0);
-  const testing::FewBits weight = WeightOf(call, {3, 4, 6, 7}, 0, 1);
+  const testing::FewBits weight = WeightOf(call, {3, 4, 6, 7, 8, 9}, 0, 1);
   Array y;
   y.shape = x.shape;
   y.shape.back() = call.In(1).shape[0];
@@ -90,7 +99,7 @@ Arrays GatherMmNbits(const Call& call) {
     const auto expert = static_cast<std::size_t>(chosen.data[i]);
     const auto product =
         Product(call, Part(left.data, i, chosen.data.size()), left.count(left.shape.size() - 2),
-                WeightOf(call, {4, 5, 6, 7}, expert, codes.count(0)));
+                WeightOf(call, {4, 5, 6, 7, 8, 9}, expert, codes.count(0)));
     y.data.insert(y.data.end(), product.begin(), product.end());
   }
   return {y};

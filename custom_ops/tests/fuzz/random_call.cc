@@ -12,9 +12,10 @@ namespace {
 using Ints = std::map<std::string, std::int64_t>;
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
-// H, Q is 16, R and U are K and M groups of the attribute group_size, P is a palette for the
-// attribute bits; # is an index, % a tensor of bytes; "" is rank 0, kNone an absent input, ! one
-// that is always present. `ints` are what attributes must be for that.
+// H, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L blocks of 256, P
+// is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a layout of blocks; ""
+// is rank 0, kNone an absent input, ! one that is always present. `ints` are what attributes must
+// be for that.
 constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
@@ -54,23 +55,27 @@ Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding,
 // Two 4-bit codes or one 8-bit code to a group, many, or groups of 16 bytes, as tiles of AMX take
 // them. The later ones have minimums, and scales of two levels, two groups to a block.
 Layouts LinearNbitsLayouts() {
-  return {{{"B T G", "%S F 1", "S F", "S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
-          {{"T G", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
-          {{"T F", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(8, 1, 0)},
-          {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 8)},
-          {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 8)},
-          {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 8)},
-          {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 0)},
-          {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 0)},
-          {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 0)},
-          {{"T R", "%S K 5", "S K", "%S K", "P", "S", kNone, kNone}, Few(5, 8, 0)},
-          {{"T R", "%S K 3", "S K", "%S K", "P", "S", kNone, kNone}, Few(6, 4, 8)},
-          {{"B T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 0)},
-          {{"T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 8)},
-          {{"T U", "%S M 5", "S L", kNone, kNone, "S", kNone, "!%S L 1"}, Few(5, 8, 0, 4)},
-          {{"T U", "%S M 3", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(6, 4, 8, 6)},
-          {{"B T U", "%S M Q", "S L", kNone, "P", "S", kNone, "!%S L 2"}, Few(4, 32, 0, 8)},
-          {{"T U", "%S M Q", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(2, 64, 0, 6)}};
+  return {
+      {{"B T G", "%S F 1", "S F", "S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
+      {{"T G", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(4, 2, 0)},
+      {{"T F", "%S F 1", "S F", "%S F", "P", "S", kNone, kNone}, Few(8, 1, 0)},
+      {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 8)},
+      {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 8)},
+      {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 8)},
+      {{"T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(4, 32, 0)},
+      {{"B T R", "%S K Q", "S K", "%S K", "P", "S", kNone, kNone}, Few(2, 64, 0)},
+      {{"T R", "%S K Q", "S K", "S K", "P", "S", kNone, kNone}, Few(8, 16, 0)},
+      {{"T R", "%S K 5", "S K", "%S K", "P", "S", kNone, kNone}, Few(5, 8, 0)},
+      {{"T R", "%S K 3", "S K", "%S K", "P", "S", kNone, kNone}, Few(6, 4, 8)},
+      {{"B T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 0)},
+      {{"T R", "%S K Q", "S K", kNone, kNone, "S", "!S K", kNone}, Few(4, 32, 8)},
+      {{"T U", "%S M 5", "S L", kNone, kNone, "S", kNone, "!%S L 1"}, Few(5, 8, 0, 4)},
+      {{"T U", "%S M 3", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(6, 4, 8, 6)},
+      {{"B T U", "%S M Q", "S L", kNone, "P", "S", kNone, "!%S L 2"}, Few(4, 32, 0, 8)},
+      {{"T U", "%S M Q", "S L", kNone, kNone, "S", "!S L", "!%S L 3"}, Few(2, 64, 0, 6)},
+      {{"T Y", "%S L 5", "S L", kNone, "!P", "S", kNone, kNone, "!%9 X", "!@9 4"}, Few(8, 256, 0)},
+      {{"B T Y", "%S L 5", "S L", kNone, "!P", "S", kNone, kNone, "!%9 X", "!@9 4"},
+       Few(8, 256, 8)}};
 }
 
 Layouts GatherMmNbitsLayouts() {
@@ -85,7 +90,15 @@ Layouts GatherMmNbitsLayouts() {
       {{"B T R", "%H S K Q", "H S K", "#B", kNone, kNone, "!H S K", kNone}, Few(4, 32, 0)},
       {{"B T U", "%H S M 5", "H S L", "#B", kNone, kNone, kNone, "!%H S L 1"}, Few(5, 8, 0, 4)},
       {{"B T U", "%H S M 3", "H S L", "#", kNone, kNone, "!H S L", "!%H S L 3"}, Few(6, 4, 8, 6)},
-      {{"B T U", "%H S M Q", "H S L", "#B", kNone, "P", kNone, "!%H S L 2"}, Few(4, 32, 0, 8)}};
+      {{"B T U", "%H S M Q", "H S L", "#B", kNone, "P", kNone, "!%H S L 2"}, Few(4, 32, 0, 8)},
+      {{"B T Y", "%H S L 5", "H S L", "#B", kNone, "!P", kNone, kNone, "!%9 X", "!@9 4"},
+       Few(8, 256, 0)}};
+}
+
+// The last inputs, a table and a layout of blocks, are absent unless they are named.
+Layouts WithoutTables(Layouts layouts) {
+  for (Layout& layout : layouts) layout.inputs.resize(10, kNone);
+  return layouts;
 }
 
 Layouts RopeLayouts() {
@@ -107,8 +120,8 @@ const Layouts& LayoutsOf(const std::string& op) {
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},
       {"gather_mm", GatherMmLayouts()},
-      {"gather_mm_nbits", GatherMmNbitsLayouts()},
-      {"linear_nbits", LinearNbitsLayouts()},
+      {"gather_mm_nbits", WithoutTables(GatherMmNbitsLayouts())},
+      {"linear_nbits", WithoutTables(LinearNbitsLayouts())},
       {"rope", RopeLayouts()},
       {"group_norm", {{{"B W S T", "W", "W"}}, {{"B W", "W", "W"}}, {{"B W T", "W", "W"}}}},
       {"kv_cache_update", {{{"B H S D", "B H T D", "#B"}}, {{"B H S D", "B H 1 D", "#"}}}},
@@ -153,6 +166,8 @@ std::int64_t RandomCall::Size(char letter) {
   static constexpr std::int64_t kFew[] = {1, 2, 3, 1, 2, 0};
   static constexpr std::int64_t kMany[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70};
   if (letter == 'Q') return size = 16;
+  if (letter == 'X') return size = 64;
+  if (letter == 'Y') return size = Product(Size('L'), 256);
   if (letter == 'P') return size = std::int64_t{1} << ints_["bits"];
   if (letter == 'R') return size = Product(Size('K'), ints_["group_size"]);
   if (letter == 'U') return size = Product(Size('M'), ints_["group_size"]);
@@ -217,6 +232,17 @@ void RandomCall::FillIndices(OrtValue* value) {
     } else {
       Store(value, i, static_cast<std::int32_t>(index));
     }
+  }
+}
+
+// Numbers of a field of up to 3 bits among 40: factors and rows below 9.
+void RandomCall::FillLayout(OrtValue* value) {
+  static constexpr std::int32_t kWild[] = {-1, 0, 9, 10, 38, 40, 1000000, INT32_MAX, INT32_MIN};
+  const bool wild = OneIn(8);
+  for (std::size_t i = 0; i < value->bytes() / sizeof(std::int32_t); ++i) {
+    const std::uint64_t mosts[] = {2, 38, 3, 2};
+    const auto number = static_cast<std::int32_t>(Below(mosts[i % 4]) + (i % 4 == 2 ? 1 : 0));
+    Store(value, i, wild && OneIn(8) ? OneOf(kWild, Below(9)) : number);
   }
 }
 
@@ -341,11 +367,17 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
       type = *dims == '#'   ? (OneIn(2) ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64
                                         : ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32)
              : *dims == '%' ? ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
+             : *dims == '@' ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32
                             : op.GetInputType(&op, 0);
-      if (OneIn(*dims == '%' ? 40 : 4)) type = AnyType();
+      if (OneIn(*dims == '%' || *dims == '@' ? 40 : 4)) type = AnyType();
     }
     context->inputs.push_back(MakeValue(type, Shape(dims), Below(3)));
-    FillNumbers(context->inputs.back().get());
+    OrtValue* const value = context->inputs.back().get();
+    if (*dims == '@' && type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
+      FillLayout(value);
+    } else {
+      FillNumbers(value);
+    }
   }
   while (!context->inputs.empty() && !context->inputs.back() && OneIn(2)) {
     context->inputs.pop_back();

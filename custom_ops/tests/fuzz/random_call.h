@@ -34,6 +34,7 @@ class RandomCall {
   ONNXTensorElementDataType AnyType();
   void FillNumbers(OrtValue* value);
   void FillIndices(OrtValue* value);
+  void FillLayout(OrtValue* value);
   std::uint64_t FloatBits(ONNXTensorElementDataType type, std::size_t kind);
   template <typename E>
   void Store(OrtValue* value, std::size_t index, E element);

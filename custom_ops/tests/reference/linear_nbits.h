@@ -20,6 +20,10 @@ struct FewBits {
   std::size_t blocks = 0;                  ///< of groups in a row, with scales of two levels
   std::vector<std::uint8_t> scale_stream;  ///< [columns, blocks, bytes]: codes of scales, then of
                                            ///< minimums
+  std::vector<std::uint8_t> table;  ///< [rows, width], or empty; with it the stream has blocks of
+                                    ///< 256 values and `scales` is [columns, blocks]
+  std::vector<double> layout;       ///< [numbers, 1 + 3 * fields]
+  std::size_t width = 0, fields = 0, block_bytes = 0;
 
   /// Code `index` of `size` bits.
   static unsigned CodeIn(const std::vector<std::uint8_t>& bytes, std::size_t index,
@@ -30,6 +34,30 @@ struct FewBits {
       code |= (bytes[bit / 8] >> (bit % 8) & 1u) << i;
     }
     return code;
+  }
+
+  /// Number `index` of the block that has value k of a column.
+  double Number(std::size_t column, std::size_t k, std::size_t index) const {
+    const std::size_t block = column * (groups * group / 256) + k / 256;
+    const double* const of = layout.data() + index * (1 + 3 * fields);
+    double number = of[0];
+    for (std::size_t f = 1; f < 1 + 3 * fields; f += 3) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(of[f + 1]); ++i) {
+        const std::size_t bit = block * block_bytes * 8 + static_cast<std::size_t>(of[f]) + i;
+        number += std::ldexp(stream[bit / 8] >> (bit % 8) & 1u, static_cast<int>(i)) * of[f + 2];
+      }
+    }
+    return number;
+  }
+
+  double ValueOfBlock(std::size_t column, std::size_t k) const {
+    const std::size_t of_block = 256 / group, index = of_block + k % 256 / width;
+    unsigned code = 0;
+    for (const std::size_t at : {index, index + 256 / width}) {
+      code |= table[static_cast<std::size_t>(Number(column, k, at)) * width + k % width];
+    }
+    return palette[code] * Number(column, k, k / group % of_block) *
+           scales[column * (groups / of_block) + k / 256];
   }
 
   double Scale(std::size_t column, std::size_t g) const {
@@ -48,6 +76,7 @@ struct FewBits {
   }
 
   double Value(std::size_t column, std::size_t k) const {
+    if (!table.empty()) return ValueOfBlock(column, k);
     const std::size_t at = column * groups + k / group;
     const unsigned code = CodeIn(stream, at * group + k % group, bits);
     const double scale = Scale(column, k / group);

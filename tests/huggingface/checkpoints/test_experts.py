@@ -54,7 +54,7 @@ def packed(tensors: Checkpoint) -> PackedExperts:
         shape = getattr(like, name).shape
         weight = mxfp4.read(tensors, f"e.{name}", {}, (shape[2], shape[1]))
         assert weight is not None
-        weights[name] = weight
+        weights[name] = [weight]
         getattr(like, f"{name}_bias").data.copy_(tensors[f"e.{name}_bias"])
     return PackedExperts(like, weights).eval()
 

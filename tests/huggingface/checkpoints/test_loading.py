@@ -165,7 +165,7 @@ def test_experts_of_a_mixture(name: str, tmp_path: Path) -> None:
         with torch.no_grad():
             assert_close(loaded(IDS).logits, model(IDS).logits)
         (experts,) = [m for m in loaded.modules() if isinstance(m, PackedExperts)]
-        assert set(experts.attributes) == {"gate_up_proj"} | (set() if some else {"down_proj"})
+        assert set(experts.matrices) == {"gate_up_proj"} | (set() if some else {"down_proj"})
 
 
 @pytest.mark.slow

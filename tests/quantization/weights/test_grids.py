@@ -73,6 +73,15 @@ def test_the_error_of_each_group_falls(bits: int, symmetric: bool) -> None:
     assert errors[1].sum() < 0.97 * errors[0].sum()
 
 
+def test_groups_do_not_depend_on_each_other() -> None:
+    """A group that ends early leaves the others in place."""
+    weight, scheme = by_element(grouped(64, 3)), Scheme(2, 32, "hqq")
+    whole = half_quadratic_grid(weight, scheme)
+    rows = [half_quadratic_grid(weight[i : i + 1], scheme) for i in range(len(weight))]
+    assert np.array_equal(np.concatenate([row.scales for row in rows]), whole.scales)
+    assert np.array_equal(np.concatenate([row.zeros for row in rows]), whole.zeros)
+
+
 def test_an_outlier_does_not_widen_the_grid() -> None:
     weight = np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 1, 32)
     weight[..., 0] = -1.6

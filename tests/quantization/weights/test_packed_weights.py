@@ -13,6 +13,7 @@ import torch
 
 from coreai_onnx.composites.few_bit_weights import dequantized
 from coreai_onnx.errors import QuantizationError
+from coreai_onnx.model.weight_formats import PARTS
 from coreai_onnx.quantization.weights import packed_weights
 from coreai_onnx.quantization.weights.grids import half_quadratic_grid
 from coreai_onnx.quantization.weights.packed_weights import (
@@ -40,7 +41,9 @@ def values_of(packed: PackedWeight) -> np.ndarray:
     """Return the weight by the reference of the composite."""
     given = (packed.codes, packed.scales, packed.zero_points, packed.palette)
     tensors = [None if array is None else torch.from_numpy(array) for array in given]
-    groups = dequantized([*tensors, None, None], packed.scheme.bits, 0, torch.float32)
+    groups = dequantized(
+        [*tensors, *[None] * (len(PARTS) - len(tensors))], packed.scheme.bits, 0, torch.float32
+    )
     values = groups.flatten(-2).numpy()
     return values if packed.divisors is None else values / packed.divisors
 

@@ -183,7 +183,71 @@ def test_weights_that_exceed_the_memory_are_read_in_each_run(tmp_path: Path) -> 
         output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
         kilobytes, found[prepack] = output.split()
         assert (int(kilobytes) < 288 << 10) == (not prepack), output
+        # Pages of the file do not stay in memory beside the packed weights.
+        assert int(kilobytes) < 400 << 10, output
     assert found[True] == found[False]
+
+
+_SHARE = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np
+from coreai_onnx import session
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+path, packed = sys.argv[1], sys.argv[2]
+before = anonymous()
+model = session(path, packed_weights=packed or None, threads=1)
+after = anonymous()
+x = np.random.default_rng(0).normal(size=(5, 1024)).astype(np.float32)
+print(after - before, hashlib.sha256(model.run(x)["result_0"].tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.skipif(sys.platform == "win32", reason="files of packed weights are not mapped there")
+@pytest.mark.parametrize("composite", ["linear_nbits", "gather_mm"])
+def test_packed_weights_are_mapped_by_every_process(tmp_path: Path, composite: str) -> None:
+    """32 MiB of weights are packed once; the next process has none of them in its own memory."""
+    random = np.random.default_rng(0)
+    if composite == "linear_nbits":
+        codes = random.integers(0, 256, (1 << 16, 32, 16), np.uint8)
+        scales = np.full((1 << 16, 32), 2.0**-10, np.float16)
+        weight, attributes = [torch.from_numpy(codes), torch.from_numpy(scales)], {"group_size": 32}
+    else:
+        weight, attributes = [torch.from_numpy(random.random((1024, 8192), np.float32))], {}
+    inputs = [torch.zeros(5, 1024), *weight]
+    proto = composite_model(composite, inputs, attributes, constants=range(1, len(inputs)))
+    path, packed = tmp_path / "model.onnx", tmp_path / "packed"
+    save_models({path: ir.from_proto(proto)}, tmp_path / "model.onnx.data", external_data=True)
+    results, sizes = set(), []
+    for place in ("", str(packed), str(packed)):
+        arguments = [sys.executable, "-c", _SHARE, str(path), place]
+        output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+        kilobytes, result = output.split()
+        results.add(result)
+        sizes.append(packed.stat().st_size if place else 0)
+    assert len(results) == 1
+    assert sizes[1] == sizes[2] > 32 << 20
+    if sys.platform == "linux":
+        assert int(kilobytes) < 16 << 10
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.skipif(sys.platform == "win32", reason="files of packed weights are not mapped there")
+def test_another_file_is_not_overwritten_by_packed_weights(tmp_path: Path) -> None:
+    inputs = [torch.zeros(1, 64), torch.zeros(64, 64)]
+    model = composite_model("gather_mm", inputs, {}, constants=(1,))
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    with pytest.raises(SessionError, match="is not a file of packed weights of this version"):
+        session(model, packed_weights=other)
+    assert other.read_text() == "mine"
+    with pytest.raises(SessionError, match=r"cannot open .*nowhere.*: No such file or directory"):
+        session(model, packed_weights=tmp_path / "nowhere" / "packed")
 
 
 def test_weights_of_more_than_the_memory_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,3 +255,33 @@ def test_weights_of_more_than_the_memory_are_not_packed(monkeypatch: pytest.Monk
     monkeypatch.setattr(opening, "memory_bytes", lambda: 100)
     assert not session(linear_model())._model._prepacks
     assert session(linear_model(), prepack=True)._model._prepacks
+
+
+def test_a_data_file_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    """One that is sparse: a run reads one row of each of five weights."""
+    path, data, columns = tmp_path / "model.onnx", tmp_path / "model.onnx.data", 1 << 14
+    rows = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * columns * 4)
+    size = rows * columns * 4
+    with data.open("wb") as file:
+        file.truncate(5 * size)
+    places = [
+        ir.Value(
+            name=f"w{i}",
+            const_value=ir.ExternalTensor(
+                data.name, i * size, size, ir.DataType.FLOAT, shape=ir.Shape([rows, columns]),
+                name=f"w{i}",
+            ),
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    indices = ir.val("indices", ir.DataType.INT64, [1])
+    nodes = [ir.node("Gather", [place, indices]) for place in places]
+    nodes.append(ir.node("Sum", [node.outputs[0] for node in nodes]))
+    total = nodes[-1].outputs[0]
+    total.name, total.type = "total", ir.TensorType(ir.DataType.FLOAT)
+    total.shape = ir.Shape([1, columns])
+    graph = ir.Graph([indices], [total], nodes=nodes, initializers=places, opset_imports={"": 21})
+    path.write_bytes(ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString())
+    opened = session(path)
+    assert not opened.run(np.array([rows - 1]))["total"].any()
+    assert data.stat().st_blocks * 512 < size

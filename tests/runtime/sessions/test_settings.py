@@ -33,3 +33,10 @@ def test_kernels_run_beside_bodies_unless_a_provider_takes_nodes_from_the_cpu(
         "bodies": {"kernels": False, "providers": "webgpu", "threads": 2},
         "kernels": {"kernels": True, "providers": "webgpu", "threads": 2},
     }
+
+
+@pytest.mark.parametrize("other", [{"kernels": False}, {"prepack": False}, {"providers": "webgpu"}])
+def test_packed_weights_are_those_of_kernels(other: dict[str, Any]) -> None:
+    assert SessionSettings(packed_weights="weights").packed_weights == "weights"
+    with pytest.raises(SessionError, match="packed_weights needs the kernels, and no"):
+        SessionSettings(packed_weights="weights", **other)

@@ -7,17 +7,19 @@ are those of ``ggml-quants.c`` of llama.cpp, as ``gguf.quants`` reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import IQ4_NL, MXFP4, NVFP4, Q4_K
 
-from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS, codes_of_codebook
+from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS, block_matrix
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.model.packed_codes import pack_codes
+from coreai_onnx.model.weight_formats import BY_ROW
 
 _CHUNK = 1 << 22  # elements that are unpacked at once: some 50 MB of temporary arrays
 
@@ -61,20 +63,40 @@ def packed_matrix(data: np.ndarray, kind: GGMLQuantizationType, rows: int) -> Pa
 
     Args:
         data: The bytes, of any shape.
-        kind: The type, one of `TYPES`.
+        kind: The type, one of `PACKED`.
         rows: The number of rows.
     """
+    if kind in CODEBOOKS:
+        return block_matrix(data, kind, rows)
     layout, (size, bytes_of_block) = TYPES[kind], GGML_QUANT_SIZES[kind]
     blocks = data.reshape(rows, -1, bytes_of_block)
     step = max(1, _CHUNK // max(1, blocks.shape[1] * size))
     chunks = [_parts(blocks[first : first + step], layout) for first in range(0, rows, step)]
     names = chunks[0].keys()
-    parts = {name: torch.from_numpy(np.concatenate([c[name] for c in chunks])) for name in names}
+    parts: dict[str, Any] = {
+        name: torch.from_numpy(np.concatenate([c[name] for c in chunks])) for name in names
+    }
     for name in ("scales", "minimums"):
         if name in parts and parts[name].dtype == torch.uint16:
             parts[name] = parts[name].view(torch.bfloat16)
     palette = torch.tensor(layout.palette, dtype=torch.float16) if layout.palette else None
     return PackedMatrix(**parts, bits=layout.bits, palette=palette, scale_bits=layout.scale_bits)
+
+
+def packed_experts(data: Sequence[np.ndarray], kind: GGMLQuantizationType) -> PackedMatrix:
+    """Return the weights of experts in tensors; the parts have an axis for the experts in front.
+
+    Args:
+        data: The bytes of each tensor, ``[experts, rows, bytes]``; rows of one expert are joined.
+        kind: The type, one of `PACKED`.
+    """
+    joined = data[0] if len(data) == 1 else np.concatenate(data, axis=1)
+    experts, rows, _ = joined.shape
+    matrix = packed_matrix(joined, kind, experts * rows)
+    parts: dict[str, Any] = {part: getattr(matrix, part) for part in BY_ROW}
+    for name, part in parts.items():
+        parts[name] = part if part is None else part.unflatten(0, (experts, rows))
+    return replace(matrix, **parts)
 
 
 def _parts(blocks: np.ndarray, layout: BlockType) -> dict[str, np.ndarray]:
@@ -178,10 +200,6 @@ def _nvfp4(b: np.ndarray) -> Blocks:
     return Blocks(planes(b[:, 4:], 8, 4), scales)
 
 
-def _of_codebook(kind: GGMLQuantizationType) -> Callable[[np.ndarray], Blocks]:
-    return lambda b: Blocks(*codes_of_codebook(kind, b))
-
-
 _T = GGMLQuantizationType
 TYPES: Mapping[GGMLQuantizationType, BlockType] = {
     _T.Q4_0: BlockType(4, 32, _q4_0),
@@ -200,11 +218,9 @@ TYPES: Mapping[GGMLQuantizationType, BlockType] = {
     _T.TQ2_0: BlockType(2, 256, _tq2_0, (-1, 0, 1, 2)),
     _T.MXFP4: BlockType(4, 32, _mxfp4, MXFP4.kvalues),
     _T.NVFP4: BlockType(4, 16, _nvfp4, NVFP4.kvalues),
-    **{
-        kind: BlockType(one.bits, one.group_size, _of_codebook(kind), one.palette, one.scale_bits)
-        for kind, one in CODEBOOKS.items()
-    },
 }
-"""The types whose codes stay as they are."""
+"""The types of one code per value."""
+PACKED = (*TYPES, *CODEBOOKS)
+"""The types that stay as they are."""
 FLOATS = (_T.F32, _T.F16, _T.BF16, _T.F64)
 """The types of floating-point numbers."""

@@ -1,138 +1,225 @@
 """Types of GGUF whose codes select several values at once: IQ1, IQ2, IQ3, and TQ1.
 
-A code of 8 to 11 bits selects 8 or 4 magnitudes from a table, and signs are stored apart. These
-types become one code per value, which is 3 bits for the 6 values of IQ1 and IQ2, 4 for the 16 of
-IQ3, and 2 for the 3 of TQ1: exact, but larger than in the file. ``gguf`` itself looks the values
-up, in blocks whose scales are set to those of the smallest number.
+A number of 8 to 11 bits selects 8 or 4 magnitudes from a table, and signs are stored apart. Weights
+have the blocks as they are, the scales of blocks beside them, and one table and one layout for all
+weights of a type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
+from coreai_onnx.model.weight_formats import BLOCK_SIZE
 
 _T = GGMLQuantizationType
-_ONE = np.array([1], np.float16).view(np.uint8)
-_MIDDLE = 32  # of the 6-bit codes of scales
+_SPREAD = np.array([12, 8, 4, 0], np.uint16)
+"""By how many bits the four parts of a scale of IQ1_M are moved in their words."""
+_DIVISORS = {_T.IQ3_XXS: 4, _T.IQ3_S: 1}
+"""Of magnitudes, so that scales are odd multiples; 8 for the others."""
 
 
-class Codebook(NamedTuple):
-    """A type with a table of values.
+class _Fields(NamedTuple):
+    """Fields of equal size at regular places of a block.
 
     Attributes:
-        bits: Size of a code of one value.
-        group_size: Number of neighbors with one scale.
-        palette: The values by codes.
-        levels: Returns the odd multiples of the smallest scale of a block, as ``(m - 1) / 2``
-            uint8 ``[blocks, groups]``, and sets them to 0; None if a block has one scale.
-        scale: The bytes of the scale in a block.
+        bits: Size of a field.
+        first: The bit at which the first one begins.
+        axes: The number of steps and the size of a step in bits, of each axis, the last one moving
+            fastest. A step of 0 repeats fields.
     """
 
     bits: int
-    group_size: int
-    palette: tuple[float, ...]
-    levels: Callable[[np.ndarray], np.ndarray] | None
-    scale: slice = np.s_[:2]
+    first: int
+    axes: tuple[tuple[int, int], ...]
 
-    @property
-    def scale_bits(self) -> int:
-        """Size of a code of a scale; 0 without them."""
-        return 0 if self.levels is None else 6
-
-
-def codes_of_codebook(
-    kind: GGMLQuantizationType, blocks: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, None, np.ndarray | None]:
-    """Return the codes, scales, no minimums, and codes of scales of blocks of a type."""
-    book, unit = CODEBOOKS[kind], blocks.copy()
-    levels = None if book.levels is None else book.levels(unit)
-    if kind == _T.IQ1_M:
-        scales = _spread_scale(unit)
-    else:
-        scales = np.ascontiguousarray(blocks[:, book.scale]).view(np.float16)
-        unit[:, book.scale] = _ONE
-    values = dequantize(unit, kind)
-    order = np.argsort(book.palette, kind="stable")
-    codes = order[np.searchsorted(np.asarray(book.palette)[order], values)].astype(np.uint8)
-    # Scales are odd multiples, 1 to 31.
-    return codes, scales, None, None if levels is None else 2 * levels + np.uint8(1 + _MIDDLE)
+    def numbers(self, factor: int) -> np.ndarray:
+        """Return the place, the size and a factor of each field, ``[fields, 3]``."""
+        steps = [np.arange(count) * step for count, step in self.axes]
+        places = self.first + functools.reduce(np.add.outer, steps).ravel()
+        return np.stack([places, *np.broadcast_arrays(self.bits, factor, places)[:2]], axis=1)
 
 
-def _highest(first: int, words_from: slice) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a reader of the highest 4 bits of words of 32 bits, those from a byte on."""
+class _Codebook(NamedTuple):
+    """A type whose blocks have magnitudes and signs.
 
-    def levels(blocks: np.ndarray) -> np.ndarray:
-        words = np.ascontiguousarray(blocks[:, first:]).view(np.uint32)
-        result = (words[:, words_from] >> 28).astype(np.uint8)
-        words[:, words_from] &= np.uint32((1 << 28) - 1)
-        blocks[:, first:] = words.view(np.uint8)
-        return result
+    Attributes:
+        bits: Size of a code of one value.
+        levels: The scale of a group is that of the block times twice this number plus 1.
+        rows: The lowest bits of the rows of magnitudes, and the bits above them.
+        signs: The rows of signs.
+        halves: Of 8 neighbors, the signs of the first and the last four are in rows of their own,
+            this far apart.
+    """
 
-    return levels
-
-
-def _nibbles(first: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a reader of the 4-bit numbers from a byte to the end of a block."""
-
-    def levels(blocks: np.ndarray) -> np.ndarray:
-        numbers = np.stack([blocks[:, first:] & 15, blocks[:, first:] >> 4], axis=-1)
-        blocks[:, first:] = 0
-        return numbers.reshape(len(blocks), -1)
-
-    return levels
+    bits: int
+    levels: _Fields
+    rows: tuple[_Fields, ...]
+    signs: _Fields
+    halves: int = 0
 
 
-def _iq1_s(blocks: np.ndarray) -> np.ndarray:
-    words = np.ascontiguousarray(blocks[:, 34:]).view(np.uint16)
-    result = (words >> 12 & 7).astype(np.uint8)
-    blocks[:, 34:] = (words & np.uint16(0x8FFF)).view(np.uint8)
-    return result
+def _bytes(count: int) -> _Fields:
+    return _Fields(8, 0, ((count, 8),))
 
 
-def _iq1_m(blocks: np.ndarray) -> np.ndarray:
-    words = np.ascontiguousarray(blocks[:, 48:]).view(np.uint16)
-    shifts = np.array([0, 3, 6, 9], np.uint16)
-    result = (words[..., None] >> shifts & 7).astype(np.uint8)
-    blocks[:, 48:] = (words & np.uint16(0xF000)).view(np.uint8)
-    return result.reshape(len(blocks), -1)
-
-
-def _spread_scale(blocks: np.ndarray) -> np.ndarray:
-    """Return the scales of IQ1_M, in the highest 4 bits of four words, and set them to 1."""
-    words = np.ascontiguousarray(blocks[:, 48:]).view(np.uint16)
-    shifts = np.array([12, 8, 4, 0], np.uint16)
-    scales = np.bitwise_or.reduce((words & np.uint16(0xF000)) >> shifts, axis=1)
-    ones = (np.uint16(0x3C00) << shifts).astype(np.uint16) & np.uint16(0xF000)
-    blocks[:, 48:] = np.broadcast_to(ones, words.shape).copy().view(np.uint8)
-    result: np.ndarray = scales.astype(np.uint16).view(np.float16)[:, None]
-    return result
-
-
-def _signed(magnitudes: tuple[int, ...], divisor: int, bits: int) -> tuple[float, ...]:
-    positive = tuple(m / divisor for m in magnitudes)
-    return _filled((*positive, *(-m for m in positive)), bits)
-
-
-def _filled(values: tuple[float, ...], bits: int) -> tuple[float, ...]:
-    """Return a whole palette; no code selects the numbers at its end."""
-    return values + (1000.0,) * ((1 << bits) - len(values))
-
-
-_IQ1 = _filled((-1.125, -0.875, -0.125, 0.125, 0.875, 1.125), 3)
-_IQ2 = _signed((8, 25, 43), 8, 3)
-_IQ3_XXS = _signed((4, 12, 20, 28, 36, 44, 52, 62), 4, 4)
-CODEBOOKS: Mapping[GGMLQuantizationType, Codebook] = {
-    _T.IQ1_S: Codebook(3, 32, _IQ1, _iq1_s),
-    _T.IQ1_M: Codebook(3, 16, _IQ1, _iq1_m),
-    _T.IQ2_XXS: Codebook(3, 32, _IQ2, _highest(2, np.s_[1::2])),
-    _T.IQ2_XS: Codebook(3, 16, _IQ2, _nibbles(66)),
-    _T.IQ2_S: Codebook(3, 16, _IQ2, _nibbles(74)),
-    _T.IQ3_XXS: Codebook(4, 32, _IQ3_XXS, _highest(66, np.s_[:])),
-    _T.IQ3_S: Codebook(4, 32, _signed((1, 3, 5, 7, 9, 11, 13, 15), 1, 4), _nibbles(106)),
-    _T.TQ1_0: Codebook(2, 256, _filled((-1.0, 0.0, 1.0), 2), None, np.s_[52:]),
+# Numbers in the order of ggml-common.h of llama.cpp, less the scale.
+_BOOKS = {
+    _T.IQ2_XXS: _Codebook(
+        3, _Fields(4, 60, ((8, 64),)), (_Fields(8, 0, ((8, 64), (4, 8))),),
+        _Fields(7, 32, ((8, 64), (4, 7))),
+    ),
+    _T.IQ2_XS: _Codebook(
+        3, _Fields(4, 512, ((16, 4),)), (_Fields(9, 0, ((32, 16),)),), _Fields(7, 9, ((32, 16),)),
+    ),
+    _T.IQ3_XXS: _Codebook(
+        4, _Fields(4, 540, ((8, 32),)), (_bytes(64),), _Fields(7, 512, ((8, 32), (4, 7), (2, 0))),
+        halves=128,
+    ),
+    _T.IQ1_S: _Codebook(
+        3, _Fields(3, 268, ((8, 16),)), (_bytes(32), _Fields(3, 256, ((8, 16), (4, 3)))),
+        _Fields(1, 271, ((8, 16), (4, 0))),
+    ),
+    _T.IQ3_S: _Codebook(
+        4, _Fields(4, 832, ((8, 4),)), (_bytes(64), _Fields(1, 512, ((64, 1),))),
+        _Fields(4, 576, ((64, 4),)),
+    ),
+    _T.IQ2_S: _Codebook(
+        3, _Fields(4, 576, ((16, 4),)), (_bytes(32), _Fields(2, 512, ((32, 2),))),
+        _Fields(8, 256, ((32, 8),)),
+    ),
+    _T.IQ1_M: _Codebook(  # its scale is also in the highest 4 bits of the last four words
+        3, _Fields(3, 384, ((4, 16), (4, 3))), (_bytes(32), _Fields(3, 256, ((32, 4),))),
+        _Fields(1, 259, ((32, 4),)),
+    ),
+}  # fmt: skip
+CODEBOOKS: Mapping[GGMLQuantizationType, slice] = {
+    **dict.fromkeys(_BOOKS, np.s_[:2]),
+    _T.IQ1_M: np.s_[:0],
+    _T.TQ1_0: np.s_[52:],
 }
-"""The types, with values in multiples of their smallest scales."""
+"""The types, with the bytes of a block that are its scale alone."""
+
+
+def block_matrix(data: np.ndarray, kind: GGMLQuantizationType, rows: int) -> PackedMatrix:
+    """Return the weight in the blocks of a tensor, ``[rows, columns]``."""
+    blocks = data.reshape(rows, -1, GGML_QUANT_SIZES[kind][1])
+    if kind == _T.IQ1_M:
+        words = np.ascontiguousarray(blocks[..., 48:]).view(np.uint16)
+        scales = np.bitwise_or.reduce((words & np.uint16(0xF000)) >> _SPREAD, axis=-1)
+        scales = scales.astype(np.uint16)[..., None]
+    else:
+        scales = np.ascontiguousarray(blocks[..., CODEBOOKS[kind]])
+    palette, table, layout = _codebook(kind)
+    return PackedMatrix(
+        torch.from_numpy(np.delete(blocks, CODEBOOKS[kind], axis=-1)),
+        torch.from_numpy(scales.view(np.float16)[..., 0]),
+        _BOOKS[kind].bits if kind in _BOOKS else 2,
+        palette=palette,
+        table=table,
+        layout=layout,
+    )
+
+
+def kind_of_blocks(matrix: PackedMatrix) -> GGMLQuantizationType | None:
+    """Return the type whose blocks a weight has; None if it has other ones."""
+    for kind in CODEBOOKS:
+        parts = zip((matrix.palette, matrix.table, matrix.layout), _codebook(kind), strict=True)
+        if all(one is not None and torch.equal(one, other) for one, other in parts):
+            return kind
+    return None
+
+
+def block_bytes(matrix: PackedMatrix, kind: GGMLQuantizationType) -> np.ndarray:
+    """Return the bytes of a weight in blocks as GGUF has them, ``[rows, bytes]``."""
+    blocks, place = matrix.codes.numpy(), CODEBOOKS[kind]
+    scales = matrix.scales.numpy().astype(np.float16)[..., None].view(np.uint8)
+    first = place.indices(blocks.shape[-1] + 2)[0]
+    between = scales[..., : len(range(*place.indices(first + 2)))]
+    parts = (blocks[..., :first], between, blocks[..., first:])
+    return np.concatenate(parts, axis=-1).reshape(len(blocks), -1)
+
+
+@functools.cache
+def _codebook(kind: GGMLQuantizationType) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the palette, the table and the layout of a type."""
+    if kind == _T.TQ1_0:
+        palette, table, layout = _digits()
+    else:
+        book, magnitudes = _BOOKS[kind], _magnitudes(kind)
+        signs = _signs(kind).reshape(-1, magnitudes.shape[1]) << (book.bits - 1)
+        palette, table = _values(kind), np.concatenate([magnitudes, signs])
+        layout = _layout(book, len(magnitudes))
+    return (
+        torch.from_numpy(palette.astype(np.float16)),
+        torch.from_numpy(table),
+        torch.from_numpy(layout.astype(np.int32)),
+    )
+
+
+def _layout(book: _Codebook, first_sign: int) -> np.ndarray:
+    """Return the numbers of a block, ``[numbers, 1 + 3 * fields]``."""
+    levels, signs = book.levels.numbers(2), book.signs.numbers(1)
+    rows = [fields.numbers(1 << 8 * i) for i, fields in enumerate(book.rows)]
+    numbers = np.concatenate([levels, rows[0], signs])
+    above = np.broadcast_to([0, 1, 0], numbers.shape).copy()
+    if len(rows) > 1:
+        above[len(levels) : -len(signs)] = rows[1]
+    firsts = np.repeat([1, 0, first_sign], [len(levels), len(rows[0]), len(signs)])[:, None]
+    if book.halves:
+        firsts[-len(signs) + 1 :: 2] += book.halves
+    return np.concatenate([firsts, numbers, above][: 1 + len(rows)], axis=1)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return palette, table and layout of TQ1_0: a byte has five digits to base 3."""
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)
+    digits = (np.arange(256, dtype=np.uint8) * powers[:, None]).astype(np.uint16) * 3 >> 8
+    table = np.append(digits, 0).astype(np.uint8)[:, None]
+    # The digits of a byte are those of values that are 32, 16 or 4 places apart.
+    units = ((0, 32, 5), (32, 16, 5), (48, 4, 4))
+    places = np.concatenate([np.tile(np.arange(count) + at, n) for at, count, n in units])
+    firsts = np.concatenate([np.repeat(np.arange(n), count) for _, count, n in units])
+    rows = np.stack([256 * firsts, 8 * places, *np.broadcast_arrays(8, 1, places)[:2]], axis=1)
+    others = np.broadcast_to([len(table) - 1, 0, 1, 0], (BLOCK_SIZE, 4))
+    return np.array([-1, 0, 1, 0]), table, np.concatenate([[[1, 0, 1, 0]], rows, others])
+
+
+def _magnitudes(kind: GGMLQuantizationType) -> np.ndarray:
+    """Return the places of magnitudes among all of a type, uint8 ``[numbers, values]``."""
+    of_type = getattr(quants, kind.name)
+    of_type.init_grid()
+    grid = of_type.grid.reshape(of_type.grid_shape)
+    places: np.ndarray = np.searchsorted(of_type.grid_map, grid).astype(np.uint8)
+    return places
+
+
+def _signs(kind: GGMLQuantizationType) -> np.ndarray:
+    """Return the signs that numbers select, 1 for a negative one; of IQ1, the signs of a shift."""
+    if kind in (_T.IQ1_S, _T.IQ1_M):
+        return np.repeat(np.array([0, 1], np.uint8), 8)
+    numbers = np.arange(16 if kind == _T.IQ3_S else 256, dtype=np.uint8)
+    if kind in (_T.IQ2_XXS, _T.IQ2_XS, _T.IQ3_XXS):
+        numbers = np.frombuffer(quants.IQ2_XXS.ksigns, np.uint8)
+    signs = np.unpackbits(numbers[:, None], axis=1, bitorder="little")
+    if kind == _T.IQ3_S:
+        return signs[:, :4]
+    # The first four of each number, then the others.
+    return np.concatenate([signs[:, :4], signs[:, 4:]]) if kind == _T.IQ3_XXS else signs
+
+
+def _values(kind: GGMLQuantizationType) -> np.ndarray:
+    """Return the values of codes, in which the highest bit is the sign."""
+    half = 1 << _BOOKS[kind].bits - 1
+    magnitudes = np.array(getattr(quants, kind.name).grid_map) / _DIVISORS.get(kind, 8)
+    positive, negative = magnitudes, -magnitudes
+    if kind in (_T.IQ1_S, _T.IQ1_M):
+        shift = float(quants.IQ1_S.delta)
+        positive, negative = 8 * magnitudes + shift, 8 * magnitudes - shift
+    return np.concatenate([np.resize(one, half) for one in (positive, negative)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,18 @@ from gguf.quants import dequantize
 
 from coreai_onnx.composites.torch_ops import call
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.checkpoints.gguf.blocks import FLOATS, TYPES, packed_matrix
+from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
+from coreai_onnx.huggingface.checkpoints.gguf.blocks import (
+    FLOATS,
+    PACKED,
+    packed_experts,
+    packed_matrix,
+)
 from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header, read_tensors
 from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointModule,
+    LayerWeight,
     PackedLinear,
     PackedMatrix,
 )
@@ -46,7 +54,11 @@ from coreai_onnx.model.files.saving import Released
 
 _ARCHITECTURE = "general.architecture"
 _ROPE_FACTORS = "rope_freqs.weight"
-_EXPERTS = "_exps."
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(?:(gate_up|gate|up)|down)_exps\.weight")
+_MIXTURES = ("llama", "qwen2moe", "qwen3moe")
+"""The architectures that may have experts, whose results were compared with those of llama.cpp."""
+_WIDTHS = {"moe_intermediate_size": "_exps", "shared_expert_intermediate_size": "_shexp"}
+"""Settings that transformers does not read, and the ends of names of tensors with that width."""
 _LAYER = re.compile(r"\bblk\.(\d+)\.")
 _SHOWN = 3
 
@@ -82,6 +94,7 @@ def read_config(path: Path) -> Any:
         settings["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif scaling != "none":
         raise ModelSourceError(f"{path}: positions scaled by {scaling!r:.40} are not supported")
+    _set_experts(path, settings, header, architecture)
     # For some architectures transformers expects the width of heads that their first models have.
     if isinstance(width := header.values.get(f"{architecture}.attention.key_length"), int):
         settings.setdefault("head_dim", width)
@@ -97,6 +110,29 @@ def read_config(path: Path) -> Any:
     return config
 
 
+def _set_experts(path: Path, settings: dict[str, Any], header: Header, architecture: str) -> None:
+    """Add the settings of a mixture of experts that transformers does not read."""
+    count, chosen = (
+        header.values.get(f"{architecture}.expert_{what}") or 0 for what in ("count", "used_count")
+    )
+    if not isinstance(count, int) or not isinstance(chosen, int) or chosen > count:
+        raise ModelSourceError(
+            f"{path}: a token cannot use {chosen!r:.40} of {count!r:.40} experts"
+        )
+    if count and architecture not in _MIXTURES:
+        raise ModelSourceError(
+            f"{path}: mixtures of experts of {architecture!r:.40} are not supported, only those of "
+            f"{', '.join(_MIXTURES)}"
+        )
+    for name, info in header.tensors.items():
+        for setting, end in _WIDTHS.items():
+            if name.endswith(f".ffn_down{end}.weight"):
+                settings.setdefault(setting, info.dims[-1])
+    if architecture == "llama" and count:
+        settings |= {"model_type": "mixtral", "num_local_experts": count}
+        settings["num_experts_per_tok"] = chosen
+
+
 def _check_layers(path: Path, header: Header, architecture: str) -> None:
     """Check the number of layers: their modules take memory before any weight does."""
     numbers = {found[1] for name in header.tensors if (found := _LAYER.search(name))}
@@ -109,9 +145,7 @@ def _check_layers(path: Path, header: Header, architecture: str) -> None:
 
 def _check_types(path: Path, header: Header) -> None:
     for name, info in header.tensors.items():
-        if _EXPERTS in name:
-            raise ModelSourceError(f"{path}: mixtures of experts are not supported ({name!r:.80})")
-        if info.type not in TYPES and info.type not in FLOATS:
+        if info.type not in PACKED and info.type not in FLOATS:
             raise ModelSourceError(
                 f"{path}: the tensor {name!r:.80} has the type {info.type.name}, which is not "
                 "supported"
@@ -198,16 +232,22 @@ class _Filler:
             config = model.config.to_dict()
             architecture = header.values[_ARCHITECTURE]
             self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config)
-            self.names = get_gguf_hf_weights_map(model, self.processor)
+            # transformers has the architecture of Llama in GGUF under that name only.
+            kind = "llama" if architecture == "llama" else None
+            self.names = get_gguf_hf_weights_map(model, self.processor, kind)
 
     def load(self) -> Any:
         """Return the model with its weights."""
         missing = dict(self.model.named_parameters())  # one name for weights that are tied
         unread, packed, released = [], {}, Released()
+        experts: dict[str, list[ReaderTensor]] = defaultdict(list)
         for tensor in self.tensors:
             name = self.names.get(tensor.name)
             if tensor.name == _ROPE_FACTORS:
                 self._divide_frequencies(tensor)
+            elif (found := _EXPERTS.fullmatch(tensor.name)) is not None:
+                merged = "gate_up_proj" if found[2] else "down_proj"
+                experts[f"model.layers.{found[1]}.mlp.experts.{merged}"].append(tensor)
             elif name not in missing:
                 unread.append(tensor.name)
             elif (matrix := self._packed(tensor, name)) is None:
@@ -216,17 +256,61 @@ class _Filler:
                 packed[name] = matrix.on_disk()
                 del missing[name]
             released.add(tensor.n_bytes)
+        stacks: dict[str, dict[str, list[LayerWeight]]] = defaultdict(dict)
+        for name, tensors in experts.items():
+            if name not in missing:
+                unread += [tensor.name for tensor in tensors]
+                continue
+            tensors.sort(key=lambda tensor: ".ffn_up_exps." in tensor.name)  # gates are first
+            if matrices := self._experts(tensors, missing.pop(name)):
+                path, _, attribute = name.rpartition(".")
+                stacks[path][attribute] = matrices
+            released.add(sum(tensor.n_bytes for tensor in tensors))
         self._check(list(missing), unread)
         for name, matrix in packed.items():
             self._replace(name, matrix)
+        for path, weights in stacks.items():
+            like = self.model.get_submodule(path)
+            self.model.set_submodule(path, PackedExperts(like, weights))
         return self.model
+
+    def _experts(self, tensors: list[ReaderTensor], parameter: torch.Tensor) -> list[LayerWeight]:
+        """Return the matrices of experts, whose outputs follow each other.
+
+        Floating-point numbers are copied to the parameter, and the result is empty.
+        """
+        shapes = [tuple(int(size) for size in tensor.shape)[::-1] for tensor in tensors]
+        count, rows, columns = parameter.shape
+        for tensor, shape in zip(tensors, shapes, strict=True):
+            if len(shape) != 3 or (shape[0], shape[2]) != (count, columns):
+                raise self._wrong_shape(tensor.name, shape, tuple(parameter.shape))
+        if (found := sum(shape[1] for shape in shapes)) != rows:
+            names = " and ".join(tensor.name for tensor in tensors)
+            raise self._wrong_shape(names, (count, found, columns), tuple(parameter.shape))
+        kinds = {tensor.tensor_type for tensor in tensors}
+        if kinds <= set(FLOATS):
+            values = [dequantize(t.data, t.tensor_type).astype(np.float32) for t in tensors]
+            parameter.data.copy_(torch.from_numpy(np.concatenate(values, axis=1)))
+            return []
+        if not kinds <= set(PACKED):
+            names = " and ".join(tensor.name for tensor in tensors)
+            raise ModelSourceError(
+                f"{self.path}: {names} have the types {', '.join(sorted(k.name for k in kinds))}, "
+                "of which only some have codes"
+            )
+        # One product for gate and up, unless they differ in their type.
+        groups = [tensors] if len(kinds) == 1 else [[tensor] for tensor in tensors]
+        return [
+            LayerWeight(packed_experts([t.data for t in one], one[0].tensor_type).on_disk())
+            for one in groups
+        ]
 
     def _packed(self, tensor: ReaderTensor, name: str) -> PackedMatrix | None:
         """Return the matrix of a layer; None for values that become floating-point numbers."""
         path, _, attribute = name.rpartition(".")
         module = self.model.get_submodule(path)
         plain = isinstance(module, torch.nn.Linear | torch.nn.Embedding | transformers.Conv1D)
-        if tensor.tensor_type not in TYPES or attribute != "weight" or not plain:
+        if tensor.tensor_type not in PACKED or attribute != "weight" or not plain:
             return None
         expected, rows = tuple(module.weight.shape), int(tensor.shape[-1])
         shape = tuple(int(size) for size in tensor.shape)[::-1]
@@ -261,9 +345,10 @@ class _Filler:
     def _fill(self, parameter: torch.Tensor, tensor: ReaderTensor) -> None:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         weight = torch.from_numpy(np.ascontiguousarray(self._process(values, tensor.name)))
-        if weight.shape != parameter.shape:
+        # Some files have the gate of a shared expert as a vector; transformers expects that only.
+        if weight.squeeze().shape != parameter.squeeze().shape:
             raise self._wrong_shape(tensor.name, tuple(weight.shape), tuple(parameter.shape))
-        parameter.data.copy_(weight)
+        parameter.data.copy_(weight.view(parameter.shape))
 
     def _divide_frequencies(self, tensor: ReaderTensor) -> None:
         """Divide the frequencies of rotary embeddings, as llama.cpp does; transformers does not."""

@@ -23,6 +23,7 @@ from gguf.quants import MXFP4, NVFP4
 
 from coreai_onnx.composites.few_bit_weights import chunks, unpacked
 from coreai_onnx.huggingface.checkpoints.gguf.blocks import TYPES, Blocks
+from coreai_onnx.huggingface.checkpoints.gguf.codebooks import block_bytes, kind_of_blocks
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.model.packed_codes import pack_codes, unpack_codes
 from coreai_onnx.model.weight_formats import NAMES
@@ -50,6 +51,11 @@ def fit(
         matrix: The weight, with neighbors in groups.
         round_minimums: Whether ``scale * zero_point`` may be rounded to float16.
     """
+    if matrix.table is not None:
+        kind_of_table = kind_of_blocks(matrix)
+        if kind_of_table is None:
+            return None
+        return kind_of_table, functools.partial(block_bytes, kind=kind_of_table)
     matrix = _in_units_of_gguf(matrix)
     for kind in _PACKERS:
         if _is(matrix, kind) and all(_is_equal(rows, kind) for rows in by_rows(matrix)):
@@ -280,5 +286,5 @@ _PACKERS: Mapping[GGMLQuantizationType, Callable[[Blocks], np.ndarray]] = {
     _T.MXFP4: _mxfp4,
     _T.NVFP4: _nvfp4,
 }
-"""The types that weights are written in; a code of the others is not one of a value."""
+"""The types of one code per value that weights are written in."""
 _HAVE_MINIMUMS = (_T.Q4_1, _T.Q5_1, _T.Q2_K, _T.Q4_K, _T.Q5_K)

@@ -293,9 +293,7 @@ def _packed(read: Callable[[], _Stored]) -> PackedMatrix:
 
 
 def _shape(stored: _Stored) -> tuple[int, ...]:
-    if isinstance(stored, np.ndarray):
-        return stored.shape
-    return len(stored.codes), stored.codes.shape[1] * stored.group_size
+    return stored.shape
 
 
 def _reordered(stored: _Stored, order: np.ndarray | None) -> _Stored:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
+from gguf import GGUFReader
+from gguf.quants import dequantize
 
-from coreai_onnx.errors import ModelSourceError
+from coreai_onnx.composites.few_bit_weights import dequantized
+from coreai_onnx.errors import ModelSourceError, SaveError
+from coreai_onnx.huggingface.checkpoints.experts import PackedExperts
 from coreai_onnx.huggingface.checkpoints.gguf.header import read_header
 from coreai_onnx.huggingface.checkpoints.gguf.loading import PackedEmbedding, read_config
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedLinear
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.huggingface.sources import load_source
 from coreai_onnx.huggingface.transformers_names import load_gguf_checkpoint
-from coreai_onnx.model.files import mapped_tensors
+from coreai_onnx.messages import reported_to
+from coreai_onnx.model.files import mapped_tensors, saving
 from coreai_onnx.runtime.sessions.session import Session
-from tests.huggingface.checkpoints.gguf.files import CONFIGS, TOKENS, write_model
+from tests.huggingface.checkpoints.gguf.files import CONFIGS, LAYERS, MIXTURES, TOKENS, write_model
 from tests.support.tolerances import assert_close
 
 IDS = torch.tensor([[1, 5, 9, 2, 26, 7]])
@@ -29,11 +36,40 @@ IDS = torch.tensor([[1, 5, 9, 2, 26, 7]])
 def dequantized_model(path: Path) -> transformers.PreTrainedModel:
     """Return the model with the weights that transformers dequantizes."""
     model = transformers.AutoModelForCausalLM.from_config(read_config(path))
+    model_type = model.config.model_type
+    if model_type == "mixtral":  # transformers has its names for those of Llama only
+        model.config.model_type = "llama"
     tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    model.config.model_type = model_type
+    tensors = {n: x for n, x in tensors.items() if "_exps" not in n} | experts_of(path)
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     assert not unexpected
     assert set(missing) <= {"lm_head.weight"}
     return model.eval()
+
+
+def experts_of(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of experts as gguf dequantizes them, by their names in transformers."""
+    values = {
+        tensor.name: torch.from_numpy(dequantize(tensor.data, tensor.tensor_type))
+        for tensor in GGUFReader(path).tensors
+        if "_exps." in tensor.name
+    }
+    weights = {}
+    for i in range(LAYERS) if values else ():
+        down, gate, up = (values[f"blk.{i}.ffn_{x}_exps.weight"] for x in ("down", "gate", "up"))
+        weights[f"model.layers.{i}.mlp.experts.down_proj"] = down
+        weights[f"model.layers.{i}.mlp.experts.gate_up_proj"] = torch.cat([gate, up], 1)
+    return weights
+
+
+def logits_of(folder: Path, *, kernels: bool) -> np.ndarray:
+    """Return the logits of an exported folder for `IDS`."""
+    feeds = {"input_ids": IDS.numpy(), "attention_mask": np.ones(IDS.shape, np.int64)}
+    feeds["position_ids"] = np.arange(IDS.shape[1])[None]
+    past = np.zeros((1, 2, 0, 64), np.float32)
+    feeds |= {f"past_key_values.{i}.{x}": past for i in (0, 1) for x in ("key", "value")}
+    return Session(folder / "model.onnx", kernels=kernels).stream().run(**feeds)["logits"]
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -46,6 +82,71 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     assert len(packed) == 2 * 7 + 1
     assert sum(isinstance(m, PackedEmbedding) for m in loaded.model.modules()) == 1
     assert_close(loaded.model(IDS).logits, dequantized_model(path)(IDS).logits)
+
+
+@pytest.mark.parametrize(
+    "kinds", [(Type.Q4_K,), (Type.Q4_K, Type.Q6_K, Type.Q8_0), (Type.IQ3_S, Type.IQ2_XXS)]
+)
+@pytest.mark.parametrize("architecture", MIXTURES)
+@torch.no_grad()
+def test_experts_keep_their_codes(
+    architecture: str, kinds: tuple[Type, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several types, the gates have another one than the projections beside them."""
+    monkeypatch.setattr(mapped_tensors, "LARGE", 1 << 10)  # codes wait in the scratch file
+    path, folder = tmp_path / "tiny.gguf", tmp_path / "folder"
+    write_model(path, architecture, kinds, experts=True)
+    model = load_source(path).model
+    for name, expected in experts_of(path).items():
+        module = model.get_submodule(name.rpartition(".")[0])
+        assert isinstance(module, PackedExperts)
+        matrices = module.matrices[name.rpartition(".")[2]]
+        rows = [
+            dequantized(module.weight_parts(f"{of}_"), x["bits"], x["scale_bits"], torch.float32)
+            for of, x in matrices.items()
+        ]
+        assert torch.equal(torch.cat(rows, 1).flatten(-2), expected)
+    exported = export_model(path, folder)
+    products = [node.op_type.startswith("gather_mm_nbits") for node in exported.program.model.graph]
+    assert sum(products) == LAYERS * (2 if len(kinds) == 1 else 3)
+    expected_logits = dequantized_model(path)(IDS).logits
+    for kernels in (False, True):
+        assert_close(logits_of(folder, kernels=kernels), expected_logits)
+
+
+def test_experts_of_floating_point_stay_so(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_model(path, "qwen3moe", (Type.F16,), experts=True)
+    weights = load_source(path).model.state_dict()
+    for name, expected in experts_of(path).items():
+        assert torch.equal(weights[name], expected)
+    write_model(path, "qwen3moe", (Type.F16, Type.Q8_0), experts=True)
+    with pytest.raises(ModelSourceError, match=r"gate_exps.* F16, Q8_0, of which only some have"):
+        load_source(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"ffn_up_exps", b"ffn_up_expo", r"gate_exps.weight is \[4, 512, 256\] in the file, \[4"),
+        (b"ffn_down_exps", b"ffn_down_expo", "has no tensor for model.layers.0.mlp.experts.down"),
+        (b"expert_count\4\0\0\0\4", b"expert_count\4\0\0\0\3", r"file, \[3, 256\] in the model"),
+        (b"expert_used_count\4\0\0\0\2", b"expert_used_count\4\0\0\0\5", "5 of 4 experts"),
+    ],
+)
+def test_damaged_experts_are_an_error(old: bytes, new: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_model(path, "llama", (Type.Q4_0,), experts=True)
+    with pytest.raises(ModelSourceError, match=message):
+        load_source(damaged(path, tmp_path / "damaged.gguf", old, new))
+
+
+def test_mixtures_that_were_not_compared_with_llama_cpp_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_model(path, "qwen2moe", (Type.Q4_0,), experts=True)
+    path.write_bytes(path.read_bytes().replace(b"qwen2moe", b"nemotron"))
+    with pytest.raises(ModelSourceError, match="mixtures of experts of 'nemotron' are not supp"):
+        load_source(path)
 
 
 @torch.no_grad()
@@ -75,6 +176,56 @@ def test_an_exported_folder_continues_as_transformers_does(
         logits = session.stream().run(**feeds)["logits"]
         ids = torch.cat([ids, torch.tensor(logits[:, -1:].argmax(-1))], -1)
     assert ids.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("stage", ["load", "export", "lower", "optimize", "save"])
+def test_an_interrupt_leaves_nothing(
+    stage: str, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_tensors, "LARGE", 1 << 10)
+
+    def interrupt(begun: str) -> None:
+        if begun == stage:
+            raise KeyboardInterrupt
+
+    with reported_to(interrupt), pytest.raises(KeyboardInterrupt):
+        export_model(model_file, tmp_path / "folder", check=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("after", [1, 10])
+def test_an_interrupt_between_weights_leaves_nothing(
+    after: int, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While codes are moved from the scratch file to the result."""
+    monkeypatch.setattr(mapped_tensors, "LARGE", 1 << 10)
+    calls = iter(range(after))
+
+    def interrupted(*arguments: Any) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        mapped_tensors.move(*arguments)
+
+    monkeypatch.setattr(saving, "move", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_model(model_file, tmp_path / "folder", check=False, external_data=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_full_disk_leaves_nothing(
+    share: float, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scratch file exceeds the limit while weights are read, or only the result does."""
+    monkeypatch.setattr(mapped_tensors, "LARGE", 1 << 10)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * model_file.stat().st_size), limit[1]))
+    try:
+        with pytest.raises(SaveError, match=r"cannot write.*: File too large"):
+            export_model(model_file, tmp_path / "folder", check=False, external_data=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +262,6 @@ DIMS = struct.pack("<IQQ", 2, 256, 256)
         (NAME + DIMS + b"\2\0\0\0", NAME + DIMS + b"\xc8\0\0\0", "has the type 200"),
         (NORM + bytes(4), NORM + b"\x1a\0\0\0", "has the type I32, which is not supported"),
         (NAME, b"blk.0.attn_r.weight", "has no tensor for model.layers.0.self_attn.q_"),
-        (b"blk.0.attn_output.weight", b"blk.0.ffn_a_exps.weight.", "mixtures of experts are not"),
         (b"qwen3.block_count\4\0\0\0\2", b"qwen3.block_count\4\0\0\0\1", "has 1 layers, the ten"),
         (b"architecture\x08\0\0\0\x05\0\0\0\0\0\0\0qwen3",
          b"architecture\x08\0\0\0\x05\0\0\0\0\0\0\0qwen9", "does not read 'qwen9'"),

@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFReader, GGUFWriter
 
 from coreai_onnx.errors import ModelSourceError, SaveError
+from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
 from coreai_onnx.huggingface.checkpoints.gguf.writing import GgufTensor, write_gguf
 from coreai_onnx.huggingface.exporting import export_model
 from coreai_onnx.huggingface.sources import load_source, read_config
@@ -39,9 +40,10 @@ KINDS = (Type.Q4_K, Type.Q8_0, Type.Q5_0, Type.Q6_K, Type.Q4_1)
 
 @pytest.mark.parametrize(
     ("architecture", "kinds"),
-    [("llama", KINDS), ("gemma3", KINDS), ("llama", (Type.MXFP4,)), ("gemma3", (Type.MXFP4,))],
-    ids=["llama", "gemma3", "llama in FP4", "gemma3 in FP4"],
-)
+    [("llama", KINDS), ("gemma3", KINDS), ("llama", (Type.MXFP4, *CODEBOOKS)),
+     ("gemma3", tuple(CODEBOOKS))],
+    ids=["llama", "gemma3", "llama in blocks", "gemma3 in blocks"],
+)  # fmt: skip
 def test_tensors_are_those_that_were_read(
     architecture: str, kinds: tuple[Type, ...], tmp_path: Path
 ) -> None:

@@ -1,0 +1,159 @@
+"""Rows of any length in one stream of a decoder with a paged cache."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from coreai_onnx.errors import GenerationError
+from coreai_onnx.huggingface.generation.block_pool import BlockPool
+from coreai_onnx.huggingface.generation.decoding import empty
+from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Array
+
+
+@dataclass
+class CacheRow:
+    """A row of the cache.
+
+    Attributes:
+        prompt: The tokens to read first.
+        blocks: Its blocks.
+        slot: The slot of its recurrent states.
+        read: The number of tokens in the cache.
+        last: The token that is read next, after the prompt.
+    """
+
+    prompt: Sequence[int]
+    blocks: list[int]
+    slot: int
+    read: int = 0
+    last: int = 0
+
+
+class PagedStream:
+    """The rows of a decoder that was exported with ``cache="paged"``.
+
+    Attributes:
+        pool: The blocks.
+        read_tokens: Tokens of prompts that were read.
+        shared_tokens: Tokens of prompts that were in the cache already.
+    """
+
+    def __init__(
+        self, session: Session, slots: int, tokens: int, chunk: int, context: int | None = None
+    ) -> None:
+        """Allocate the cache.
+
+        Args:
+            session: The decoder; its own states do not change.
+            slots: The number of rows.
+            tokens: The number of tokens in all rows.
+            chunk: The most tokens of a prompt in a call, rounded up to whole blocks.
+            context: The longest text that the model knows; None if it is not known.
+
+        Raises:
+            GenerationError: If the model has another cache, or the machine lacks the memory.
+        """
+        self._names = {info.name for info in session.inputs}
+        if CACHE_LENGTHS not in self._names:
+            raise GenerationError(
+                "an engine needs a decoder with a paged cache: export the model with "
+                'export_model(..., cache="paged")'
+            )
+        # Blocks of states alone hold nothing, and rows may have any number of tokens.
+        pools = [info.dims[1] for info in session.state_inputs if info.dims[0] == BLOCKS]
+        size = int(pools[0] or 1) if pools else 1
+        count = -(-tokens // size) if pools else 0
+        sizes = {BLOCKS: count, SLOTS: slots}
+        # First: the machine may not have the memory.
+        self._first = {info.name: empty(info, sizes) for info in session.state_inputs}
+        self._chunk = -(-chunk // size) * size
+        self.pool = BlockPool(count, size, self._chunk)
+        self.read_tokens = self.shared_tokens = 0
+        self._tokens = tokens if pools else sys.maxsize
+        self._context, self._free = context, list(range(slots))[::-1]
+        self._stream = session.stream()
+        self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
+
+    def check(self, most: int, prompt: int) -> None:
+        """Check that a row fits into the empty cache.
+
+        Raises:
+            GenerationError: If it does not.
+        """
+        what = f"a prompt of {prompt} tokens with up to {most - prompt} new ones"
+        if most > self._tokens:
+            raise GenerationError(
+                f"{what} does not fit the cache of {self._tokens}: choose a smaller "
+                "max_new_tokens, or engine(tokens=…)"
+            )
+        # A table of positions has no rows beyond: the step would fail for all requests in it.
+        if self._context is not None and most > self._context:
+            raise GenerationError(f"{what} is longer than the {self._context} of the model")
+
+    def join(self, prompt: Sequence[int], most: int) -> CacheRow | None:
+        """Return a new row of at most so many tokens; None if there is no place for it now."""
+        # A recurrent state is not in blocks: it follows from all tokens.
+        has_states, has_blocks = STATE_SLOTS in self._names, BLOCK_TABLE in self._names
+        found = self.pool.take(most if has_blocks else 0, () if has_states else prompt)
+        if found is None:
+            return None
+        blocks, read = found
+        self.shared_tokens += read
+        return CacheRow(prompt, blocks, self._free.pop(), read)
+
+    def leave(self, row: CacheRow) -> None:
+        """Release a row."""
+        self.pool.give_back(row.blocks)
+        self._free.append(row.slot)
+
+    def read(self, row: CacheRow) -> torch.Tensor | None:
+        """Read the next chunk of a prompt; return the logits ``[1, vocabulary]`` after the last."""
+        if STATE_SLOTS not in self._names and row.read % self._chunk == 0:
+            shared = self.pool.share(row.prompt, row.read, row.blocks)
+            self.shared_tokens += shared - row.read
+            row.read = shared
+        # Chunks end at the same tokens wherever the row begins to read.
+        end = min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
+        logits = self._run([row], np.array([row.prompt[row.read : end]], np.int64))
+        self.read_tokens += end - row.read
+        row.read = end
+        if STATE_SLOTS not in self._names:
+            self.pool.keep(row.prompt, end, row.blocks)
+        return logits if end == len(row.prompt) else None
+
+    def step(self, rows: Sequence[CacheRow]) -> torch.Tensor:
+        """Read the last token of each row, and return logits ``[rows, vocabulary]``."""
+        logits = self._run(rows, np.array([[row.last] for row in rows], np.int64))
+        for row in rows:
+            row.read += 1
+        return logits
+
+    def close(self) -> None:
+        """Release the cache."""
+        self._stream.close()
+
+    def _run(self, rows: Sequence[CacheRow], ids: Array) -> torch.Tensor:
+        feeds = {
+            "input_ids": ids,
+            CACHE_LENGTHS: np.array([row.read for row in rows], np.int64),
+            STATE_SLOTS: np.array([row.slot for row in rows], np.int64),
+        }
+        if BLOCK_TABLE in self._names:
+            counts = [self.pool.blocks_for(row.read + ids.shape[1]) for row in rows]
+            # Attention hides what is beyond the length of a row, in any block.
+            table = feeds[BLOCK_TABLE] = np.zeros((len(rows), max(counts)), np.int64)
+            for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
+                table[place, :count] = row.blocks[:count]
+        inputs = {name: x for name, x in feeds.items() if name in self._names}
+        if self._counts:
+            inputs["num_logits_to_keep"] = np.array(1)
+        outputs = self._stream.run(**inputs, **self._first)
+        self._first = {}
+        return torch.from_numpy(np.asarray(outputs["logits"], np.float32))[:, -1]

@@ -1,0 +1,289 @@
+"""Decoders with a paged cache: rows of any length, in blocks of a pool that they share.
+
+A block holds the keys or values of a few tokens, as in vLLM (Kwon et al. 2023, "Efficient Memory
+Management for Large Language Model Serving with PagedAttention"). A row names its blocks in a
+table, so that rows join and leave without a copy of the cache, and may share the blocks of a common
+beginning. Tokens are aligned on the left: what a row reads does not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coreai_onnx.errors import ConversionError, failures_as
+from coreai_onnx.huggingface.caches import (
+    Both,
+    Growing,
+    Slot,
+    cache_of,
+    cache_parameter,
+    states_in_cache,
+    tensors_of,
+)
+from coreai_onnx.huggingface.decoders import BATCH, KEPT, KEPT_DIM, SEQUENCE, Decoder
+from coreai_onnx.huggingface.transformers_names import offsets_by_row
+from coreai_onnx.huggingface.verification import check_generation, difference, random_tokens
+from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
+
+BLOCK = 16
+"""Tokens in a block, as in vLLM: half a block of each row is unused on average."""
+_TABLE = "table_length"
+_SPARE = 3
+"""Blocks and slots of the example that no row names."""
+_ROWS, _NEW = (19, 3, 40), 2
+"""Cached tokens of the rows that are checked, and new ones."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where the tokens of a call are.
+
+    Attributes:
+        table: The blocks of each row, int64 ``[batch, table_length]``.
+        lengths: How many tokens each row has in the cache, int64 ``[batch]``.
+        count: The number of new tokens of each row; a symbolic size while it is exported.
+    """
+
+    table: torch.Tensor
+    lengths: torch.Tensor
+    count: Any
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """The positions of the new tokens, int64 ``[batch, count]``."""
+        return self.lengths[:, None] + torch.arange(self.count)
+
+    @property
+    def places(self) -> Any:
+        """The number of tokens for which a row has places."""
+        return self.table.shape[1] * BLOCK
+
+    def written(self, pool: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return a pool with new keys or values ``[batch, heads, count, dim]``."""
+        positions = self.positions
+        blocks = self.table.gather(1, positions // BLOCK)
+        return pool.index_put((blocks, positions % BLOCK), x.transpose(1, 2))
+
+    def read(self, pool: torch.Tensor) -> torch.Tensor:
+        """Return the keys or values of each row, ``[batch, heads, places, dim]``."""
+        return pool[self.table].flatten(1, 2).transpose(1, 2)
+
+
+class _InPages:
+    """Keys and values in blocks of a pool."""
+
+    pages: Pages
+
+    def update(
+        self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the keys and values of the new tokens, and return those of each row."""
+        del args, kwargs
+        self.keys = self.pages.written(self.keys, key_states)
+        self.values = self.pages.written(self.values, value_states)
+        return self.pages.read(self.keys), self.pages.read(self.values)
+
+    def get_seq_length(self) -> Any:
+        """Return the number of cached tokens of each row, int64 ``[batch, 1]``."""
+        return self.pages.lengths[:, None]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[Any, int]:
+        """Return the places of a row, and that the first token is at the start."""
+        del query_length
+        return self.pages.places, 0
+
+
+class _Paged(_InPages, Growing):
+    """A layer with keys and values."""
+
+
+class _PagedBoth(_InPages, Both):
+    """A layer with a recurrent state, too."""
+
+
+def _in_pages(layer: Any, pages: Pages) -> Any:
+    """Return a layer with its keys and values, which are pools, in blocks."""
+    if not isinstance(layer, Growing):
+        return layer
+    paged: Any = _PagedBoth() if isinstance(layer, Both) else _Paged()
+    vars(paged).update(vars(layer), pages=pages)
+    return paged
+
+
+class PagedDecoder(Decoder):
+    """A decoder whose keys and values are in blocks of pools, and recurrent states in slots."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Find out what the decoder caches.
+
+        Args:
+            model: The decoder.
+
+        Raises:
+            ConversionError: If it has no cache.
+        """
+        super().__init__(model)
+        if not self.slots:
+            name = type(model).__name__
+            raise ConversionError(f"{name} has no cache", advice='choose cache="growing"')
+        self.has_blocks = any(slot.grows for slot in self.slots)
+        self.has_states = not all(slot.grows for slot in self.slots)
+        first = ["input_ids", *([BLOCK_TABLE] if self.has_blocks else []), CACHE_LENGTHS]
+        first += [STATE_SLOTS] if self.has_states else []
+        first += [KEPT] if self.selects_logits else []
+        self.input_names = [*first, *(slot.past for slot in self.slots)]
+
+    def contract(self, padding: str) -> None:
+        """Return None: there is no mask to state anything about."""
+        del padding
+
+    # The inputs are those of another file, and all callers pass them by position.
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: torch.Tensor,
+        block_table: torch.Tensor | None,
+        cache_lengths: torch.Tensor,
+        state_slots: torch.Tensor | None,
+        logits_to_keep: torch.Tensor | None,
+        past: Sequence[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the logits and the pools after the call."""
+        table = cache_lengths[:, None] if block_table is None else block_table
+        pages = Pages(table, cache_lengths, input_ids.shape[1])
+        rows = [x if state_slots is None or s.grows else _row_states(x, pages, state_slots)
+                for s, x in zip(self.slots, past, strict=True)]  # fmt: skip
+        cache = self._cache(rows, pages)
+        further: dict[str, Any] = {"position_ids": pages.positions} if self.takes_positions else {}
+        further |= {str(cache_parameter(self.model)): cache, "use_cache": True}
+        further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
+        with states_in_cache(self.model), offsets_by_row():
+            result = self.model(input_ids=input_ids, **further)
+        return (result.logits, *self._pools(cache, past, state_slots))
+
+    def _cache(self, tensors: Sequence[torch.Tensor], pages: Pages) -> Any:
+        cache = cache_of(self.slots, tensors)
+        if self.has_blocks:
+            cache.layers = [_in_pages(layer, pages) for layer in cache.layers]
+        return cache
+
+    def _pools(
+        self, cache: Any, past: Sequence[torch.Tensor], state_slots: torch.Tensor | None
+    ) -> Iterator[torch.Tensor]:
+        """Yield the pools after a call."""
+        for slot, pool, x in zip(self.slots, past, tensors_of(cache, self.slots), strict=True):
+            yield x if slot.grows or state_slots is None else pool.index_copy(0, state_slots, x)
+
+    def arguments(self, batch: int, length: int, past: int) -> tuple[Any, ...]:
+        """Return arguments for a number of tokens after a number of cached ones, or more.
+
+        A row has more tokens than the one before it, in blocks that are not in order.
+        """
+        lengths = past * (3 + torch.arange(batch))
+        width = int(lengths.max()) + length
+        count = -(-width // BLOCK) + 1
+        table = torch.arange(batch * count).flip(0).reshape(batch, count)
+        kept = torch.arange(length) if self.selects_logits else None
+        cache = [self._pool(slot, batch * count + _SPARE, batch + _SPARE) for slot in self.slots]
+        slots = torch.arange(batch).flip(0) + 1
+        return (
+            torch.ones(batch, length, dtype=torch.int64),
+            table if self.has_blocks else None,
+            lengths,
+            slots if self.has_states else None,
+            kept,
+            cache,
+        )
+
+    @staticmethod
+    def _pool(slot: Slot, blocks: int, slots: int) -> torch.Tensor:
+        if not slot.grows:
+            return torch.zeros(slots, *slot.shape, dtype=slot.dtype)
+        heads, _, dim = slot.shape
+        return torch.zeros(blocks, BLOCK, heads, dim, dtype=slot.dtype)
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """Return the dynamic dims of `example`."""
+        return (
+            {0: BATCH, 1: SEQUENCE},
+            {0: BATCH, 1: _TABLE} if self.has_blocks else None,
+            {0: BATCH},
+            {0: BATCH} if self.has_states else None,
+            {0: KEPT_DIM} if self.selects_logits else None,
+            [{0: BLOCKS if slot.grows else SLOTS} for slot in self.slots],
+        )
+
+
+def _row_states(pool: torch.Tensor, pages: Pages, slots: torch.Tensor) -> torch.Tensor:
+    """Return the states of each row; a slot still has those of the row before."""
+    states = pool[slots]
+    is_new = (pages.lengths == 0).reshape(-1, *[1] * (states.ndim - 1))
+    return torch.where(is_new, torch.zeros_like(states), states)
+
+
+@torch.no_grad()
+def check_pages(decoder: PagedDecoder) -> None:
+    """Compare the logits of rows of several lengths with those of each row alone.
+
+    The masks are those of transformers, with an offset for each row. A model that computes masks in
+    its own code has the same offset for all rows.
+
+    Args:
+        decoder: The decoder to export.
+
+    Raises:
+        ConversionError: If the logits differ.
+    """
+    name, growing = type(decoder.model).__name__, Decoder(decoder.model)
+    random = torch.Generator().manual_seed(0)
+    shape = torch.Size([len(_ROWS), max(_ROWS) + _NEW])
+    tokens = random_tokens(decoder.model, shape, random)
+    _, table, _, slots, _, pools = decoder.arguments(len(_ROWS), 1, max(_ROWS))
+    expected = []
+    for row, length in enumerate(_ROWS):
+        prompt, new = tokens[row : row + 1].split([length, tokens.shape[1] - length], dim=1)
+        new = new[:, :_NEW]
+        _, *first, cache = growing.arguments(1, length, 0)
+        _, *cache = growing(prompt, *first, cache)
+        _, *step, _ = growing.arguments(1, _NEW, length)
+        expected.append(growing(new, *step, cache)[0])
+        where = [None if x is None else x[row : row + 1] for x in (table, slots)]
+        kept = torch.arange(length) if decoder.selects_logits else None
+        with failures_as(ConversionError, f"{name} does not run with a paged cache"):
+            _, *pools = decoder(prompt, where[0], torch.tensor([0]), where[1], kept, pools)
+    new = torch.stack([tokens[row, n : n + _NEW] for row, n in enumerate(_ROWS)])
+    kept = torch.arange(_NEW) if decoder.selects_logits else None
+    with failures_as(ConversionError, f"{name} does not run with a paged cache"):
+        logits = decoder(new, table, torch.tensor(_ROWS), slots, kept, pools)[0]
+    error, limit = difference(logits, torch.cat(expected))
+    # Not ``error > limit``: NaN must fail as well.
+    if not error <= limit:
+        raise ConversionError(
+            f"{name}: a row in a paged cache has other logits beside rows "
+            f"of other lengths than alone (by {error:.3g})",
+            advice='export it with cache="growing"',
+        )
+
+
+def decoder_of(model: torch.nn.Module, cache: str) -> Decoder:
+    """Return a decoder with a cache of a kind: ``"growing"``, ``"static"`` or ``"paged"``."""
+    return PagedDecoder(model) if cache == "paged" else Decoder(model, is_static=cache == "static")
+
+
+def checked_decoder(model: torch.nn.Module, cache: str) -> Decoder:
+    """Return a decoder with a cache of a kind, whose calls compute what the model itself does.
+
+    Raises:
+        ConversionError: If the logits differ.
+        ModelSourceError: If the model does not generate.
+    """
+    decoder = decoder_of(model, cache)
+    if isinstance(decoder, PagedDecoder):
+        check_generation(Decoder(model))
+        check_pages(decoder)
+    else:
+        check_generation(decoder)
+    return decoder

@@ -1,0 +1,92 @@
+"""Rows of a paged cache in a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from coreai_onnx.errors import GenerationError
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation.paged_stream import PagedStream
+from coreai_onnx.runtime.sessions.session import Session
+from tests.models.generators import GENERATORS
+from tests.support.huggingface_folders import llama
+from tests.support.tolerances import assert_close
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Session]:
+    """A decoder of torch, and its session."""
+    model = llama()
+    return model, export_model(
+        model, tmp_path_factory.mktemp("m") / "f", cache="paged"
+    ).program.session()
+
+
+def logits_after(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([ids])).logits[:, -1]
+    return logits
+
+
+def test_rows_have_the_logits_of_torch(exported: tuple[Any, Session]) -> None:
+    model, session = exported
+    stream = PagedStream(session, slots=2, tokens=96, chunk=10)
+    prompts = [list(range(3, 40)), [5, 9]]
+    rows = [stream.join(prompt, len(prompt) + 2) for prompt in prompts]
+    assert rows[0] is not None
+    assert rows[1] is not None
+    # A chunk is a whole block of 16.
+    assert stream.read(rows[0]) is None
+    assert stream.read(rows[0]) is None
+    assert rows[0].read == 32
+    for row, prompt in zip(rows, prompts, strict=True):
+        logits = stream.read(row)
+        assert_close(logits, logits_after(model, prompt))
+    for token in (7, 11):
+        for row in rows:
+            row.last = token
+        logits = stream.step(rows[::-1])
+        prompts = [[*prompt, token] for prompt in prompts]
+        assert_close(logits, torch.cat([logits_after(model, prompt) for prompt in prompts[::-1]]))
+    assert session.state == {}, "the states of the session do not change"
+    stream.close()
+
+
+def test_rows_join_when_there_are_blocks(exported: tuple[Any, Session]) -> None:
+    stream = PagedStream(exported[1], slots=9, tokens=48, chunk=16)
+    first = stream.join([5], 33)
+    assert first is not None
+    assert stream.join([5], 3) is None
+    stream.leave(first)
+    assert stream.join([5], 3) is not None
+
+
+def test_longer_rows_than_the_cache_or_the_model_are_refused(
+    exported: tuple[Any, Session],
+) -> None:
+    stream = PagedStream(exported[1], slots=1, tokens=64, chunk=16, context=50)
+    stream.check(50, 3)
+    with pytest.raises(GenerationError, match="3 tokens with up to 48 new ones is longer than the"):
+        stream.check(51, 3)
+    with pytest.raises(GenerationError, match="does not fit the cache of 64"):
+        stream.check(65, 3)
+
+
+def test_a_slot_begins_without_the_states_of_the_row_before(tmp_path: Path) -> None:
+    model = GENERATORS["mamba2"].module()
+    session = export_model(model, tmp_path / "folder", cache="paged").program.session()
+    stream = PagedStream(session, slots=1, tokens=64, chunk=16)
+    results = []
+    for prompt in ([5, 9, 17], list(range(3, 23)), [5, 9, 17]):
+        row = stream.join(prompt, 30)
+        assert row is not None
+        logits = stream.read(row)
+        results.append(logits if logits is not None else stream.read(row))
+        stream.leave(row)
+    assert stream.shared_tokens == 0
+    assert torch.equal(results[0], results[2])
+    assert_close(results[1], logits_after(model, list(range(3, 23))))
