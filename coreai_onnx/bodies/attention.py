@@ -21,6 +21,7 @@ from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value, ir_dtype
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 
+_PERM = [0, 2, 1, 3]
 NATIVE_SINCE = 23
 """The first opset with Attention."""
 
@@ -75,7 +76,7 @@ def _call_of(b: BodyBuilder) -> _Call:
         causal=bool(attributes.get("is_causal")),
         window=max(int(attributes.get("window_size", 0)), 0),
         upper_left=attributes.get("causal_alignment") == "upper_left",
-        softcap=float(attributes["softcap"]),
+        softcap=float(attributes.get("softcap", 0.0)),
         wide=b.wide,
         one_group=_one_group(inputs),
     )
@@ -95,7 +96,7 @@ def _words(variant: Variant) -> list[str]:
         words.append("mask" if inputs["attn_mask"].dtype == torch.bool else "bias")
     elif "key_pool" not in inputs:
         parts = ["causal"] if attributes["is_causal"] else []
-        parts += ["window"] if attributes["window_size"] > 0 else []
+        parts += ["window"] if attributes.get("window_size", 0) > 0 else []
         upper_left = attributes["causal_alignment"] == "upper_left"
         parts += ["upper_left"] if parts and upper_left else []
         words += ["_".join(parts)] if parts else []
@@ -103,7 +104,7 @@ def _words(variant: Variant) -> list[str]:
         words.append("sinks")
     elif not _one_group(inputs):
         words.append("value_heads")
-    words += ["softcap"] if attributes["softcap"] > 0 else []
+    words += ["softcap"] if attributes.get("softcap", 0.0) > 0 else []
     return words
 
 
@@ -111,6 +112,14 @@ def _words(variant: Variant) -> list[str]:
 def scaled_dot_product_attention(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
     return _attend(b, _call_of(b), _Tensors(*b.inputs[:3], b.input("attn_mask"), b.input("sinks")))
+
+
+@writes("scaled_dot_product_attention_bshd", words=_words)
+def scaled_dot_product_attention_bshd(b: BodyBuilder) -> Value:
+    """Write the body between transposes; those around a call cancel them if it is inlined."""
+    query, key, value = (b.op.Transpose(x, perm=_PERM) for x in b.inputs[:3])
+    result = _attend(b, _call_of(b), _Tensors(query, key, value, b.input("attn_mask"), None))
+    return b.op.Transpose(result, perm=_PERM)
 
 
 @writes("paged_attention", words=_words)

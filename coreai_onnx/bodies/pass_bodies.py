@@ -64,6 +64,18 @@ def _paged_attention() -> Iterator[tuple[str, PassCall]]:
         yield name, PassCall("paged_attention", (*dims, *sinks), {"softcap": float(cap != "")})
 
 
+def _bshd_attention() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of attention with heads behind tokens: what hides keys."""
+    causal = {"is_causal": 0, "causal_alignment": "lower_right"}
+    masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
+    name, dims = "scaled_dot_product_attention_bshd", ("B T H D", "B S K D", "B S K E")
+    for word, mask in masks.items():
+        yield name + "." * bool(word) + word, PassCall(name, (*dims, mask), causal)
+    yield f"{name}.causal", PassCall(name, dims, causal | {"is_causal": 1})
+    upper_left = {"is_causal": 1, "causal_alignment": "upper_left"}
+    yield f"{name}.causal_upper_left", PassCall(name, dims, upper_left)
+
+
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 _ROTATED = ("B H T D", "B 1 T F", "B 1 T F")
@@ -97,6 +109,7 @@ CALLS: Mapping[str, PassCall] = {
     ),
     **dict(_linear_nbits()),
     **dict(_paged_attention()),
+    **dict(_bshd_attention()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 

@@ -209,6 +209,73 @@ SCALED_DOT_PRODUCT_ATTENTION = Composite(
 )
 
 
+def scaled_dot_product_attention_bshd(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    is_causal: int = 0,
+    causal_alignment: str = "lower_right",
+) -> torch.Tensor:
+    """Return `scaled_dot_product_attention` of tensors whose heads are behind their tokens.
+
+    Args:
+        query: ``[batch, query_length, heads, head_dim]``, floating: rows of a projection, of which
+            nothing is transposed.
+        key: ``[batch, key_length, key_heads, head_dim]``.
+        value: ``[batch, key_length, key_heads, value_dim]``.
+        attn_mask: Broadcastable to ``[batch, heads, query_length, key_length]``, as for
+            `scaled_dot_product_attention`.
+        scale: The same.
+        is_causal: The same.
+        causal_alignment: The same.
+
+    Returns:
+        ``[batch, query_length, heads, value_dim]`` in the dtype of ``query``.
+    """
+    heads_first = (x.transpose(1, 2) for x in (query, key, value))
+    options = {"scale": scale, "is_causal": is_causal, "causal_alignment": causal_alignment}
+    return scaled_dot_product_attention(*heads_first, attn_mask, **options).transpose(1, 2)
+
+
+def _check_bshd(dims: Dims, attributes: Attributes) -> str:
+    wrong = wrong_rank(dims, query=4, key=4, value=4)
+    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
+    heads, groups = (None if wrong else dims[name][2] for name in ("query", "key"))
+    return wrong or not_multiple("query: the number of heads", heads, "key", groups)
+
+
+def _canonical_bshd(dims: Dims, attributes: Attributes) -> dict[str, Any]:
+    written = _canonical(dims, {**attributes, "window_size": 0})
+    return {name: written[name] for name in attributes}
+
+
+SCALED_DOT_PRODUCT_ATTENTION_BSHD = Composite(
+    name="scaled_dot_product_attention_bshd",
+    inputs=(
+        Input("query", dims="B T H D"),
+        Input("key", dims="B S K D"),
+        Input("value", dims="B S K E"),
+        Input("attn_mask", optional=True, dtype="any", dims="~B H T S"),
+    ),
+    outputs=("output",),
+    output_dims=("B T H E",),
+    attributes=(
+        Attribute("scale", "float"),
+        Attribute("is_causal", "int", 0, structural=True),
+        Attribute("causal_alignment", "string", "lower_right", structural=True),
+    ),
+    reference=scaled_dot_product_attention_bshd,
+    kernel=True,
+    formula="scaled_dot_product_attention of [batch, length, heads, dim]",
+    variant_axes=(("causal", "causal_upper_left", "mask", "bias"),),
+    check=_check_bshd,
+    canonical=_canonical_bshd,
+)
+
+
 def paged_attention(
     query: torch.Tensor,
     key_pool: torch.Tensor,

@@ -110,6 +110,11 @@ def _paged_attention(inputs: Operands, outputs: Operands) -> int:
     return 2 * tokens * table.shape[-1] * (query.elements + result.elements)
 
 
+def _bshd_attention(inputs: Operands, outputs: Operands) -> int:
+    """As `_attention`, with keys of ``[batch, length, heads, dim]``."""
+    return 2 * inputs[1].shape[1] * (inputs[0].elements + outputs[0].elements)
+
+
 _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
     **dict.fromkeys(
         (
@@ -140,6 +145,7 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
         _attention,
     ),
     "paged_attention": _paged_attention,
+    "scaled_dot_product_attention_bshd": _bshd_attention,
     # 7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2.
     "gated_delta_update": lambda i, o: 7 * o[0].elements * i[0].shape[-1],
 }  # fmt: skip

@@ -82,7 +82,10 @@ from coreai_onnx.passes.fuse.masks import (
 )
 from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
-from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
+from coreai_onnx.passes.layout.attention_of_rows import (
+    attention_of_rows,
+    attention_without_transposes,
+)
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
 from coreai_onnx.passes.layout.exact_on_webgpu import centered_norms, sines_by_polynomials
 from coreai_onnx.passes.layout.integers_in_int32 import (
@@ -203,6 +206,7 @@ KERNELS: Final[tuple[Pass, ...]] = (
     fuse_narrow_products,  # constants in bfloat16 and float16; likewise
     fuse_narrow_convolutions,  # likewise
     fuse_biases,  # after products, whose biases are then sums
+    attention_without_transposes,  # independent of the other passes
 )
 """What only our kernels run fast."""
 

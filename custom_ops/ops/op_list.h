@@ -9,22 +9,23 @@ namespace coreai {
 #ifdef COREAI_SELECTED_OPS
 #include "selected_ops.h"
 #else
-#define COREAI_EACH_OP(V)         \
-  V(kAddBiasOp)                   \
-  V(kGatedDeltaUpdateOp)          \
-  V(kGatherMmOp)                  \
-  V(kGatherMmNbitsOp)             \
-  V(kGegluOp)                     \
-  V(kGroupNormOp)                 \
-  V(kKvCacheUpdateOp)             \
-  V(kLayerNormOp)                 \
-  V(kLinearNbitsOp)               \
-  V(kPagedAttentionOp)            \
-  V(kRmsNormOp)                   \
-  V(kRopeOp)                      \
-  V(kScaledDotProductAttentionOp) \
-  V(kSkipLayerNormOp)             \
-  V(kSkipRmsNormOp)               \
+#define COREAI_EACH_OP(V)             \
+  V(kAddBiasOp)                       \
+  V(kGatedDeltaUpdateOp)              \
+  V(kGatherMmOp)                      \
+  V(kGatherMmNbitsOp)                 \
+  V(kGegluOp)                         \
+  V(kGroupNormOp)                     \
+  V(kKvCacheUpdateOp)                 \
+  V(kLayerNormOp)                     \
+  V(kLinearNbitsOp)                   \
+  V(kPagedAttentionOp)                \
+  V(kRmsNormOp)                       \
+  V(kRopeOp)                          \
+  V(kScaledDotProductAttentionOp)     \
+  V(kScaledDotProductAttentionBshdOp) \
+  V(kSkipLayerNormOp)                 \
+  V(kSkipRmsNormOp)                   \
   V(kSwigluOp)
 #endif
 

@@ -46,7 +46,7 @@ def inputs_of(op, dtype=torch.float32):
         return [torch.randn(1, 2, 3, 4).to(dtype), *pools, torch.tensor([[2, 0]])]
     if op == "rope":
         return [torch.randn(2, 3, 8).to(dtype)]
-    if op == "scaled_dot_product_attention":
+    if op.startswith("scaled_dot_product_attention"):
         return [torch.randn(1, 2, 3, 4).to(dtype) for _ in range(3)]
     return [torch.randn(2, 8).to(dtype)]
 

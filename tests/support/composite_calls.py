@@ -135,7 +135,7 @@ def call_model(
         graph.inputs.append(value)
         values.append(value)
     attributes = dict(case.attributes)
-    if case.composite.endswith("_attention") and not attributes.get("scale"):
+    if "_attention" in case.composite and not attributes.get("scale"):
         attributes["scale"] = inputs[0].shape[-1] ** -0.5  # type: ignore[union-attr]  # never absent
     results = op.composite_outputs(case.composite, values, **attributes)
     for index, (result, wanted) in enumerate(

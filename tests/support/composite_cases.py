@@ -69,6 +69,24 @@ def attention_cases() -> Iterator[Case]:
     yield Case(name, ((2, 4, 1, 8), (2, 2, 9, 8), (2, 2, 9, 8)), {"is_causal": 1}, label="decode")
 
 
+def bshd_cases() -> Iterator[Case]:
+    """Attention with heads behind tokens: positions × masks × heads."""
+    name, q = "scaled_dot_product_attention_bshd", (2, 5, 4, 8)
+    for heads in (4, 2):
+        kv = (2, 9, heads, 8), (2, 9, heads, 6)
+        for label, attributes in {
+            "full": {},
+            "scale": {"scale": 0.3},
+            "causal": {"is_causal": 1},
+            "causal_upper_left": {"is_causal": 1, "causal_alignment": "upper_left"},
+        }.items():
+            yield Case(name, (q, *kv), attributes, label=f"{label}_{heads}")
+        for dtype in (torch.bool, None, torch.float32):
+            dtypes = {} if dtype is None else {3: dtype}
+            yield Case(name, (q, *kv, (2, 1, 5, 9)), {}, dtypes, f"mask_{dtype}_{heads}")
+    yield Case(name, ((2, 1, 4, 8), (2, 9, 2, 8), (2, 9, 2, 8)), {"is_causal": 1}, label="decode")
+
+
 def paged_cases() -> Iterator[Case]:
     """Attention to blocks: masks × heads × sinks × soft cap, five blocks of four tokens."""
     name, q = "paged_attention", (2, 4, 3, 8)
@@ -343,6 +361,7 @@ def fused_cases() -> Iterator[Case]:
 CASES = [
     *norm_cases(),
     *attention_cases(),
+    *bshd_cases(),
     *paged_cases(),
     *rope_cases(),
     *expert_cases(),

@@ -1,4 +1,4 @@
-"""Attention in the layout ``[batch, length, heads * size]`` inside the body of the composite."""
+"""Attention to rows of projections, without transposes: in bodies, or by calls of our kernel."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.passes.analysis.attention_bodies import NAME, PERM, joined_heads, split_heads
+from coreai_onnx.passes.analysis.attention_bodies import (
+    NAME,
+    PERM,
+    joined_heads,
+    shares_heads,
+    split_heads,
+    unsupported,
+)
 from coreai_onnx.passes.engine import graphs as gs
-from coreai_onnx.passes.engine.bodies import model_bodies
-from coreai_onnx.passes.engine.edit import Edit, set_input
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions, model_bodies
+from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
+    dtype_of,
     input_of,
     is_standard,
     made_by,
@@ -20,6 +28,7 @@ from coreai_onnx.passes.engine.match import (
 )
 from coreai_onnx.passes.engine.why import Why
 
+_BSHD = f"{NAME}_bshd"
 _MASK = 3
 
 
@@ -132,3 +141,42 @@ def _write(graph: gs.Function, attention: gs.Node, end: gs.Node, heads: _Heads) 
     apart = split_heads(edit, row, end, heads.queries, heads.value_dim)
     edit.become(end, "Transpose", [apart], perm=PERM)
     edit.finish()
+
+
+@makes_functions
+@rewrites(composites=(NAME,))
+def attention_without_transposes(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Attention between transposes → one call for heads behind tokens.
+
+    Transpose(q:[b, s, h, d]), k and v likewise, attention(q, k, v, mask) ─Transpose→ y
+    becomes     scaled_dot_product_attention_bshd(q, k, v, mask) → y
+
+    Our kernel reads rows with a distance; the body transposes.
+    """
+    if not all(_turned(tensor) for tensor in node.inputs[:3]):
+        return False
+    reason = unsupported(node) or ("" if shares_heads(node) else "keys and values differ in heads")
+    turned = edit.only_reader(node.outputs[0])
+    if turned is None or attribute_of(turned, "perm", None) != PERM:
+        reason = "the result is not only transposed to rows"
+    if reason or turned is None:
+        return why(reason, node)
+    mask, call = input_of(node, _MASK), {"version": 1}
+    words = [] if mask is None else ["mask" if dtype_of(mask) == np.bool_ else "bias"]
+    for name in ("scale", "is_causal", "causal_alignment"):
+        if name in node.attrs:
+            call[name] = node.attrs[name]
+    if mask is None and attribute_of(node, "is_causal", 0):
+        upper_left = attribute_of(node, "causal_alignment", "lower_right") == "upper_left"
+        words = ["causal_upper_left" if upper_left else "causal"]
+    variant = ".".join([_BSHD, *words])
+    op_type = bodies.provide_composite(
+        variant, dtype_of(node.inputs[0]), *dict.fromkeys((_BSHD, variant))
+    )
+    if op_type is None:
+        return why("the model's attention has another body", node)
+    rows = [tensor.inputs[0].inputs[0] for tensor in node.inputs[:3]]
+    inputs = rows if mask is None else [*rows, mask]
+    edit.become(turned, op_type, inputs, domain=STANDARD_DOMAIN, **call)
+    edit.remove(node)
+    return True

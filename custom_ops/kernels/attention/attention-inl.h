@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 template <typename T, class Tile>
 void Attention(const AttentionProblem& a, size_t item, void* scratch) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<Wide<T>>());
-  const size_t rows = AttentionGroup(a) * a.queries;
+  const size_t rows = AttentionSpan(a);
   // With rows in the lanes, rows for less than half of the lanes waste more than sums across lanes.
   if constexpr (kLanes > 1) {
     if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2) && !a.deterministic) {

@@ -34,7 +34,8 @@ struct AttentionBlocks {
 };
 
 /// Scaled dot-product attention over contiguous tensors of the kernel's type. Pointers need only
-/// the alignment of their element; the output overlaps nothing.
+/// the alignment of their element; the output overlaps nothing. With `bshd`, the second and third
+/// axes of query, key, value and output are swapped: all heads of a token are side by side.
 struct AttentionProblem {
   const void* query;  ///< [batch, heads, queries, head_dim]
   const void* key;    ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
@@ -49,6 +50,7 @@ struct AttentionProblem {
   bool causal;
   std::int64_t window;  ///< 0: none
   std::int64_t offset;
+  bool bshd;  ///< without blocks
   AttentionMask mask;
   const void* sinks;   ///< [heads] in the compute type, or null
   bool deterministic;  ///< rows are summed in the same order, whatever the numbers of rows and keys

@@ -44,8 +44,8 @@ class AttentionAmx {
     hwy::ZeroBytes(s_.output, columns_ * padded * sizeof(float));
     hwy::ZeroBytes(s_.query, depth_ / 2 * padded * sizeof(float));
     for (size_t row = 0; row < rows_.count; row += kAmxPanelRows) {
-      PackQueries<true>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim, Width(row),
-                        1.0f, s_.query + row * depth_ / 2);
+      PackQueries<true>(rows_.query + row * rows_.query_step, rows_.query_step, rows_.count - row,
+                        a_.head_dim, Width(row), 1.0f, s_.query + row * depth_ / 2);
     }
     // Steps with nearly equal numbers of keys, in whole tiles.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
@@ -61,7 +61,7 @@ class AttentionAmx {
     }
     for (size_t row = 0; row < rows_.count; row += kAmxPanelRows) {
       StorePanel(s_.output + row * columns_, s_.total + row, rows_.count - row, a_.value_dim,
-                 Width(row), rows_.output + row * a_.value_dim);
+                 Width(row), rows_.output_step, rows_.output + row * rows_.output_step);
     }
   }
 

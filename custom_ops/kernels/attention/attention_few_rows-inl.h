@@ -71,11 +71,14 @@ class AttentionFew {
   void ScaleQueries() {
     const hn::ScalableTag<W> d;
     const auto scale = hn::Set(d, static_cast<W>(a_.scale));
-    const size_t present = rows_.count * a_.head_dim;
     hwy::ZeroBytes(s_.query, kRows * a_.head_dim * sizeof(W));
-    for (size_t i = 0; i < present; i += kLanes) {
-      const size_t n = HWY_MIN(kLanes, present - i);
-      hn::StoreN(hn::Mul(LoadWideN(d, rows_.query + i, n), scale), d, s_.query + i, n);
+    for (size_t row = 0; row < rows_.count; ++row) {
+      const T* in = rows_.query + row * rows_.query_step;
+      W* out = s_.query + row * a_.head_dim;
+      for (size_t i = 0; i < a_.head_dim; i += kLanes) {
+        const size_t n = HWY_MIN(kLanes, a_.head_dim - i);
+        hn::StoreN(hn::Mul(LoadWideN(d, in + i, n), scale), d, out + i, n);
+      }
     }
   }
 
@@ -250,7 +253,7 @@ class AttentionFew {
       const W total = s_.total[row];
       const auto factor = hn::Set(d, total == 0 ? W{0} : W{1} / total);
       const W* in = s_.output + row * a_.value_dim;
-      T* out = rows_.output + row * a_.value_dim;
+      T* out = rows_.output + row * rows_.output_step;
       for (size_t i = 0; i < a_.value_dim; i += kLanes) {
         const size_t n = HWY_MIN(kLanes, a_.value_dim - i);
         StoreNarrowN(hn::Mul(hn::LoadN(d, in + i, n), factor), d, out + i, n);

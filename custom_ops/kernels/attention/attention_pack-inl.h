@@ -38,11 +38,11 @@ HWY_INLINE hn::Vec<D> LoadRow(D d, const T* HWY_RESTRICT p, size_t n) {
   }
 }
 
-/// Transposes `rows` queries of a panel: [head_dim, width]. Lanes without a row are zero. Queries
+/// Transposes `rows` queries of a panel, `step` apart: [head_dim, width]. Lanes without a row are zero. Queries
 /// are scaled, except pairs.
 template <bool kPairs, typename T, typename W>
-void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t width, W scale,
-                 W* HWY_RESTRICT out) {
+void PackQueries(const T* HWY_RESTRICT in, size_t step, size_t rows, size_t head_dim, size_t width,
+                 W scale, W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
   const auto factor = hn::Set(d, scale);
@@ -53,7 +53,7 @@ void PackQueries(const T* HWY_RESTRICT in, size_t rows, size_t head_dim, size_t 
       for (size_t lane = 0; lane < kLanes; ++lane) {
         x[lane] = hn::Zero(d);
         if (group + lane >= rows) continue;
-        x[lane] = LoadRow<kPairs>(d, in + (group + lane + 1) * head_dim - left, left);
+        x[lane] = LoadRow<kPairs>(d, in + (group + lane) * step + head_dim - left, left);
         if constexpr (!kPairs) x[lane] = hn::Mul(x[lane], factor);
       }
       Transpose(d, x);
@@ -112,10 +112,11 @@ void PackValues(const AttentionTokens<T>& tokens, size_t first, size_t count, si
   }
 }
 
-/// Divides the sums of a panel, [value_dim, width], by the rows' totals and stores them row by row.
+/// Divides the sums of a panel, [value_dim, width], by the rows' totals and stores the rows, `step`
+/// apart.
 template <typename T, typename W>
 void StorePanel(const W* HWY_RESTRICT sums, const W* HWY_RESTRICT totals, size_t rows,
-                size_t value_dim, size_t width, T* HWY_RESTRICT out) {
+                size_t value_dim, size_t width, size_t step, T* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
   hn::Vec<decltype(d)> x[kLanes];
@@ -131,7 +132,7 @@ void StorePanel(const W* HWY_RESTRICT sums, const W* HWY_RESTRICT totals, size_t
       }
       Transpose(d, x);
       for (size_t lane = 0; lane < HWY_MIN(kLanes, rows - group); ++lane) {
-        StoreNarrowN(x[lane], d, out + (group + lane) * value_dim + i, n);
+        StoreNarrowN(x[lane], d, out + (group + lane) * step + i, n);
       }
     }
   }

@@ -12,6 +12,8 @@ std::size_t AttentionGroup(const AttentionProblem& a) {
 }
 
 std::size_t AttentionSpan(const AttentionProblem& a) {
+  // With heads side by side, the rows of one head are evenly spaced, and those of several are not.
+  if (a.bshd && a.queries > 1) return a.queries;
   return a.queries > kTileRows / 2 ? a.queries : AttentionGroup(a) * a.queries;
 }
 

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-/// The keys or values of a head, contiguous or in blocks.
+/// The keys or values of a head, contiguous, between those of other heads, or in blocks.
 template <typename T>
 class AttentionTokens {
  public:
@@ -25,8 +25,14 @@ class AttentionTokens {
   AttentionTokens(const AttentionProblem& a, const void* all, size_t batch, size_t head,
                   size_t heads, size_t dim)
       : first_(static_cast<const T*>(all)), stride_(dim) {
-    if (a.blocks.table == nullptr) {
+    if (a.blocks.table == nullptr && !a.bshd) {
       first_ += (batch * heads + head) * a.keys * dim;
+      return;
+    }
+    if (a.bshd) {
+      first_ += (batch * a.keys * heads + head) * dim;
+      stride_ = heads * dim;
+      contiguous_ = false;
       return;
     }
     first_ += head * dim;
@@ -35,9 +41,10 @@ class AttentionTokens {
     mask_ = (size_t{1} << shift_) - 1;
     stride_ = heads * dim;
     block_ = stride_ << shift_;
+    contiguous_ = false;
   }
 
-  bool contiguous() const { return table_ == &kNone; }
+  bool contiguous() const { return contiguous_; }
 
   HWY_INLINE const T* operator[](size_t token) const {
     return first_ + static_cast<size_t>(table_[token >> shift_]) * block_ +
@@ -45,10 +52,11 @@ class AttentionTokens {
   }
 
  private:
-  // Contiguous tokens are one block.
+  // Evenly spaced tokens are one block.
   static constexpr std::int64_t kNone = 0;
   const T* first_;
   size_t stride_;
+  bool contiguous_ = true;
   const std::int64_t* table_ = &kNone;
   unsigned shift_ = 63;
   size_t mask_ = ~size_t{0};
@@ -65,6 +73,8 @@ struct AttentionRows {
   AttentionTokens<T> key;
   AttentionTokens<T> value;
   T* output;
+  size_t query_step;  // from row to row
+  size_t output_step;
 
   AttentionRows(const AttentionProblem& a, size_t item) : AttentionRows(a, item, Place(a, item)) {}
 
@@ -93,9 +103,16 @@ struct AttentionRows {
         key(a, a.key, at.batch, at.head / (a.heads / a.key_heads), a.key_heads, a.head_dim),
         value(a, a.value, at.batch, at.head / (a.heads / a.value_heads), a.value_heads,
               a.value_dim) {
-    const size_t row = batch * a.heads * a.queries + first;
+    size_t row = batch * a.heads * a.queries + first;
+    size_t step = 1;
+    if (a.bshd && a.queries > 1) {
+      step = a.heads;
+      row += first % a.queries * (step - 1) + at.head - at.head * a.queries;
+    }
     query = static_cast<const T*>(a.query) + row * a.head_dim;
     output = static_cast<T*>(a.output) + row * a.value_dim;
+    query_step = step * a.head_dim;
+    output_step = step * a.value_dim;
   }
 };
 
@@ -182,7 +199,7 @@ template <typename T>
 void SetAhead(const AttentionProblem& a, const AttentionRows<T>& rows, std::int64_t key,
               std::int64_t end, size_t blocks, Ahead* ahead) {
   ahead->ranges = 0;
-  if (key < end && !rows.key.contiguous()) return;
+  if (!rows.key.contiguous() && (key < end || a.bshd)) return;
   if (key < end) {
     const auto at = static_cast<size_t>(key);
     const auto count = static_cast<size_t>(end - key);

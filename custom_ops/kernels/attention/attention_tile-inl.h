@@ -37,8 +37,9 @@ class AttentionTile {
     }
     hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
-      PackQueries<false>(rows_.query + row * a_.head_dim, rows_.count - row, a_.head_dim,
-                         Width(row), static_cast<W>(a_.scale), s_.query + row * a_.head_dim);
+      PackQueries<false>(rows_.query + row * rows_.query_step, rows_.query_step, rows_.count - row,
+                         a_.head_dim, Width(row), static_cast<W>(a_.scale),
+                         s_.query + row * a_.head_dim);
     }
     // Tiles with nearly equal numbers of keys, in whole blocks.
     const auto keys = static_cast<size_t>(HWY_MAX(range.last - range.first, std::int64_t{1}));
@@ -56,7 +57,7 @@ class AttentionTile {
     }
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
       StorePanel(s_.output + row * a_.value_dim, s_.total + row, rows_.count - row, a_.value_dim,
-                 Width(row), rows_.output + row * a_.value_dim);
+                 Width(row), rows_.output_step, rows_.output + row * rows_.output_step);
     }
   }
 

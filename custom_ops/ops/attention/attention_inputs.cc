@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "ops/convert.h"
 #include "ort/op.h"
@@ -20,12 +21,21 @@ std::size_t Size(const TensorView& tensor, Axis axis) {
 }  // namespace
 
 AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& tensors, DType dtype)
-    : dtype_(dtype), query_(tensors.query), key_(tensors.key), value_(tensors.value) {
+    : dtype_(dtype),
+      query_(tensors.query),
+      key_(tensors.key),
+      value_(tensors.value),
+      bshd_(tensors.bshd) {
   const bool paged = tensors.block_table.present;
   check.Require("query", query_, dtype);
   check.Require(paged ? "key_pool" : "key", key_, dtype);
   check.Require(paged ? "value_pool" : "value", value_, dtype);
   CheckShapes(check);
+  if (bshd_) {
+    for (TensorView* tensor : {&query_, &key_, &value_}) {
+      std::swap(tensor->shape[kHeads], tensor->shape[kLength]);
+    }
+  }
   if (paged) {
     key_heads_ = key_.shape[kPoolHeads];
     value_heads_ = value_.shape[kPoolHeads];
@@ -153,7 +163,8 @@ void AttentionInputs::ReadSinks(const Checker& check, const TensorView& sinks) {
 }
 
 Shape AttentionInputs::OutputShape() const {
-  return {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength], value_.shape[kDim]};
+  const std::size_t second = bshd_ ? kLength : kHeads, third = bshd_ ? kHeads : kLength;
+  return {query_.shape[kBatch], query_.shape[second], query_.shape[third], value_.shape[kDim]};
 }
 
 void AttentionInputs::Describe(AttentionProblem* problem) const {
@@ -163,6 +174,7 @@ void AttentionInputs::Describe(AttentionProblem* problem) const {
   problem->batch = Size(query_, kBatch);
   problem->heads = Size(query_, kHeads);
   problem->blocks = blocks_;
+  problem->bshd = bshd_;
   problem->key_heads = static_cast<std::size_t>(key_heads_);
   problem->value_heads = static_cast<std::size_t>(value_heads_);
   problem->queries = Size(query_, kLength);

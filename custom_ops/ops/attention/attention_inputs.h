@@ -13,6 +13,7 @@ namespace coreai {
 /// [blocks, tokens of a block, heads, dim].
 struct AttentionTensors {
   TensorView query, key, value, block_table, mask, sinks;
+  bool bshd = false;  ///< query, key and value are [batch, length, heads, dim]
 };
 
 /// The inputs of one attention call, checked for consistency.
@@ -45,6 +46,7 @@ class AttentionInputs {
   std::int64_t value_heads_ = 0;
   std::vector<std::int64_t> table_;
   AttentionBlocks blocks_;
+  bool bshd_;
   AttentionMask mask_;
   Widened wide_mask_;  // if the mask has a type the kernel does not read
   Widened sinks_;

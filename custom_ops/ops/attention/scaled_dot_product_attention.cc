@@ -11,12 +11,14 @@ namespace coreai {
 namespace {
 
 namespace names = schema::scaled_dot_product_attention;
+namespace bshd_names = schema::scaled_dot_product_attention_bshd;
 static_assert(names::kInputCount == 5 && names::kAttributeCount == 5, "the declaration changed");
 
 class ScaledDotProductAttentionOp : public Op {
  public:
-  ScaledDotProductAttentionOp(const KernelInfo& info, DType dtype, Target target)
+  ScaledDotProductAttentionOp(const KernelInfo& info, DType dtype, Target target, bool bshd = false)
       : check_(info.op()),
+        bshd_(bshd),
         has_scale_(info.Has(names::kScale)),
         scale_(info.Float(names::kScale, 0)),
         softcap_(info.Float(names::kSoftcap, names::kSoftcapDefault)),
@@ -41,7 +43,7 @@ class ScaledDotProductAttentionOp : public Op {
         check_,
         {context.Input(names::kQueryInput), context.Input(names::kKeyInput),
          context.Input(names::kValueInput), TensorView(), context.Input(names::kAttnMaskInput),
-         context.Input(names::kSinksInput)},
+         context.Input(names::kSinksInput), bshd_},
         dtype_);
     const Shape shape = inputs.OutputShape();
     AttentionProblem problem = {};
@@ -66,6 +68,7 @@ class ScaledDotProductAttentionOp : public Op {
 
  private:
   Checker check_;
+  bool bshd_;
   bool has_scale_;
   float scale_;
   float softcap_;
@@ -78,7 +81,18 @@ class ScaledDotProductAttentionOp : public Op {
   bool tile_registers_;
 };
 
-// [batch, heads, queries] of query and the last size of value.
+// The same with the heads of a token side by side. Its inputs and attributes are the first ones, and
+// those that it has not are absent.
+class BshdAttentionOp : public ScaledDotProductAttentionOp {
+ public:
+  BshdAttentionOp(const KernelInfo& info, DType dtype, Target target)
+      : ScaledDotProductAttentionOp(info, dtype, target, true) {
+    static_assert(bshd_names::kInputCount == names::kSinksInput, "the declaration changed");
+    static_assert(bshd_names::kAttributeCount == 3, "the declaration changed");
+  }
+};
+
+// The first three sizes of query and the last size of value.
 void InferShape(const ShapeInference& shapes) {
   SymbolicShape output = shapes.Input(names::kQueryInput);
   const SymbolicShape value = shapes.Input(names::kValueInput);
@@ -92,5 +106,7 @@ void InferShape(const ShapeInference& shapes) {
 
 const OpDefinition kScaledDotProductAttentionOp =
     Define<ScaledDotProductAttentionOp>(names::kComposite, InferShape);
+const OpDefinition kScaledDotProductAttentionBshdOp =
+    Define<BshdAttentionOp>(schema::scaled_dot_product_attention_bshd::kComposite, InferShape);
 
 }  // namespace coreai

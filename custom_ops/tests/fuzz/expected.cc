@@ -163,8 +163,10 @@ void ReadMask(const Call& call, const OrtKernelContext& context, std::size_t inp
               testing::AttentionCase* c) {
   const Array& mask = call.In(input);
   if (!mask.present) return;
-  const Shape scores = {call.In(0).size(0), call.In(0).size(1), call.In(0).size(2),
-                        static_cast<std::int64_t>(c->keys)};
+  Shape scores;
+  for (const std::size_t size : {c->batch, c->heads, c->queries, c->keys}) {
+    scores.push_back(static_cast<std::int64_t>(size));
+  }
   const Array all = BroadcastTo(mask, scores);
   if (context.inputs[input]->info.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL) {
     for (const double x : all.data) c->bool_mask.push_back(x != 0 ? 1 : 0);
@@ -173,8 +175,20 @@ void ReadMask(const Call& call, const OrtKernelContext& context, std::size_t inp
   }
 }
 
-Arrays Attention(const Call& call, const OrtKernelContext& context) {
-  const Array &query = call.In(0), &key = call.In(1), &value = call.In(2);
+// [batch, length, heads, dim] as [batch, heads, length, dim], and the other way round.
+Array Turned(const Array& x) {
+  const std::size_t rows = x.count(1), columns = x.count(2), dim = x.count(3);
+  Array y = {{x.size(0), x.size(2), x.size(1), x.size(3)}, x.data, true};
+  for (std::size_t i = 0; i < x.data.size(); ++i) {
+    const std::size_t row = i / dim / columns % rows, outer = i / dim / columns / rows;
+    y.data[((outer * columns + i / dim % columns) * rows + row) * dim + i % dim] = x.data[i];
+  }
+  return y;
+}
+
+Arrays Attention(const Call& call, const OrtKernelContext& context, bool bshd) {
+  const auto input = [&](std::size_t i) { return bshd ? Turned(call.In(i)) : call.In(i); };
+  const Array query = input(0), key = input(1), value = input(2);
   testing::AttentionCase c;
   c.batch = query.count(0), c.heads = query.count(1), c.key_heads = key.count(1);
   c.value_heads = value.count(1), c.queries = query.count(2), c.keys = key.count(2);
@@ -188,11 +202,13 @@ Arrays Attention(const Call& call, const OrtKernelContext& context) {
   if (call.Text("causal_alignment", "lower_right") == "lower_right") {
     c.offset = key.size(2) - query.size(2);
   }
-  c.query = query.data, c.key = key.data, c.value = value.data, c.sinks = call.In(4).data;
+  c.query = query.data, c.key = key.data, c.value = value.data;
+  if (!bshd) c.sinks = call.In(4).data;
   ReadMask(call, context, 3, &c);
-  return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
-           testing::AttentionReference(c),
-           true}};
+  const Array result = {{query.size(0), query.size(1), query.size(2), value.size(3)},
+                        testing::AttentionReference(c),
+                        true};
+  return {bshd ? Turned(result) : result};
 }
 
 // Keys or values of each row of a table, [batch, heads, keys, dim].
@@ -318,7 +334,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "gated_delta_update") return GatedDelta(*call);
   if (op == "rope") return Rope(call);
   if (op == "paged_attention") return PagedAttention(*call, context);
-  return Attention(*call, context);
+  return Attention(*call, context, op == "scaled_dot_product_attention_bshd");
 }
 
 double Largest(const Arrays& arrays) {

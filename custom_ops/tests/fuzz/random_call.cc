@@ -29,6 +29,12 @@ Layouts AttentionLayouts() {
           {{"B W T D", "B V S D", "B V S D", "B 1 1 S", "W"}}};
 }
 
+Layouts BshdAttentionLayouts() {
+  return {{{"B T H D", "B S H D", "B S H E", "B H T S"}},
+          {{"B T W D", "B S V D", "B S V E", "T S"}},
+          {{"B T W D", "B S V D", "B S V D", "B 1 1 S"}}};
+}
+
 Layouts PagedAttentionLayouts() {
   return {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
           {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}},
@@ -122,6 +128,7 @@ const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
+      {"scaled_dot_product_attention_bshd", BshdAttentionLayouts()},
       {"paged_attention", PagedAttentionLayouts()},
       {"gated_delta_update",
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},

@@ -6,7 +6,11 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
+from coreai_onnx.passes import ORDER
+from coreai_onnx.passes.layout.attention_of_rows import (
+    attention_of_rows,
+    attention_without_transposes,
+)
 from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
@@ -110,3 +114,38 @@ def test_bodies_without_an_attention_are_left_alone() -> None:
     report = run_passes(model, [attention_of_rows])
     assert report.total == 0
     assert not report.near_misses
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("change", [{}, {"k": 2}, {"e": 3}])
+def test_calls_take_rows_as_they_are(mask: bool, change: dict[str, object]) -> None:
+    written = text(mask=mask, **change)
+    model = parse(written)
+    assert run_passes(model, [attention_without_transposes, *ORDER]).counts[
+        attention_without_transposes.__name__
+    ]
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert [node.op_type for node in model.graph] == [f"{NAME}_bshd"]
+    names, rng = {**PLAIN, **change}, np.random.default_rng(0)
+    feeds = {
+        "q": rng.standard_normal((2, 3, 4, 8)).astype(np.float32),
+        "k": rng.standard_normal((2, 5, names["k"], 8)).astype(np.float32),
+        "v": rng.standard_normal((2, 5, names["k"], names["e"])).astype(np.float32),
+        "m": rng.random((2, 1, 3, 5)) > 0.4,
+    }
+    feeds["m"][0, 0, 0] = False
+    assert_close(run(model, feeds), run(parse(written), feeds))
+    assert run_passes(ir.from_proto(ir.to_proto(model)), [attention_without_transposes]).total == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"turned": "<perm = [0, 2, 3, 1]>"}, None),
+        ({"end": "Relu"}, "the result is not only transposed to rows"),
+        ({"more": ", float[b, 4, t, 8] z", "second": " z = Relu (a)"},
+         "the result is not only transposed to rows"),
+    ],
+)  # fmt: skip
+def test_calls_stay_between_other_nodes(change: dict[str, object], reason: str | None) -> None:
+    leaves(text(mask=False, **change), attention_without_transposes, reason)
