@@ -97,11 +97,9 @@ class AttentionFew {
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
-  /// accesses and computation overlap.
-  HWY_INLINE void Prefetch(const AttentionTokens<T>& rows, size_t key, size_t dim) const {
-    if (key >= a_.keys) return;
-    const T* row = rows[key];
+  /// Prefetches a row of keys or values that is read later, so that memory accesses and computation
+  /// overlap.
+  HWY_INLINE void Prefetch(const T* row, size_t dim) const {
     for (size_t i = 0; i < dim; i += 64 / sizeof(T)) __builtin_prefetch(row + i, 0, 2);
   }
 
@@ -110,11 +108,13 @@ class AttentionFew {
   HWY_INLINE void Score(size_t key, size_t k) {
     const hn::ScalableTag<W> d;
     const T* keys[kKeys];
+    const T* values[kKeys];
+    rows_.key.Rows(key, keys);
+    rows_.value.Rows(key, values);
     hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kKeys; ++j) {
-      keys[j] = rows_.key[key + j];
-      Prefetch(rows_.value, key + j, a_.value_dim);
+      Prefetch(values[j], a_.value_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
     }
@@ -214,9 +214,15 @@ class AttentionFew {
         sums[row][v] = hn::Mul(x, factor);
       }
     }
-    for (size_t k = 0; k < count; ++k) {
-      if (column == 0) Prefetch(rows_.key, key + kFewKeys + k, a_.head_dim);
-      const T* HWY_RESTRICT value = rows_.value[key + k] + column;
+    const T* HWY_RESTRICT value = nullptr;
+    for (size_t k = 0, run = 0; k < count; ++k, value += rows_.value.stride()) {
+      if (k == run) {
+        value = rows_.value[key + k] + column;
+        run = count - k < rows_.value.Run(key + k) ? count : k + rows_.value.Run(key + k);
+      }
+      if (column == 0 && key + kFewKeys + k < a_.keys) {
+        Prefetch(rows_.key[key + kFewKeys + k], a_.head_dim);
+      }
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8
       for (size_t v = 0; v < kVecs; ++v) {
