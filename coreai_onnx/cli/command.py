@@ -70,8 +70,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
-    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, map_rows, package_file,
-    compare, blame, profile_file, annotate, memory, verify_determinism,
+    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, map_rows,
+    package_file, compare, blame, profile_file, annotate, memory, verify_determinism,
     inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."

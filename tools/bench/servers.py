@@ -3,10 +3,10 @@
     python -m tools.bench.servers FOLDER triton kserve mlflow
 
 FOLDER is a sentence encoder of `export_model` with ``include=["tokenizer", "pooling"]``. The
-configuration of Triton is parsed as ``tritonclient[grpc]`` defines it; KServe's server is started
-and called by ``tritonclient[http]``, with texts as JSON and as bytes, by several clients at once,
-and with mistakes; MLflow logs, registers and loads the model. Results must equal those of a session.
-Needs ``kserve``, ``tritonclient[http,grpc]`` and ``mlflow``.
+configuration of Triton is parsed as ``tritonclient[grpc]`` defines it. KServe's server is started
+and called by ``tritonclient[http]``, with texts as JSON and as bytes, several at once, and with a
+mistake. MLflow logs, registers and loads the model. Results must equal those of a session. Needs
+``kserve``, ``tritonclient[http,grpc]`` and ``mlflow``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.deployment.predictor import run_arrays
 from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.scale import log_model, package
@@ -43,15 +44,13 @@ def with_triton(folder: Path, place: Path, wanted: np.ndarray) -> str:
     (text,) = config.input
     assert (text.name, text.data_type) == ("text", DataType.TYPE_STRING)
     assert list(text.dims) == [1]
+    assert text.HasField("reshape")
     assert not text.reshape.shape
     names = {x.name: (DataType.Name(x.data_type), list(x.dims)) for x in config.output}
     assert names["sentence_embedding"] == ("TYPE_FP32", [384])
     assert config.parameters["intra_op_thread_count"].string_value == "2"
     libraries = list(config.model_operations.op_library_filename)
-    assert [Path(x).name for x in libraries] == [
-        "libcoreai_onnx_ops.so",
-        Path(libraries[-1]).name,
-    ]
+    assert [Path(x).name for x in libraries] == ["libcoreai_onnx_ops.so"]
     # What the server does with the configuration: onnxruntime, these libraries, this file.
     import onnxruntime as ort
 
@@ -61,12 +60,12 @@ def with_triton(folder: Path, place: Path, wanted: np.ndarray) -> str:
     opened = ort.InferenceSession(str(root / "1" / "model.onnx"), options)
     (result,) = opened.run(["sentence_embedding"], {"text": _TEXTS})
     _assert_equal(result, wanted)
-    return f"parsed, {len(libraries)} libraries registered, results equal"
+    return "parsed, kernels registered, results equal"
 
 
 def with_kserve(folder: Path, place: Path, wanted: np.ndarray) -> str:
     """Start the server of the package, and call it."""
-    import tritonclient.http as http
+    from tritonclient import http
     from tritonclient.utils import InferenceServerException
 
     package(folder, place / "server", "kserve", name="minilm", threads=1)
@@ -78,29 +77,30 @@ def with_kserve(folder: Path, place: Path, wanted: np.ndarray) -> str:
         metadata = client.get_model_metadata("minilm")
         assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
 
-        def ask(texts: np.ndarray, *, binary: bool, name: str = "text") -> np.ndarray:
+        def start(texts: np.ndarray, *, binary: bool, name: str = "text"):
             given = http.InferInput(name, list(texts.shape), "BYTES")
             given.set_data_from_numpy(texts, binary_data=binary)
             output = http.InferRequestedOutput("sentence_embedding", binary_data=binary)
-            return client.infer("minilm", [given], outputs=[output]).as_numpy("sentence_embedding")
+            # The client names no type of JSON, which the server needs.
+            headers = None if binary else {"Content-Type": "application/json"}
+            return client.async_infer("minilm", [given], outputs=[output], headers=headers)
+
+        def ask(texts: np.ndarray, **options) -> np.ndarray:
+            return start(texts, **options).get_result().as_numpy("sentence_embedding")
 
         for binary in (False, True):
             _assert_equal(ask(_TEXTS, binary=binary), wanted)
-        with ThreadPoolExecutor(8) as pool:
-            rows = list(pool.map(lambda i: ask(_TEXTS[i % 3 :][:1], binary=True), range(60)))
-        for i, row in enumerate(rows):
+        pending = [start(_TEXTS[i % 3 :][:1], binary=True) for i in range(60)]
+        for i, one in enumerate(pending):
+            row = one.get_result().as_numpy("sentence_embedding")
             _assert_equal(row, wanted[i % 3 :][:1])
-        try:
-            ask(_TEXTS, binary=True, name="txt")
-        except InferenceServerException as error:
-            assert "inputs must be text: string[" in str(error), error
-            assert error.status() == "400", error.status()
-        else:
-            raise AssertionError("an unknown input was accepted")
-        start = time.perf_counter()
+        error = _refusal(InferenceServerException, lambda: ask(_TEXTS, binary=True, name="txt"))
+        assert "inputs must be text: string[" in str(error), error
+        assert error.status() == "400", error.status()
+        begin = time.perf_counter()
         for _ in range(100):
             ask(_TEXTS, binary=True)
-        return f"{(time.perf_counter() - start) * 10:.1f} ms a request of 3 rows, results equal"
+        return f"{(time.perf_counter() - begin) * 10:.1f} ms a request of 3 rows, results equal"
     finally:
         server.terminate()
         server.wait(30)
@@ -119,7 +119,7 @@ def _wait_for(client, server: subprocess.Popen) -> None:
 
 
 def with_mlflow(folder: Path, place: Path, wanted: np.ndarray) -> str:
-    """Log and register the folder, load it, and predict; load what `package` wrote."""
+    """Log and register a file with a data file, and predict; load what `package` wrote."""
     import mlflow
     import pandas as pd
 
@@ -127,33 +127,38 @@ def with_mlflow(folder: Path, place: Path, wanted: np.ndarray) -> str:
     mlflow.set_experiment(
         experiment_id=mlflow.create_experiment("test", artifact_location=(place / "runs").as_uri())
     )
+    file = place / "minilm.onnx"
+    OnnxProgram.load(folder / "model.onnx").save(file, external_data=True)
     with mlflow.start_run():
         info = log_model(
-            folder, "minilm", batch_size=2, threads=1, provider="cpu", kernels=True,
+            file, "minilm", batch_size=2, threads=1, provider="cpu", kernels=True,
             registered_model_name="minilm",
         )  # fmt: skip
     loaded = mlflow.pyfunc.load_model("models:/minilm/1")
     result = loaded.predict({"text": _TEXTS})
     _assert_equal(np.stack(result["sentence_embedding"]), wanted)
     frame = loaded.predict(pd.DataFrame({"text": _TEXTS}))
-    _assert_equal(np.stack(frame["sentence_embedding"].to_numpy()), wanted)
+    _assert_equal(np.stack(frame["sentence_embedding"]), wanted)
     opened = loaded._model_impl.predictor._shared_session().session
     assert opened.kernels
     flavor = info.flavors["coreai_onnx"]
     assert (flavor["threads"], flavor["kernels"]) == (1, True), flavor
-    assert flavor["providers"] == [["CPUExecutionProvider", {}]] or flavor["providers"], flavor
+    assert [name for name, _ in flavor["providers"]] == ["CPUExecutionProvider"], flavor
     assert loaded.metadata.signature.inputs.input_names() == ["text"]
-    try:
-        loaded.predict({"txt": _TEXTS})
-    except mlflow.exceptions.MlflowException as error:
-        assert "text" in str(error)
-    else:
-        raise AssertionError("an unknown input was accepted")
-
+    error = _refusal(mlflow.exceptions.MlflowException, lambda: loaded.predict({"txt": _TEXTS}))
+    assert "text" in str(error), error
     package(folder, place / "saved", "mlflow", threads=1)
     again = mlflow.pyfunc.load_model(str(place / "saved"))
     _assert_equal(np.stack(again.predict({"text": _TEXTS})["sentence_embedding"]), wanted)
-    return f"logged, registered, loaded; signature {loaded.metadata.signature.inputs}"
+    return "logged, registered, loaded, results equal"
+
+
+def _refusal(kind: type[Exception], call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError("an unknown input was accepted")
 
 
 def _assert_equal(result: np.ndarray, wanted: np.ndarray) -> None:

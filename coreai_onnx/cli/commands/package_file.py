@@ -45,7 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--batch-size",
         type=integer(1),
         metavar="ROWS",
-        help="rows that Triton joins (default: 64), or of a run of MLflow (default: all)",
+        help="rows of a run, to which Triton joins requests and MLflow splits tables",
     )
     parser.add_argument(
         "--served-from",

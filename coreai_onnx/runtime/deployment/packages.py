@@ -43,8 +43,9 @@ def package(
             that serves the Open Inference Protocol), ``"mlflow"`` (a model with a signature) or
             ``"onnxruntime"`` (a model package with variants).
         name: The name of the model; None is the name of the file, or of the folder.
-        batch_size: Maximum number of rows that Triton joins, 64 with None, and that a run of MLflow
-            has.
+        batch_size: Maximum number of rows of a run. Triton joins requests to runs if it is given,
+            or, up to 64, if all inputs and outputs begin with one dim of any size. MLflow splits
+            tables; None splits none.
         served_from: Where Triton's server sees the folder, which names the library by its absolute
             path; None for a server on this machine.
         variants: The variants of onnxruntime's package, ``"stock"``, ``"kernels"``, ``"webgpu"``

@@ -291,10 +291,8 @@ def run_arrays(
     if not any(x.dtype == "string" for x in (*opened.inputs, *opened.outputs)):
         results = opened.run(**feeds)
         return {name: np.asarray(results[name]) for name in names}
-    if wrong := feeds.keys() ^ {x.name for x in opened.inputs}:
-        raise InputError(
-            f"inputs must be {_names(opened.inputs)}; {min(wrong)!r} is the difference"
-        )
+    if feeds.keys() != {x.name for x in opened.inputs}:
+        raise InputError(f"inputs must be {_names(opened.inputs)}, got {', '.join(feeds)}")
     with failures_as(SessionError, "the model cannot be run"):
         values = opened.ort.run(names, dict(feeds))
     return dict(zip(names, values, strict=True))

@@ -146,5 +146,5 @@ def _check(settings: Mapping[str, Any]) -> None:
     for setting in others:
         if setting not in known:
             raise SaveError(f"a package has no setting {setting!r}; settings: {', '.join(known)}")
-    chosen = [*([] if provider is None else [provider]), *chosen_providers(providers).items()]
-    SessionSettings(providers=chosen, **others)
+    chosen = chosen_providers([*([] if provider is None else [provider]), *providers])
+    SessionSettings(providers=list(chosen.items()), **others)

@@ -20,6 +20,7 @@ from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.deployment.subject import Subject
 
 _VERSION = "1"
+_BATCH_SIZE = 64
 _TYPES = {
     "bool": "BOOL", "string": "STRING", "bfloat16": "BF16",
     "float16": "FP16", "float32": "FP32", "float64": "FP64",
@@ -62,18 +63,14 @@ def write_repository(subject: Subject, folder: Path, served_from: str | None, pl
 
 def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
     inputs, outputs = subject.interface.inputs, subject.interface.outputs
-    first = {info.dims[0] if info.dims else None for info in (*inputs, *outputs)}
-    (dim, *others) = first
-    # The server joins requests along an axis that it leaves out of the configuration, so that all
-    # inputs and outputs must begin with the same dim.
-    is_joined = isinstance(dim, str) and not others
+    rows = _rows(subject)
     yield f"name: {_text(subject.name)}"
     yield 'backend: "onnxruntime"'
-    yield f"max_batch_size: {(subject.batch_size or 64) if is_joined else 0}"
+    yield f"max_batch_size: {rows}"
     for field, infos in (("input", inputs), ("output", outputs)):
         for info in infos:
-            yield from _tensor(field, info, skipped=int(is_joined))
-    if is_joined:
+            yield from _tensor(field, info, skipped=int(rows > 0))
+    if rows:
         yield "dynamic_batching { }"
     provider = subject.provider or "cpu"
     if provider not in {"cpu", "cuda", *_ACCELERATORS}:
@@ -96,6 +93,24 @@ def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
     if libraries:
         names = " ".join(f"op_library_filename: {_text(path)}" for path in libraries)
         yield f"model_operations {{ {names} }}"
+
+
+def _rows(subject: Subject) -> int:
+    """Return how many rows the server joins to one run; 0 for none.
+
+    It joins requests along an axis that it leaves out of the configuration.
+    """
+    infos = (*subject.interface.inputs, *subject.interface.outputs)
+    first = {info.dims[0] if info.dims else None for info in infos}
+    if subject.batch_size is None:  # only if it is plain that the first axis counts rows
+        (dim, *others) = first
+        return _BATCH_SIZE if isinstance(dim, str) and not others else 0
+    if not all(isinstance(dim, str) for dim in first):
+        raise SaveError(
+            "requests cannot be joined, because the first axis of an input or output does not have "
+            "any number of rows: leave batch_size out"
+        )
+    return subject.batch_size
 
 
 def _tensor(field: str, info: TensorInfo, skipped: int) -> Iterator[str]:
