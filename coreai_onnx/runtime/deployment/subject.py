@@ -71,7 +71,8 @@ class Subject:
         """
         path = Path(model)
         file = (path / MODEL_FILE if path.is_dir() else path).resolve()
-        name = name or (path.resolve().name if path.is_dir() else file.stem)
+        if name is None:
+            name = path.resolve().name if path.is_dir() else file.stem
         if not _NAME.fullmatch(name):
             raise SaveError(f"{name!r} cannot be the name of a package: use letters, digits, . _ -")
         if batch_size is not None and batch_size < 1:

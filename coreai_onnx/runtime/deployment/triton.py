@@ -43,14 +43,17 @@ def write_repository(subject: Subject, folder: Path, served_from: str | None, pl
         place: Where the folder will be.
 
     Raises:
-        SaveError: If Triton has no such dtype, setting or provider.
+        SaveError: If Triton has no such dtype, setting or provider, or ``served_from`` is relative.
         SessionError: If a library is not there.
     """
     for setting in subject.settings.keys() - _SETTINGS:
         if subject.settings[setting]:
             raise SaveError(f"Triton's onnxruntime backend has no setting for {setting!r}")
     libraries = subject.libraries
-    root = PurePosixPath(served_from or place.resolve().as_posix()) / subject.name / _VERSION
+    seen = PurePosixPath(place.resolve().as_posix() if served_from is None else served_from)
+    if not seen.is_absolute() and served_from is not None:
+        raise SaveError(f"served_from must be an absolute path, got {served_from!r}")
+    root = seen / subject.name / _VERSION
     paths = [str(root / library.name) for library in libraries]
     content = "\n".join(_configuration(subject, paths)) + "\n"
     version = folder / subject.name / _VERSION
