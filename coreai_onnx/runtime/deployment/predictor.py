@@ -45,6 +45,10 @@ class Predictor:
     ``RecordBatch``. The first axis of every input and output of the model counts rows. Rows of
     different lengths are padded at the end, to the longest of a run or to one of ``lengths``; rows
     of similar length are run together, and results are in the order of the rows.
+
+    Attributes:
+        keep: The columns of the table that the result has beside the outputs; None means all.
+        settings: Settings of `coreai_onnx.session`.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Predictor:
         """
         path = Path(model)
         self._path = (path / "model.onnx" if path.is_dir() else path).resolve()
-        self._settings = dict(settings)
+        self.settings = dict(settings)
         source = ModelSource(self._path).read()
         self._data = tuple(sorted(data_files(source)))
         self._inputs, self._outputs = _signature(source)
@@ -95,7 +99,7 @@ class Predictor:
         self._columns = {x.name: x.name for x in self._inputs} | dict(inputs or {})
         chosen = [x.name for x in self._outputs] if outputs is None else outputs
         self._results = dict(chosen) if isinstance(chosen, Mapping) else {x: x for x in chosen}
-        self._keep = None if keep is None else tuple(keep)
+        self.keep = None if keep is None else tuple(keep)
         self._fill = dict(fill or {})
         self._lengths = tuple(sorted(lengths or ()))
         self._rows, self._is_fixed = self._rows_of_run(batch_size)
@@ -156,14 +160,21 @@ class Predictor:
             if shape is not None:
                 check_shape(info, shape, self._columns[info.name])
 
+    def reads(self, columns: Iterable[str]) -> list[str]:
+        """Return those columns of a table that a call needs, so that a file is read in part."""
+        if self.keep is None:
+            return list(columns)
+        needed = {*self.keep, *(self._columns[x.name] for x in self._row_inputs)}
+        return [column for column in columns if column in needed]
+
     def _check_columns(self, columns: Mapping[str, Any]) -> None:
         for info in self._row_inputs:
             column = self._columns[info.name]
             if column not in columns and info.name != _MASK:
                 there = ", ".join(map(str, columns)) or "none"
                 raise InputError(f"input {info} needs the column {column!r}; columns: {there}")
-        kept = columns if self._keep is None else self._keep
-        for column in self._keep or ():
+        kept = columns if self.keep is None else self.keep
+        for column in self.keep or ():
             if column not in columns:
                 raise InputError(f"there is no column {column!r} to keep")
         for output, column in self._results.items():
@@ -193,11 +204,11 @@ class Predictor:
 
     def _shared_session(self) -> _SharedSession:
         """Return the session; predictors of equal settings share it, as the tasks of Dask need."""
-        key = pickle.dumps((self._path, self._print, sorted(self._settings.items())))
+        key = pickle.dumps((self._path, self._print, sorted(self.settings.items())))
         with _opening:
             if key not in _all_opened:
                 self._check_file()
-                opened = session(self._path, **self._settings)
+                opened = session(self._path, **self.settings)
                 _all_opened[key] = _SharedSession(opened, threading.Lock())
             return _all_opened[key]
 
@@ -211,7 +222,7 @@ class Predictor:
         columns = columns_of(table)
         self._check_columns(columns)
         results = self._predict(columns)
-        return with_columns(table, self._keep, results)
+        return with_columns(table, self.keep, results)
 
     def _predict(self, columns: Mapping[str, Any]) -> dict[str, Array]:
         given = [x for x in self._row_inputs if self._columns[x.name] in columns]
