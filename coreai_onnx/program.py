@@ -22,7 +22,8 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
-from coreai_onnx.runtime.sessions.pipeline import Pipeline
+from coreai_onnx.runtime.memory.plan import memory_plan
+from coreai_onnx.runtime.memory.stages import Pipeline, split
 from coreai_onnx.targets.contrib import summary
 
 if TYPE_CHECKING:
@@ -335,9 +336,6 @@ class OnnxProgram(Quantizable):
             SessionError: If the model cannot be run.
             InputError: If an input is wrong or missing, or there is no such dim.
         """
-        from coreai_onnx.runtime.memory import memory_plan  # onnxruntime is slow to import
-        from coreai_onnx.runtime.memory.stages import split
-
         name = self._choose(entrypoint)
         plan = memory_plan(self, inputs, sizes=sizes, entrypoint=name, kernels=kernels)
         given = inputs if isinstance(inputs, Mapping) else {}

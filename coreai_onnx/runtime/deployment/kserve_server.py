@@ -16,8 +16,8 @@ import numpy as np
 from coreai_onnx.errors import InputError, SaveError
 from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 from coreai_onnx.runtime.deployment.predictor import run_arrays
-from coreai_onnx.runtime.deployment.subject import Subject
 from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.runtime.tensors.columns import Array
 
@@ -39,17 +39,17 @@ if __name__ == "__main__":
 '''
 
 
-def write_server(subject: Subject, folder: Path) -> None:
+def write_server(packaged: PackagedFile, folder: Path) -> None:
     """Write the file and a script that serves it.
 
     Raises:
         SaveError: If the protocol has no such dtype, or a setting cannot be written.
     """
-    for info in (*subject.interface.inputs, *subject.interface.outputs):
+    for info in (*packaged.interface.inputs, *packaged.interface.outputs):
         if info.dtype not in _TYPES:
             raise SaveError(f"KServe's server has no type for {info}")
-    subject.copy(folder)
-    name, settings = json.dumps(subject.name), subject.stored_settings
+    packaged.copy(folder)
+    name, settings = json.dumps(packaged.name), packaged.stored_settings
     script = _SCRIPT.format(name=name, file=MODEL_FILE, settings=repr(settings))
     (folder / "server.py").write_text(script, "utf-8")
 
@@ -81,7 +81,7 @@ def served_model(name: str, file: Path, **settings: Any) -> Any:
 
     opened = session(file, **settings)
 
-    class SessionModel(kserve.Model):
+    class ServedModel(kserve.Model):
         def get_input_types(self) -> list[dict[str, Any]]:
             return [_described(info) for info in opened.inputs]
 
@@ -111,7 +111,7 @@ def served_model(name: str, file: Path, **settings: Any) -> Any:
                 requested_outputs=payload.request_outputs,
             )
 
-    model = SessionModel(name)
+    model = ServedModel(name)
     model.load()
     return model
 

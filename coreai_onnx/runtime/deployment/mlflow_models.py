@@ -21,8 +21,8 @@ import onnxruntime as ort
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.model.interface import TensorInfo
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 from coreai_onnx.runtime.deployment.predictor import Predictor
-from coreai_onnx.runtime.deployment.subject import Subject
 from coreai_onnx.version import __version__
 
 FLAVOR_NAME = "coreai_onnx"
@@ -58,41 +58,43 @@ def log_model(
         SaveError: If MLflow is not installed, or the model has states.
         SessionError: If a setting is out of range.
     """
-    subject = Subject.of(model, batch_size=batch_size, **settings)
+    packaged = PackagedFile.of(model, batch_size=batch_size, **settings)
     return _mlflow().models.Model.log(
         artifact_path=None,
         name=name,
         flavor=sys.modules[__name__],
         registered_model_name=registered_model_name,
-        subject=subject,
+        packaged=packaged,
     )
 
 
-def save_model(subject: Subject, path: str | Path, *, mlflow_model: Any = None, **_: Any) -> None:
+def save_model(
+    packaged: PackagedFile, path: str | Path, *, mlflow_model: Any = None, **_: Any
+) -> None:
     """Write a model of MLflow to a new folder; `log_model` calls this through MLflow.
 
     Raises:
         SaveError: If MLflow is not installed, or a setting cannot be written.
     """
     mlflow = _mlflow()
-    settings = {"batch_size": subject.batch_size, **subject.stored_settings}
+    settings = {"batch_size": packaged.batch_size, **packaged.stored_settings}
     chosen = mlflow.models.Model() if mlflow_model is None else mlflow_model
     chosen.add_flavor(FLAVOR_NAME, version=__version__, data="data", **settings)
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) / "data"
         data.mkdir()
         # Links, because MLflow copies the files: they may be larger than the free space.
-        for file in (subject.file, *subject.data):
-            target = data / file.relative_to(subject.file.parent)
+        for file in (packaged.file, *packaged.data):
+            target = data / file.relative_to(packaged.file.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(file, data / MODEL_FILE if file == subject.file else target)
+            _link(file, data / MODEL_FILE if file == packaged.file else target)
         (data / _SETTINGS).write_text(json.dumps(settings), "utf-8")
         mlflow.pyfunc.save_model(
             str(path),
             loader_module=__name__,
             data_path=str(data),
             mlflow_model=chosen,
-            signature=_signature(mlflow, subject),
+            signature=_signature(mlflow, packaged),
             pip_requirements=[
                 f"coreai-onnx-bridge=={__version__}",
                 f"onnxruntime=={ort.__version__}",
@@ -101,14 +103,14 @@ def save_model(subject: Subject, path: str | Path, *, mlflow_model: Any = None, 
         )
 
 
-def _load_pyfunc(path: str) -> _Rows:
+def _load_pyfunc(path: str) -> _RowModel:
     """Return what ``mlflow.pyfunc.load_model`` wraps."""
     settings = json.loads((Path(path) / _SETTINGS).read_text("utf-8"))
     providers = [(name, options) for name, options in settings.pop("providers", ())]
-    return _Rows(Predictor(path, keep=[], providers=providers, **settings))
+    return _RowModel(Predictor(path, keep=[], providers=providers, **settings))
 
 
-class _Rows:
+class _RowModel:
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
         predictor.open()  # a model that cannot run is refused when it is loaded
@@ -125,11 +127,11 @@ def _link(file: Path, target: Path) -> None:
         shutil.copyfile(file, target)
 
 
-def _signature(mlflow: Any, subject: Subject) -> Any:
+def _signature(mlflow: Any, packaged: PackagedFile) -> Any:
     types = mlflow.types
     schemas = [
         types.Schema([types.TensorSpec(_dtype(x), _shape(x), x.name) for x in infos])
-        for infos in (subject.interface.inputs, subject.interface.outputs)
+        for infos in (packaged.interface.inputs, packaged.interface.outputs)
     ]
     return mlflow.models.ModelSignature(*schemas)
 

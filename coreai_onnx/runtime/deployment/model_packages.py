@@ -21,7 +21,7 @@ from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.loading import load_model
 from coreai_onnx.model.files.program_files import MODEL_FILE, save_program
 from coreai_onnx.model.metadata import TARGET
-from coreai_onnx.runtime.deployment.subject import Subject
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 from coreai_onnx.targets.opsets import Target
 from coreai_onnx.targets.providers import CPU, CUDA, WEBGPU
 
@@ -47,15 +47,15 @@ VARIANTS = {
 DEFAULT = ("stock", "kernels", "webgpu")
 
 
-def write_model_package(subject: Subject, folder: Path, variants: Sequence[str]) -> None:
+def write_model_package(packaged: PackagedFile, folder: Path, variants: Sequence[str]) -> None:
     """Optimize the file for each variant, and write all of them with a manifest.
 
     Raises:
         SaveError: If there is no such variant, or onnxruntime's packages have no such setting.
         TargetError: If the file cannot be optimized for the target of a variant.
     """
-    for setting in subject.settings.keys() - {"threads"}:
-        if subject.settings[setting]:
+    for setting in packaged.settings.keys() - {"threads"}:
+        if packaged.settings[setting]:
             raise SaveError(f"onnxruntime's model packages have no setting for {setting!r}")
     for name in variants:
         if name not in VARIANTS:
@@ -64,27 +64,27 @@ def write_model_package(subject: Subject, folder: Path, variants: Sequence[str])
         raise SaveError("a package has at least one variant, and each once")
     for name in variants:
         (folder / name).mkdir()
-        _write_variant(subject, VARIANTS[name].target, folder / name)
-    threads = subject.settings.get("threads")
+        _write_variant(packaged, VARIANTS[name].target, folder / name)
+    threads = packaged.settings.get("threads")
     options = {} if threads is None else {"session.intra_op_num_threads": str(threads)}
     component = {"variants": {name: _body(name, options) for name in variants}}
     manifest = {
         "schema_version": _SCHEMA,
-        "package_name": subject.name,
-        "components": {subject.name: component},
+        "package_name": packaged.name,
+        "components": {packaged.name: component},
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 
 
-def _write_variant(subject: Subject, target: Target, folder: Path) -> None:
-    if subject.model.metadata_props.get(TARGET) == target:
-        subject.copy(folder)
+def _write_variant(packaged: PackagedFile, target: Target, folder: Path) -> None:
+    if packaged.model.metadata_props.get(TARGET) == target:
+        packaged.copy(folder)
         return
     # Both are slow to import, and packages for other servers need neither.
     from coreai_onnx.bodies.pass_bodies import write_pass_body
     from coreai_onnx.passes import optimize_for
 
-    model = load_model(subject.file)  # again, because the passes work in place
+    model = load_model(packaged.file)  # again, because the passes work in place
     optimize_for(model, target, write_body=write_pass_body)
     save_program({"main": model}, folder / MODEL_FILE, debug_info="compact")
 

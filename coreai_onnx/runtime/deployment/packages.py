@@ -11,7 +11,7 @@ from coreai_onnx.model.files.new_files import check_new, new_folder
 from coreai_onnx.runtime.deployment.kserve_server import write_server
 from coreai_onnx.runtime.deployment.mlflow_models import save_model
 from coreai_onnx.runtime.deployment.model_packages import DEFAULT, write_model_package
-from coreai_onnx.runtime.deployment.subject import Subject
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 from coreai_onnx.runtime.deployment.triton import write_repository
 
 Reader = Literal["triton", "kserve", "mlflow", "onnxruntime"]
@@ -75,15 +75,15 @@ def package(
         raise SaveError(f"batch_size is for triton and mlflow, not for {reader}")
     place = Path(folder)
     check_new(place)
-    subject = Subject.of(model, name=name, batch_size=batch_size, **settings)
+    packaged = PackagedFile.of(model, name=name, batch_size=batch_size, **settings)
     with new_folder(place) as new:
         if reader == "triton":
-            write_repository(subject, new, served_from, place)
+            write_repository(packaged, new, served_from, place)
         elif reader == "kserve":
-            write_server(subject, new)
+            write_server(packaged, new)
         elif reader == "mlflow":
             new.rmdir()  # MLflow makes it
-            save_model(subject, new)
+            save_model(packaged, new)
         else:
-            write_model_package(subject, new, DEFAULT if variants is None else variants)
+            write_model_package(packaged, new, DEFAULT if variants is None else variants)
     return place

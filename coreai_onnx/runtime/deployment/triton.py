@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.deployment.subject import Subject
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 
 _VERSION = "1"
 _BATCH_SIZE = 64
@@ -33,11 +33,13 @@ _ACCELERATORS = {"openvino": "cpu", "tensorrt": "gpu"}
 """Execution providers that the backend calls accelerators, and the device of each."""
 
 
-def write_repository(subject: Subject, folder: Path, served_from: str | None, place: Path) -> None:
+def write_repository(
+    packaged: PackagedFile, folder: Path, served_from: str | None, place: Path
+) -> None:
     """Write a repository of one model.
 
     Args:
-        subject: The file.
+        packaged: The file.
         folder: The folder to write to.
         served_from: Where the server sees the repository; None for ``place``.
         place: Where the folder will be.
@@ -46,28 +48,28 @@ def write_repository(subject: Subject, folder: Path, served_from: str | None, pl
         SaveError: If Triton has no such dtype, setting or provider, or ``served_from`` is relative.
         SessionError: If a library is not there.
     """
-    for setting in subject.settings.keys() - _SETTINGS:
-        if subject.settings[setting]:
+    for setting in packaged.settings.keys() - _SETTINGS:
+        if packaged.settings[setting]:
             raise SaveError(f"Triton's onnxruntime backend has no setting for {setting!r}")
-    libraries = subject.libraries
+    libraries = packaged.libraries
     seen = PurePosixPath(place.resolve().as_posix() if served_from is None else served_from)
     if not seen.is_absolute() and served_from is not None:
         raise SaveError(f"served_from must be an absolute path, got {served_from!r}")
-    root = seen / subject.name / _VERSION
+    root = seen / packaged.name / _VERSION
     paths = [str(root / library.name) for library in libraries]
-    content = "\n".join(_configuration(subject, paths)) + "\n"
-    version = folder / subject.name / _VERSION
+    content = "\n".join(_configuration(packaged, paths)) + "\n"
+    version = folder / packaged.name / _VERSION
     version.mkdir(parents=True)
-    subject.copy(version)
+    packaged.copy(version)
     for library in libraries:
         shutil.copyfile(library, version / library.name)
     (version.parent / "config.pbtxt").write_text(content, "utf-8")
 
 
-def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
-    inputs, outputs = subject.interface.inputs, subject.interface.outputs
-    rows = _rows(subject)
-    yield f"name: {_text(subject.name)}"
+def _configuration(packaged: PackagedFile, libraries: Sequence[str]) -> Iterator[str]:
+    inputs, outputs = packaged.interface.inputs, packaged.interface.outputs
+    rows = _rows(packaged)
+    yield f"name: {_text(packaged.name)}"
     yield 'backend: "onnxruntime"'
     yield f"max_batch_size: {rows}"
     for field, infos in (("input", inputs), ("output", outputs)):
@@ -75,7 +77,7 @@ def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
             yield from _tensor(field, info, skipped=int(rows > 0))
     if rows:
         yield "dynamic_batching { }"
-    provider = subject.provider or "cpu"
+    provider = packaged.provider or "cpu"
     if provider not in {"cpu", "cuda", *_ACCELERATORS}:
         raise SaveError(
             f"Triton's onnxruntime backend has no provider {provider!r}; providers: cpu, cuda, "
@@ -89,7 +91,7 @@ def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
             f"optimization {{ execution_accelerators {{ {kind} [ {{ name: {_text(provider)} }} ] "
             "} }"
         )
-    if (threads := subject.settings.get("threads")) is not None:
+    if (threads := packaged.settings.get("threads")) is not None:
         yield (
             f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{threads}" }} }}'
         )
@@ -98,14 +100,14 @@ def _configuration(subject: Subject, libraries: Sequence[str]) -> Iterator[str]:
         yield f"model_operations {{ {names} }}"
 
 
-def _rows(subject: Subject) -> int:
+def _rows(packaged: PackagedFile) -> int:
     """Return how many rows the server joins to one run; 0 for none.
 
     It joins requests along an axis that it leaves out of the configuration.
     """
-    infos = (*subject.interface.inputs, *subject.interface.outputs)
+    infos = (*packaged.interface.inputs, *packaged.interface.outputs)
     first = {info.dims[0] if info.dims else None for info in infos}
-    if subject.batch_size is None:  # only if it is plain that the first axis counts rows
+    if packaged.batch_size is None:  # only if it is plain that the first axis counts rows
         (dim, *others) = first
         return _BATCH_SIZE if isinstance(dim, str) and not others else 0
     if not all(isinstance(dim, str) for dim in first):
@@ -113,7 +115,7 @@ def _rows(subject: Subject) -> int:
             "requests cannot be joined, because the first axis of an input or output does not have "
             "any number of rows: leave batch_size out"
         )
-    return subject.batch_size
+    return packaged.batch_size
 
 
 def _tensor(field: str, info: TensorInfo, skipped: int) -> Iterator[str]:

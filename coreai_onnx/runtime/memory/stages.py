@@ -12,15 +12,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
-from coreai_onnx.errors import StagingError
+from coreai_onnx.errors import InputError, StagingError
 from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.extraction import fixed_values, infer_types, reads, with_nodes
+from coreai_onnx.model.interface import interface
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.runtime.memory.plan import MemoryPlan
+from coreai_onnx.runtime.sessions.runnable import Runnable
+from coreai_onnx.runtime.tensors.outputs import Array
 
 _SLACK = 1.1
 """How far the largest stage may be above the least possible, for cuts that fewer bytes cross."""
@@ -50,18 +54,60 @@ class StageCost:
         return self.weights + self.states + self.results
 
 
-def cost_table(costs: Sequence[StageCost]) -> str:
-    """Return the costs as text."""
-    rows = [
-        (
-            str(i),
-            " – ".join(dict.fromkeys(cost.modules)),
-            *map(size_text, (cost.memory, cost.weights, cost.states, cost.results, cost.received)),
-        )
-        for i, cost in enumerate(costs)
-    ]
-    head = ("stage", "modules", "memory", "weights", "states", "results", "received")
-    return render(head, rows)
+Program = TypeVar("Program", bound=Runnable)
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[Program]):
+    """The stages of a model, of `OnnxProgram.split`; prints as a table of what each takes.
+
+    ```python
+    pipeline = program.split(2)
+    for i, stage in enumerate(pipeline.stages):
+        stage.save(f"stage_{i}.onnx")
+    ```
+
+    A stage reads inputs of the model and results of earlier stages, by their names.
+
+    Attributes:
+        stages: The programs, in order.
+        costs: What each takes.
+        whole: The model.
+    """
+
+    stages: tuple[Program, ...]
+    costs: tuple[StageCost, ...]
+    whole: ir.Model
+
+    def run(self, *, kernels: bool | None = None, **inputs: object) -> dict[str, Array]:
+        """Run the stages in this process; each keeps its states for the next call.
+
+        Args:
+            kernels: Whether to use native kernels, as for `coreai_onnx.session`.
+            **inputs: All inputs of the model by name; states by name replace the carried ones.
+
+        Returns:
+            The outputs of the model, by name.
+
+        Raises:
+            InputError: If an input is missing, unknown or wrong.
+            SessionError: If a stage cannot be run.
+        """
+        described = interface(self.whole)
+        states = {x.name for x in described.states}
+        if inputs.keys() - states != {x.name for x in described.inputs}:
+            needed = ", ".join(str(x) for x in described.inputs)
+            raise InputError(f"inputs must be {needed}, got {', '.join(inputs) or 'none'}")
+        values: dict[str, Any] = dict(inputs)
+        for stage in self.stages:
+            session = stage.session(kernels=kernels)
+            names = [*(x.name for x in session.inputs), *(states & set(session.states))]
+            values |= session.run(**{name: values[name] for name in names if name in values})
+        return {x.name: values[x.name] for x in described.outputs}
+
+    def __str__(self) -> str:
+        """Return the costs."""
+        return _cost_table(self.costs)
 
 
 def split(
@@ -262,3 +308,17 @@ def _chosen(count: int, stages: int, cost: Callable[[int, int], _Cost]) -> tuple
                     longer[j] = (joined, [*path, j])
         best = longer
     return best[count - 1]
+
+
+def _cost_table(costs: Sequence[StageCost]) -> str:
+    """Return the costs as text."""
+    rows = [
+        (
+            str(i),
+            " – ".join(dict.fromkeys(cost.modules)),
+            *map(size_text, (cost.memory, cost.weights, cost.states, cost.results, cost.received)),
+        )
+        for i, cost in enumerate(costs)
+    ]
+    head = ("stage", "modules", "memory", "weights", "states", "results", "received")
+    return render(head, rows)

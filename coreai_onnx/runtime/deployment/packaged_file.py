@@ -31,8 +31,8 @@ _EXTENSIONS = "ai.onnx.contrib"
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A file to package; `Subject.of` reads it.
+class PackagedFile:
+    """A file to package; `PackagedFile.of` reads it.
 
     Attributes:
         file: The ``.onnx`` file.
@@ -60,7 +60,7 @@ class Subject:
         name: str | None = None,
         batch_size: int | None = None,
         **settings: Any,
-    ) -> Subject:
+    ) -> PackagedFile:
         """Read a file, or the ``model.onnx`` of a folder, and check the settings.
 
         Raises:

@@ -9,7 +9,7 @@ import pytest
 
 from coreai_onnx.errors import LoadError, SaveError, SessionError
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.deployment.subject import Subject
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
 from tests.support.small_models import counter_model, linear_model, parse
 
 
@@ -20,16 +20,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_or_folder(file: Path, tmp_path: Path) -> None:
-    assert Subject.of(file).name == "linear"
+    assert PackagedFile.of(file).name == "linear"
     (tmp_path / "encoder").mkdir()
     OnnxProgram({"main": linear_model()}).save(tmp_path / "encoder" / "model.onnx")
-    assert Subject.of(tmp_path / "encoder").name == "encoder"
-    assert Subject.of(file, name="mine-1.0").name == "mine-1.0"
+    assert PackagedFile.of(tmp_path / "encoder").name == "encoder"
+    assert PackagedFile.of(file, name="mine-1.0").name == "mine-1.0"
 
 
 def test_its_data_files_are_copied(file: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    Subject.of(file).copy(tmp_path / "copy")
+    PackagedFile.of(file).copy(tmp_path / "copy")
     names = {path.name for path in (tmp_path / "copy").iterdir()}
     assert names == {"model.onnx", "linear.onnx.data"}
     (tmp_path / "linear.onnx.data").unlink()
@@ -49,31 +49,31 @@ def test_its_data_files_are_copied(file: Path, tmp_path: Path) -> None:
 )
 def test_what_is_not_possible(file: Path, options: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        Subject.of(file, **options)
+        PackagedFile.of(file, **options)
 
 
 def test_files_that_cannot_be_packaged(file: Path, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"nowhere\.onnx"):
-        Subject.of(tmp_path / "nowhere.onnx")
+        PackagedFile.of(tmp_path / "nowhere.onnx")
     OnnxProgram({"main": counter_model()}).save(tmp_path / "counter.onnx")
     with pytest.raises(SaveError, match=r"counter\.onnx has states, count: requests"):
-        Subject.of(tmp_path / "counter.onnx")
+        PackagedFile.of(tmp_path / "counter.onnx")
 
 
 def test_settings_are_stored_as_json_can_hold_them(file: Path) -> None:
-    stored = Subject.of(file, threads=2, kernels=False, provider=("cpu", {"use_arena": 0}))
+    stored = PackagedFile.of(file, threads=2, kernels=False, provider=("cpu", {"use_arena": 0}))
     providers = [("CPUExecutionProvider", {"use_arena": "0"})]
     assert stored.stored_settings == {"threads": 2, "kernels": False, "providers": providers}
-    assert Subject.of(file).stored_settings == {}
+    assert PackagedFile.of(file).stored_settings == {}
     with pytest.raises(SaveError, match="packed_weights cannot be set: its files are not part"):
-        assert Subject.of(file, packed_weights="w.bin").stored_settings
+        assert PackagedFile.of(file, packed_weights="w.bin").stored_settings
 
 
 def test_kernels_run_on_the_cpu(file: Path) -> None:
-    assert Subject.of(file, kernels=True).uses_kernels
-    assert not Subject.of(file, kernels=False).uses_kernels
-    assert not Subject.of(file, provider="cuda").uses_kernels
-    assert [path.stem for path in Subject.of(file, kernels=True).libraries] == [
+    assert PackagedFile.of(file, kernels=True).uses_kernels
+    assert not PackagedFile.of(file, kernels=False).uses_kernels
+    assert not PackagedFile.of(file, provider="cuda").uses_kernels
+    assert [path.stem for path in PackagedFile.of(file, kernels=True).libraries] == [
         "libcoreai_onnx_ops"
     ]
 
@@ -82,5 +82,5 @@ def test_the_library_of_tokenizers_is_one_of_the_package(tmp_path: Path) -> None
     model = parse("""<ir_version: 10, opset_import: ["": 21, "ai.onnx.contrib": 1]>
     agraph (string[n] text) => (string[n] upper) { upper = ai.onnx.contrib.StringUpper(text) }""")
     OnnxProgram({"main": model}).save(tmp_path / "upper.onnx")
-    (library,) = Subject.of(tmp_path / "upper.onnx", kernels=False).libraries
+    (library,) = PackagedFile.of(tmp_path / "upper.onnx", kernels=False).libraries
     assert "ext" in library.name
