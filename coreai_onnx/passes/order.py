@@ -67,7 +67,7 @@ from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activation
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
-from coreai_onnx.passes.fuse.fuse_products import fuse_products
+from coreai_onnx.passes.fuse.fuse_products import fuse_products, sums_in_order
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.masks import (
@@ -201,6 +201,7 @@ KERNELS: Final[tuple[Pass, ...]] = (
 
 DETERMINISTIC: Final[tuple[Pass, ...]] = (
     fuse_products,  # after narrow products, which have a dtype of their own
+    sums_in_order,  # after squares and means are fused into norms
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines
 )
 """In addition to `KERNELS`, for sessions with ``deterministic=True``."""
