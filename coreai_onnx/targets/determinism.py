@@ -56,13 +56,15 @@ def outside_ops(model: ir.Model) -> dict[str, int]:
 def write_promise(model: ir.Model) -> None:
     """Write in the metadata of a model what it promises in a session with ``deterministic=True``.
 
-    A model with operators of `outside_ops` promises nothing.
+    A model with operators of `outside_ops` promises nothing, one with operators of `MEASURED`
+    nothing about processors with other instructions.
     """
     model.metadata_props.pop(DETERMINISM, None)
     if outside_ops(model):
         return
     measured = sorted({node.op_type for node in _run_nodes(model) if node.op_type in MEASURED})
-    promise = {"axes": ["repeated", "threads", "batch", "chunks", "cache"], "measured": measured}
+    axes = ["repeated", "threads", "batch", "chunks", "cache"]
+    promise = {"axes": axes if measured else [*axes, "targets"], "measured": measured}
     model.metadata_props[DETERMINISM] = json.dumps(promise)
 
 

@@ -59,6 +59,10 @@ def test_a_promise_names_what_was_measured() -> None:
     promise = json.loads(one.metadata_props[DETERMINISM])
     assert promise["measured"] == ["Exp"]
     assert "batch" in promise["axes"]
+    assert "targets" not in promise["axes"]
+    one = model("y = Neg(x)")
+    write_promise(one)
+    assert json.loads(one.metadata_props[DETERMINISM])["axes"][-1] == "targets"
 
 
 def test_a_model_outside_the_promise_is_refused() -> None:

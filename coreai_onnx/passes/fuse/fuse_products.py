@@ -134,8 +134,8 @@ class _Terms:
     @property
     def size(self) -> int | None:
         """The number of terms, if it is known."""
-        sizes = [self.shape[axis] for axis in self.axes]
-        return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+        sizes = [size for axis in self.axes if isinstance(size := self.shape[axis], int)]
+        return math.prod(sizes) if len(sizes) == len(self.axes) else None
 
     @property
     def few(self) -> bool:
@@ -191,4 +191,6 @@ class _Terms:
             "Concat", self.node, [self._sizes(), one], np.dtype(np.int64), [2], axis=0
         )
         value = np.ones(1, np.float32)
-        return self.edit.add("ConstantOfShape", self.node, [sizes], _FLOAT32, [None, 1], value=value)
+        made = self.edit.add("ConstantOfShape", self.node, [sizes], value=value)
+        made.dtype, made.shape = _FLOAT32, [None, 1]
+        return made
