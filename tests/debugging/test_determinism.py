@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,14 @@ from coreai_onnx.errors import ComparisonError
 from tests.support.huggingface_folders import llama
 from tests.support.kernel_targets import targets_of_this_machine
 from tests.support.small_models import parse
+from tools.sweep_determinism import (
+    CACHED_LENGTH,
+    CACHED_ROWS,
+    CHUNKS,
+    Cache,
+    compare_caches,
+    program_of,
+)
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[batch, 3] x) => (float[batch, 3] y) {{ {nodes} }}"""
@@ -143,3 +151,9 @@ def test_norms_have_equal_bits_on_every_target_in_any_session(kernels: Path) -> 
     found = verify_determinism(program, {before.inputs[0].name: x.numpy()}, axes=["targets"])
     assert found.ok, found
     assert found.axes == ("targets",)
+
+
+def test_growing_static_and_paged_caches(tmp_path: Path) -> None:
+    programs = {cache: program_of(tmp_path / cache, llama(), cache) for cache in get_args(Cache)}
+    differ, compared = compare_caches(programs)
+    assert (differ, compared) == (0, 3 * len(CHUNKS) * CACHED_ROWS * CACHED_LENGTH * 260)

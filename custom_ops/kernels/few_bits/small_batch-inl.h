@@ -60,7 +60,7 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
         const Floats w = value[v](units[v], j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (size_t r = 0; r < kRows; ++r) {
           Floats& sum = parts[j % kTurns][r][v];
           sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);

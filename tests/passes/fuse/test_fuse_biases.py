@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -14,9 +15,9 @@ from coreai_onnx.composites.activations import add_bias
 from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
+from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
 from tests.lower.checking import op_types, open_model, run_session
-from tests.passes.rewriting import fuses, leaves, parse, run_passes
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 TEXT = (
@@ -150,3 +151,30 @@ def test_only_the_kernels_target_has_it(dtype: torch.dtype) -> None:
     for target in get_args(Target):
         program = coreai_onnx.convert(module, (x,)).optimize(target=target)
         assert ("add_bias" in op_types(program.model)) == (target == "kernels")
+
+
+FLOAT32 = (
+    "main (float[n, 2] x, float[n, m] z) => (float[n, {width}] y) "
+    "<float[2] b = {{1, 2}}> {{ {body} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"), [("float[n, 2] s = Add (x, b) y = Gelu (s)", 2), ("y = Gelu (x)", 1)]
+)
+def test_activations_of_float32(body: str, count: int) -> None:
+    model = parse(FLOAT32.format(width=2, body=body))
+    counts = run_passes(model, [fuse_float32_biases, remove_dead_code]).counts
+    assert counts["fuse_float32_biases"] == count
+    assert [node.op_type for node in model.graph] == ["add_bias.gelu"]
+    x = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    feeds = {"x": x, "z": x}
+    assert_close(run(model, feeds)[0], run(parse(FLOAT32.format(width=2, body=body)), feeds)[0])
+
+
+def test_a_row_of_unknown_size_stays() -> None:
+    leaves(
+        FLOAT32.format(width="m", body="y = Gelu (z)"),
+        fuse_float32_biases,
+        "the size of a row is not known",
+    )

@@ -8,6 +8,7 @@ import pytest
 from coreai_onnx.passes.layout.exact_on_webgpu import (
     centered_norms,
     exponentials_by_polynomials,
+    powers_by_products,
     sines_by_polynomials,
 )
 from coreai_onnx.passes.order import ORDER
@@ -196,4 +197,25 @@ def test_exponentials_that_stay() -> None:
         "main (double[n] x) => (double[n] y) { y = Exp (x) }",
         exponentials_by_polynomials,
         "the dtype is not float32",
+    )
+
+
+@pytest.mark.parametrize("exponent", [2, 3])
+def test_a_power_is_a_product(exponent: int) -> None:
+    text = (
+        f"main (float[n] x) => (float[n] y) {{ e = Constant <value_float = {exponent}.0> () "
+        "y = Pow (x, e) }"
+    )
+    model = parse(text)
+    run_passes(model, [*ORDER, powers_by_products])
+    assert {node.op_type for node in model.graph} == {"Mul"}
+    x = np.linspace(-3, 3, 100, dtype=np.float32)
+    assert_close(run(model, {"x": x})[0], x**exponent)
+
+
+def test_other_powers_stay() -> None:
+    leaves(
+        "main (float[n] x, float[n] e) => (float[n] y) { y = Pow (x, e) }",
+        powers_by_products,
+        "it is not a square or cube of float32",
     )
