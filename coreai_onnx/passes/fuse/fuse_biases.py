@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.passes.analysis.activations import activation_of
+from coreai_onnx.passes.analysis.activations import activation_of, spelled_gelu_tanh
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -55,6 +55,7 @@ def fuse_float32_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> 
     if _fuse(edit, node, why, bodies, (_FLOAT32,)):
         return True
     activation = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
+    activation = activation or spelled_gelu_tanh(node)
     if activation is None or dtype_of(activation.input) != _FLOAT32:
         return False
     *_, width = shape_of(activation.input) or (None,)

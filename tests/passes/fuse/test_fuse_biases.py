@@ -16,6 +16,7 @@ from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
+from coreai_onnx.passes.order import ORDER
 from tests.lower.checking import op_types, open_model, run_session
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
@@ -178,3 +179,25 @@ def test_a_row_of_unknown_size_stays() -> None:
         fuse_float32_biases,
         "the size of a row is not known",
     )
+
+
+SPELLED = (
+    "h = Constant <value_float = {half}> () p = Constant <value_float = 3.0> () "
+    "c = Constant <value_float = 0.044715> () q = Constant <value_float = 0.7978845608> () "
+    "o = Constant <value_float = 1.0> () float[n, 2] a = Mul (x, h) float[n, 2] k = Pow (x, p) "
+    "float[n, 2] l = Mul (k, c) float[n, 2] s = Add (x, l) float[n, 2] u = Mul (s, q) "
+    "float[n, 2] t = Tanh (u) float[n, 2] v = Add (t, o) y = Mul (a, v)"
+)
+
+
+def test_gelu_as_transformers_spells_it() -> None:
+    before = FLOAT32.format(width=2, body=SPELLED.format(half=0.5))
+    model = parse(before)
+    run_passes(model, [*ORDER, fuse_float32_biases])
+    assert [node.op_type for node in model.graph] == ["add_bias.gelu_tanh"]
+    x = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    feeds = {"x": x, "z": x}
+    assert_close(run(model, feeds)[0], run(parse(before), feeds)[0])
+    model = parse(FLOAT32.format(width=2, body=SPELLED.format(half=0.25)))
+    run_passes(model, [*ORDER, fuse_float32_biases])
+    assert "Tanh" in {node.op_type for node in model.graph}
