@@ -6,7 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes.fuse.fuse_products import fuse_products, sums_in_order
+from coreai_onnx.passes.fuse.fuse_products import (
+    fuse_products,
+    fuse_tiled_products,
+    sums_in_order,
+)
 from coreai_onnx.passes.order import ORDER
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
@@ -112,3 +116,15 @@ gather_mm (a, b) => (c) { c = Add (a, b) }"""
     next(iter(model.graph)).outputs[0].dtype = ir.DataType.FLOAT
     run_passes(model, [fuse_products])
     assert [node.op_type for node in model.graph] == ["gather_mm", "gather_mm.rows"]
+
+
+def test_constant_factors_for_tiles() -> None:
+    both = "float[n, 3] m = {} float[n, 3] k = MatMul (x, v) y = Add (m, k)"
+    tiled = call("x, w").replace("gather_mm", "gather_mm.tiles")
+    text = TEXT.format(body=both.format("MatMul (x, w)"))
+    fuses(text, fuse_tiled_products, 1, TEXT.format(body=both.format(tiled)))
+    leaves(
+        TEXT.format(body="y = MatMul (x, v)"),
+        fuse_tiled_products,
+        "the second factor is not constant",
+    )
