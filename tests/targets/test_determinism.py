@@ -13,7 +13,6 @@ from coreai_onnx.model.metadata import DETERMINISM
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.targets.determinism import (
     EXACT,
-    KERNELS,
     MEASURED,
     outside_ops,
     write_promise,
