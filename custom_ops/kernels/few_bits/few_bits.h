@@ -58,6 +58,9 @@ struct FewBitsSmallBatch {
 };
 using FewBitsSmallBatchKernel = void (*)(const FewBitsWeight&, const FewBitsSmallBatch&);
 FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target);
+/// The same for any number of rows, each of which has the same bits on every target: the codes of a
+/// group are summed in order, then the groups.
+FewBitsSmallBatchKernel FindFewBitsInOrder(Target target);
 
 /// Products without minimums, from which those of the minimums are subtracted: output[r][c] -= sum
 /// over g of sums[r][g] * minimums[column + c][g].

@@ -19,19 +19,29 @@ namespace HWY_NAMESPACE {
 template <size_t kRows>
 inline constexpr size_t kBatchVecs = kRows == 1 && HWY_TARGET != HWY_AVX2 ? 4 : 2;
 
-/// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums, to
-/// hide the latency of the addition.
-template <size_t kBits, size_t kRows, size_t kVecs, class Value>
+// Most rows whose sums are in registers.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+inline constexpr size_t kMostRowsInOrder = 4;
+#else
+inline constexpr size_t kMostRowsInOrder = 8;
+#endif
+
+/// How many sums a product has, between which the codes of a unit alternate to hide the latency of
+/// the addition.
+template <bool kInOrder, size_t kSums>
+inline constexpr size_t kTurnsOf = kInOrder ? 1 : 8 / kSums;
+
+/// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums.
+template <size_t kBits, size_t kTurns, size_t kRows, size_t kVecs, class Value>
 HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRICT codes,
                          const float* HWY_RESTRICT left, size_t stride, size_t padded,
                          Floats (&sums)[kRows][kVecs]) {
   constexpr size_t kUnit = 32 / kBits;
-  constexpr size_t kTurns = 8 / (kRows * kVecs);
   const FloatTag d;
   Floats parts[kTurns][kRows][kVecs];
 #pragma GCC unroll 4
   for (size_t turn = 0; turn < kTurns; ++turn) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) parts[turn][r][v] = hn::Zero(d);
@@ -50,7 +60,7 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
         const Floats w = value[v](units[v], j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (size_t r = 0; r < kRows; ++r) {
           Floats& sum = parts[j % kTurns][r][v];
           sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
@@ -58,7 +68,7 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
@@ -70,7 +80,7 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
   }
 }
 
-template <size_t kBits, size_t kRows, size_t kVecs, class MakeValue>
+template <size_t kBits, bool kInOrder, size_t kRows, size_t kVecs, class MakeValue>
 HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatch& rows,
                                   size_t first, const MakeValue& make) {
   const FloatTag d;
@@ -78,7 +88,7 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
   const size_t bytes = w.padded * kFewBitsStrip * kBits / 8;
   const Columns columns(w, rows.column + first);
   Floats totals[kRows][kVecs];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) totals[r][v] = hn::Zero(d);
@@ -89,12 +99,12 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
     Floats sums[kRows][kVecs];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) value[v] = make(at + v * kLanes);
-    AddGroup<kBits, kRows, kVecs>(value, columns.codes + g * bytes, rows.left + g * w.padded,
-                                  stride, w.padded, sums);
+    AddGroup<kBits, kTurnsOf<kInOrder, kRows * kVecs>>(
+        value, columns.codes + g * bytes, rows.left + g * w.padded, stride, w.padded, sums);
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       const Floats scale = ScalesOf(w, at + v * kLanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (size_t r = 0; r < kRows; ++r) {
         totals[r][v] = hn::MulAdd(sums[r][v], scale, totals[r][v]);
       }
@@ -103,12 +113,12 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
   StoreTotals(totals, rows.output + first);
 }
 
-template <size_t kBits, size_t kRows>
+template <size_t kBits, size_t kRows, bool kInOrder = false>
 void MultiplyStrip(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   constexpr size_t kVecs = kBatchVecs<kRows>;
   WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
     for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
-      MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
+      MultiplyColumns<kBits, kInOrder, kRows, kVecs>(w, rows, first, make);
     }
   });
 }
@@ -138,6 +148,23 @@ inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& 
   if (w.bits == 2) return MultiplyRows<2>(w, rows);
   if (w.bits == 4) return MultiplyRows<4>(w, rows);
   MultiplyRows<8>(w, rows);
+}
+
+/// Multiplies as many groups of kRows rows as there are, and the rest in smaller ones.
+template <size_t kBits, size_t kRows>
+void MultiplyRowsInOrder(const FewBitsWeight& w, FewBitsSmallBatch rows) {
+  for (; rows.rows >= kRows; rows.rows -= kRows) {
+    MultiplyStrip<kBits, kRows, true>(w, rows);
+    rows.left += kRows * w.groups * w.padded;
+    rows.output += kRows * kFewBitsStrip;
+  }
+  if constexpr (kRows > 1) MultiplyRowsInOrder<kBits, kRows / 2>(w, rows);
+}
+
+inline void MultiplyInOrder(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
+  if (w.bits == 2) return MultiplyRowsInOrder<2, kMostRowsInOrder>(w, rows);
+  if (w.bits == 4) return MultiplyRowsInOrder<4, kMostRowsInOrder>(w, rows);
+  MultiplyRowsInOrder<8, kMostRowsInOrder>(w, rows);
 }
 
 // Products of the codes are exact integers times a scale, so that with one element that is not zero
