@@ -30,6 +30,10 @@ PROMPT, NEW, SHARED = 128, 64, 500
 FILES: dict[str, dict[str, Any]] = {
     "float32": {},
     "4 bits": {"target": "kernels", "quantization": {"bits": 4}},
+    "4 bits, inputs rounded": {
+        "target": "kernels",
+        "quantization": {"bits": 4, "activation_bits": 8},
+    },
 }
 
 
