@@ -16,8 +16,9 @@ from coreai_onnx.model.metadata import DETERMINISM
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 KERNELS = frozenset(
-    "add_bias gather_mm geglu group_norm kv_cache_update layer_norm paged_attention rms_norm rope "
-    "scaled_dot_product_attention skip_layer_norm skip_rms_norm swiglu".split()
+    "add_bias attention_nbits gather_mm geglu group_norm kv_cache_update layer_norm "
+    "paged_attention rms_norm rope scaled_dot_product_attention skip_layer_norm skip_rms_norm "
+    "swiglu".split()
 )
 """Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""
 OTHER_KERNELS = frozenset("gated_delta_update gather_mm_nbits linear_nbits".split())
