@@ -51,7 +51,6 @@ struct AttentionProblem {
   const void* key;    ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
   const void* value;  ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
   AttentionBlocks blocks;  ///< where `key` and `value` are pools of blocks instead
-  AttentionCodes codes;    ///< instead of `key` and `value`, which are null then
   void* output;       ///< [batch, heads, queries, value_dim]
   std::size_t batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim;
   double scale;
@@ -65,6 +64,7 @@ struct AttentionProblem {
   const void* sinks;   ///< [heads] in the compute type, or null
   bool deterministic;  ///< rows are summed in the same order, whatever the numbers of rows and keys
   bool tile_registers;  ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
+  AttentionCodes codes;  ///< if it has bits: instead of `key` and `value`, which are null
 };
 
 /// Number of heads that share a key head and a value head; they are computed together.
