@@ -115,7 +115,9 @@ def _words(variant: Variant) -> list[str]:
 @writes("scaled_dot_product_attention", words=_words)
 def scaled_dot_product_attention(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
-    return _attend(b, _call_of(b), _Tensors(*b.inputs[:3], b.input("attn_mask"), b.input("sinks")))
+    query, key, value = b.inputs[:3]
+    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return _attend(b, _call_of(b), tensors)
 
 
 @writes("attention_nbits", words=_words)

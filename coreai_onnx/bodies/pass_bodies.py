@@ -52,9 +52,7 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
 def _paged_attention() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of paged_attention: masks, sinks or heads of values, and softcap."""
     masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
-    for mask, extra, cap in itertools.product(
-        masks, ("", "sinks", "value_heads"), ("", "softcap")
-    ):
+    for mask, extra, cap in itertools.product(masks, ("", "sinks", "value_heads"), ("", "softcap")):
         values = "N P V E" if extra == "value_heads" else "N P K E"
         dims = ("B H T D", "N P K D", values, ("B W", torch.int64), masks[mask])
         name = ".".join(

@@ -47,11 +47,11 @@ struct AttentionCodes {
 /// Scaled dot-product attention over contiguous tensors of the kernel's type. Pointers need only
 /// the alignment of their element; the output overlaps nothing.
 struct AttentionProblem {
-  const void* query;  ///< [batch, heads, queries, head_dim]
-  const void* key;    ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
-  const void* value;  ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
+  const void* query;       ///< [batch, heads, queries, head_dim]
+  const void* key;         ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
+  const void* value;       ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
   AttentionBlocks blocks;  ///< where `key` and `value` are pools of blocks instead
-  void* output;       ///< [batch, heads, queries, value_dim]
+  void* output;            ///< [batch, heads, queries, value_dim]
   std::size_t batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim;
   double scale;
   double softcap;  ///< 0: none

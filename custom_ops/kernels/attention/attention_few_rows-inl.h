@@ -104,12 +104,11 @@ class AttentionFew {
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
-  /// accesses and computation overlap.
-  HWY_INLINE void Prefetch(const AttentionTokens<E>& rows, size_t key, size_t dim) const {
-    if (key >= a_.keys) return;
-    const auto* row = reinterpret_cast<const char*>(rows[key]);
-    for (size_t i = 0; i < Stored::Bytes(dim); i += 64) __builtin_prefetch(row + i, 0, 2);
+  /// Prefetches a row of keys or values that is read later, so that memory accesses and computation
+  /// overlap.
+  HWY_INLINE void Prefetch(const E* row, size_t dim) const {
+    const auto* bytes = reinterpret_cast<const char*>(row);
+    for (size_t i = 0; i < Stored::Bytes(dim); i += 64) __builtin_prefetch(bytes + i, 0, 2);
   }
 
   /// scores[row, k + j] = query[row] . key[key + j], for all rows and kKeys keys.
@@ -117,11 +116,13 @@ class AttentionFew {
   HWY_INLINE void Score(size_t key, size_t k) {
     const hn::ScalableTag<W> d;
     const E* keys[kKeys];
+    const E* values[kKeys];
+    stored_.key.Rows(key, keys);
+    stored_.value.Rows(key, values);
     hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kKeys; ++j) {
-      keys[j] = stored_.key[key + j];
-      Prefetch(stored_.value, key + j, a_.value_dim);
+      Prefetch(values[j], a_.value_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
     }
@@ -223,9 +224,15 @@ class AttentionFew {
         sums[row][v] = hn::Mul(x, factor);
       }
     }
-    for (size_t k = 0; k < count; ++k) {
-      if (column == 0) Prefetch(stored_.key, key + kFewKeys + k, a_.head_dim);
-      const E* HWY_RESTRICT value = stored_.value[key + k];
+    const E* HWY_RESTRICT value = nullptr;
+    for (size_t k = 0, run = 0; k < count; ++k, value += stored_.value.stride()) {
+      if (k == run) {
+        value = stored_.value[key + k];
+        run = count - k < stored_.value.Run(key + k) ? count : k + stored_.value.Run(key + k);
+      }
+      if (column == 0 && key + kFewKeys + k < a_.keys) {
+        Prefetch(stored_.key[key + kFewKeys + k], a_.head_dim);
+      }
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8
       for (size_t v = 0; v < kVecs; ++v) {

@@ -48,6 +48,21 @@ class AttentionTokens {
            (token & mask_) * stride_;
   }
 
+  size_t stride() const { return stride_; }
+
+  /// The number of tokens from `token` to the end of its block, whose rows are `stride` apart.
+  HWY_INLINE size_t Run(size_t token) const { return mask_ - (token & mask_) + 1; }
+
+  /// The rows of consecutive tokens.
+  template <size_t kCount>
+  HWY_INLINE void Rows(size_t token, const T* (&rows)[kCount]) const {
+    rows[0] = (*this)[token];
+    const bool one_block = kCount - 1 <= mask_ - (token & mask_);
+    for (size_t i = 1; i < kCount; ++i) {
+      rows[i] = one_block ? rows[i - 1] + stride_ : (*this)[token + i];
+    }
+  }
+
  private:
   // Contiguous tokens are one block.
   static constexpr std::int64_t kNone = 0;
@@ -55,7 +70,7 @@ class AttentionTokens {
   size_t stride_;
   const std::int64_t* table_ = &kNone;
   unsigned shift_ = 63;
-  size_t mask_ = ~size_t{0};
+  size_t mask_ = ~size_t{0} >> 1;
   size_t block_ = 0;
 };
 

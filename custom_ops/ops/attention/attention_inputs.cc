@@ -101,10 +101,10 @@ void AttentionInputs::CheckHeads(const Checker& check) const {
 }
 
 void AttentionInputs::CheckPools(const Checker& check, const TensorView& table) {
-  Require(check,
-          key_.shape[kBlocks] == value_.shape[kBlocks] &&
-              key_.shape[kTokens] == value_.shape[kTokens],
-          "the pools must have the same blocks of the same number of tokens");
+  Require(
+      check,
+      key_.shape[kBlocks] == value_.shape[kBlocks] && key_.shape[kTokens] == value_.shape[kTokens],
+      "the pools must have the same blocks of the same number of tokens");
   const std::int64_t tokens = key_.shape[kTokens];
   Require(check, tokens > 0 && (tokens & (tokens - 1)) == 0,
           "the number of tokens of a block must be a power of two");
@@ -134,8 +134,7 @@ void AttentionInputs::ReadTable(const Checker& check, const TensorView& table) {
 }
 
 void AttentionInputs::ReadMask(const Checker& check, const TensorView& mask) {
-  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength],
-                        keys_};
+  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength], keys_};
   Shape aligned(kRank, 1);
   bool fits = mask.shape.size() <= kRank;
   if (fits) std::copy(mask.shape.rbegin(), mask.shape.rend(), aligned.rbegin());

@@ -12,10 +12,10 @@ namespace {
 using Ints = std::map<std::string, std::int64_t>;
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
-// H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L blocks of 256, P
-// is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a layout of blocks; ""
-// is rank 0, kNone an absent input, ! one that is always present. `ints` are what attributes must
-// be for that.
+// H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L
+// blocks of 256, P is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a
+// layout of blocks; "" is rank 0, kNone an absent input, ! one that is always present. `ints` are
+// what attributes must be for that.
 constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
@@ -27,12 +27,6 @@ Layouts AttentionLayouts() {
   return {{{"B H T D", "B H S D", "B H S E", "B H T S", "H"}},
           {{"B W T D", "B V S D", "B V S E", "T S", "W"}},
           {{"B W T D", "B V S D", "B V S D", "B 1 1 S", "W"}}};
-}
-
-Layouts PagedAttentionLayouts() {
-  return {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
-          {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}},
-          {{"B W 1 D", "N 8 V D", "N 8 V E", "#B A", kNone, kNone}}};
 }
 
 Layouts GatherMmLayouts() {
@@ -122,7 +116,9 @@ const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
-      {"paged_attention", PagedAttentionLayouts()},
+      {"paged_attention",
+       {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
+        {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}}}},
       {"gated_delta_update",
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},

@@ -75,8 +75,8 @@ std::vector<double> Pool(const std::vector<double>& tokens, std::size_t heads, s
     const std::size_t key = i % keys, head = i / keys % heads, batch = i / keys / heads;
     const auto at = static_cast<std::size_t>(table[(batch * keys + key) / block]);
     std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i * dim), dim,
-                pool.begin() + static_cast<std::ptrdiff_t>(
-                                   ((at * block + key % block) * heads + head) * dim));
+                pool.begin() +
+                    static_cast<std::ptrdiff_t>(((at * block + key % block) * heads + head) * dim));
   }
   return pool;
 }
