@@ -39,10 +39,8 @@ def fuse_attention_nbits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
     the codes. Our kernel reads the codes where they are; the body computes the values as before.
     """
     keys, values = (_codes(tensor) for tensor in node.inputs[1:3])
-    if keys is None or values is None:
+    if keys is None or values is None or keys[2] != values[2]:
         return False
-    if keys[2] != values[2]:
-        return why("keys and values have codes of other sizes", node)
     if attribute_of(node, "causal_alignment", "lower_right") != "lower_right":
         return why("the queries are not the last tokens", node)
     names = ("is_causal", "window_size", "softcap")

@@ -37,7 +37,7 @@ struct AttentionBlocks {
 /// value i of a token is (code i - 2^(bits - 1)) * scale. With 4 bits, byte i of a row of `dim`
 /// values has code i in its lower and code i + dim / 2 in its upper half.
 struct AttentionCodes {
-  unsigned bits = 0;  ///< 8 or 4; 0: keys and values are floating-point
+  unsigned bits = 0;                    ///< 8 or 4; 0: keys and values are floating-point
   const std::uint8_t* key = nullptr;    ///< [batch, key_heads, keys, head_dim * bits / 8]
   const std::uint8_t* value = nullptr;  ///< [batch, value_heads, keys, value_dim * bits / 8]
   const void* key_scales = nullptr;     ///< [batch, key_heads, keys]
@@ -63,7 +63,7 @@ struct AttentionProblem {
   AttentionMask mask;
   const void* sinks;   ///< [heads] in the compute type, or null
   bool deterministic;  ///< rows are summed in the same order, whatever the numbers of rows and keys
-  bool tile_registers;  ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
+  bool tile_registers;   ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
   AttentionCodes codes;  ///< if it has bits: instead of `key` and `value`, which are null
 };
 

@@ -21,14 +21,18 @@ class AttentionOp : public Op {
         dtype_(dtype),
         has_scale_(info.Has(schema::scaled_dot_product_attention::kScale)),
         scale_(info.Float(schema::scaled_dot_product_attention::kScale, 0)),
-        softcap_(info.Float(schema::scaled_dot_product_attention::kSoftcap, schema::scaled_dot_product_attention::kSoftcapDefault)),
-        is_causal_(info.Int(schema::scaled_dot_product_attention::kIsCausal, schema::scaled_dot_product_attention::kIsCausalDefault) != 0),
-        window_(info.Int(schema::scaled_dot_product_attention::kWindowSize, schema::scaled_dot_product_attention::kWindowSizeDefault)),
+        softcap_(info.Float(schema::scaled_dot_product_attention::kSoftcap,
+                            schema::scaled_dot_product_attention::kSoftcapDefault)),
+        is_causal_(info.Int(schema::scaled_dot_product_attention::kIsCausal,
+                            schema::scaled_dot_product_attention::kIsCausalDefault) != 0),
+        window_(info.Int(schema::scaled_dot_product_attention::kWindowSize,
+                         schema::scaled_dot_product_attention::kWindowSizeDefault)),
         deterministic_(info.deterministic()),
         kernel_(kernel),
         tile_registers_(tile_registers) {
     const std::string alignment =
-        info.String(schema::scaled_dot_product_attention::kCausalAlignment, schema::scaled_dot_product_attention::kCausalAlignmentDefault);
+        info.String(schema::scaled_dot_product_attention::kCausalAlignment,
+                    schema::scaled_dot_product_attention::kCausalAlignmentDefault);
     lower_right_ = alignment == "lower_right";
     if (!lower_right_ && alignment != "upper_left") {
       check_.Fail("attribute causal_alignment is \"" + alignment +
