@@ -64,8 +64,12 @@ def _paged_attention() -> Iterator[tuple[str, PassCall]]:
 
 def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of attention_nbits: masks, sinks or heads of values, softcap, bits."""
-    words = [("", "mask", "bias", "causal", "window", "causal_window"), ("", "sinks", "value_heads"),
-             ("", "softcap"), ("", "bits4")]  # fmt: skip
+    words = [
+        ("", "mask", "bias", "causal", "window", "causal_window"),
+        ("", "sinks", "value_heads"),
+        ("", "softcap"),
+        ("", "bits4"),
+    ]
     for places, extra, cap, bits in itertools.product(*words):
         values = "V" if extra == "value_heads" else "K"
         mask = {"mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}.get(places)

@@ -45,8 +45,9 @@ class Slot:
     Attributes:
         layer: Index of its layer, or of the state of all layers.
         kind: ``"key"`` or ``"value"``, of which each token adds one, ``"key_scale"`` or
-            ``"value_scale"`` of those of few bits; ``"conv"``, the last inputs of a convolution, ``"ssm"`` or ``"recurrent"``, the state of a linear attention, or
-            ``"state"``, one of those that RWKV has for all layers.
+            ``"value_scale"`` of those of few bits; ``"conv"``, the last inputs of a convolution,
+            ``"ssm"`` or ``"recurrent"``, the state of a linear attention, or ``"state"``, one of
+            those that RWKV has for all layers.
         shape: The shape without the batch; 0 is the length of keys and values.
         dtype: The dtype.
         part: The part of the name before ``key``: ``"encoder."`` or ``"decoder."`` where a model

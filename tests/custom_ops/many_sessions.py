@@ -55,9 +55,9 @@ def every_op_model() -> onnx.ModelProto:
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
         "pages": np.array([BATCH * LENGTH // 4, 4, HEADS, DIM], dtype=np.int64),
         "table": np.arange(BATCH * LENGTH // 4, dtype=np.int64).reshape(BATCH, -1),
-        "bytes": np.arange(BATCH * HEADS * LENGTH * DIM).reshape(BATCH, HEADS, LENGTH, DIM).astype(
-            np.uint8
-        ),
+        "bytes": np.arange(BATCH * HEADS * LENGTH * DIM)
+        .reshape(BATCH, HEADS, LENGTH, DIM)
+        .astype(np.uint8),
         "steps": np.full((BATCH, HEADS, LENGTH, 1), 0.01, np.float32),
         "heads": np.array([BATCH, HEADS, LENGTH, DIM], dtype=np.int64),
         "rows": np.array(ROWS, dtype=np.int64),

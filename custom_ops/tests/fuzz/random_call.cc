@@ -14,12 +14,11 @@ using Ints = std::map<std::string, std::int64_t>;
 // Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
 // H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L
 // blocks of 256, P is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a
-// layout of blocks; "" is rank 0, kNone an absent input, ! one that is always present. `ints`:
-// attributes.
+// layout of blocks; "" is rank 0, kNone an absent input, ! one that is always present.
 constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
-  Ints ints = {};
+  Ints ints = {};  // what attributes must be
 };
 using Layouts = std::vector<Layout>;
 
@@ -117,8 +116,8 @@ const Layouts& LayoutsOf(const std::string& op) {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
       {"attention_nbits",
-       {{{"B W T D", "%B V S D", "B V S 1", "%B V S E", "B V S 1", "B 1 T S", "W"}, {{"bits", 8}}},
-        {{"B W T G", "%B V S F", "B V S 1", "%B V S F", "B V S 1", "T S", "W"}, {{"bits", 4}}}}},
+       {{{"B H T D", "%B H S D", "B H S 1", "%B H S E", "B H S 1"}, {{"bits", 8}}},
+        {{"B W T G", "%B V S F", "B V S 1", "%B V S F", "B V S 1", "S", "W"}, {{"bits", 4}}}}},
       {"paged_attention",
        {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
         {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}}}},

@@ -20,8 +20,15 @@ TEXT = """main (float[b, 4, t, 8] q, uint8[b, 2, s, {width}] kc, float[b, 2, s, 
   {v}  float[b, 2, s, 8] vf = Cast <to = 1> (vi)  float[b, 2, s, 8] vd = Sub (vf, other)  float[b, 2, s, 8] v = Mul (vd, vs)
   y = ai.coreai.scaled_dot_product_attention <scale = 0.5, is_causal = {causal}, window_size = {window}, causal_alignment = "{alignment}", softcap = {softcap}, version = 1> (q, k, v{mask}) }}"""
 PLAIN = {
-    **{"bits": 8, "last": 1, "other": None, "mask": ", mask", "mask_type": "bool", "causal": 0},
-    **{"window": 0, "softcap": 0.0, "alignment": "lower_right"},
+    "bits": 8,
+    "last": 1,
+    "other": None,
+    "mask": ", mask",
+    "mask_type": "bool",
+    "causal": 0,
+    "window": 0,
+    "softcap": 0.0,
+    "alignment": "lower_right",
 }
 
 
@@ -88,7 +95,10 @@ def expected(given: dict[str, np.ndarray], bits: int, change: dict[str, object])
     ("change", "reason"),
     [
         ({"other": 8}, None),
-        ({"mask": "", "causal": 1, "alignment": "upper_left"}, "the queries are not the last tokens"),
+        (
+            {"mask": "", "causal": 1, "alignment": "upper_left"},
+            "the queries are not the last tokens",
+        ),
         ({"other": 7}, None),
         ({"last": 8}, None),
     ],
