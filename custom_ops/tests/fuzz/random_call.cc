@@ -43,12 +43,9 @@ Layouts GatherMmLayouts() {
 }
 
 // Attributes of a weight; activations are rounded to 8 bits or not.
-Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding,
-         std::int64_t scale_bits = 0) {
-  return {{"bits", bits},
-          {"group_size", group},
-          {"activation_bits", rounding},
-          {"scale_bits", scale_bits}};
+Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding, std::int64_t scales = 0) {
+  return {
+      {"bits", bits}, {"group_size", group}, {"activation_bits", rounding}, {"scale_bits", scales}};
 }
 
 // Two 4-bit codes or one 8-bit code to a group, many, or groups of 16 bytes, as tiles of AMX take
