@@ -230,7 +230,8 @@ def dequantized_rows(
     """
     if bits == _HALF_BYTE:
         codes = torch.cat([codes & 15, codes >> 4], -1)
-    return (codes.to(dtype) - 2 ** (bits - 1)) * scales.to(dtype)
+    values: torch.Tensor = (codes.to(dtype) - 2 ** (bits - 1)) * scales.to(dtype)
+    return values
 
 
 def quantized_rows(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
