@@ -70,9 +70,11 @@ def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
         ("", "softcap"),
         ("", "bits4"),
     ]
+    masks: Mapping[str, str | tuple[str, torch.dtype]]
+    masks = {"mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
     for places, extra, cap, bits in itertools.product(*words):
         values = "V" if extra == "value_heads" else "K"
-        mask = {"mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}.get(places)
+        mask = masks.get(places)
         dims = ("B H T D", ("B K S C", torch.uint8), "B K S 1",
                 (f"B {values} S E", torch.uint8), f"B {values} S 1", mask)  # fmt: skip
         sinks = ("H",) if extra == "sinks" else ()
