@@ -21,6 +21,7 @@ from coreai_onnx.cli.commands import (
     memory,
     ops_path,
     optimize,
+    package_file,
     perplexity,
     profile_file,
     quantize,
@@ -54,6 +55,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx map     tiny.onnx rows.parquet -o results.parquet
+  coreai-onnx package tiny.onnx --for triton -o models
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
   coreai-onnx memory  tiny.onnx --dim batch=4
@@ -69,7 +71,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
 """
 _COMMANDS = (
     convert, export, perplexity, optimize, quantize, convert_dtype, run_file, map_rows,
-    compare, blame, profile_file, annotate, memory, verify_determinism,
+    package_file, compare, blame, profile_file, annotate, memory, verify_determinism,
     inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from coreai_onnx.passes.cleanup.fold_constants import fold_constants, fold_shapes
+from coreai_onnx.passes.cleanup.fold_constants import (
+    fold_constants,
+    fold_shapes,
+    inline_constant_calls,
+)
 from coreai_onnx.passes.cleanup.merge_consecutive import (
     constant_reshapes,
     merge_casts,
@@ -179,6 +183,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_paged_attention,  # after repeated heads, which hide the blocks of keys and values
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
+    inline_constant_calls,  # after the fusions, which make calls
     decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
     keep_float_layers,  # after the weights that the pass above leaves in float32
     unsigned_weights,  # after the pass above: the products of integers are those that are left
