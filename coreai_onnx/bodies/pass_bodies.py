@@ -62,6 +62,33 @@ def _paged_attention() -> Iterator[tuple[str, PassCall]]:
         yield name, PassCall("paged_attention", (*dims, *sinks), {"softcap": float(cap != "")})
 
 
+def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of attention_nbits: masks, sinks or heads of values, softcap, bits."""
+    words = [
+        ("", "mask", "bias", "causal", "window", "causal_window"),
+        ("", "sinks", "value_heads"),
+        ("", "softcap"),
+        ("", "bits4"),
+    ]
+    masks: Mapping[str, str | tuple[str, torch.dtype]]
+    masks = {"mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
+    for places, extra, cap, bits in itertools.product(*words):
+        values = "V" if extra == "value_heads" else "K"
+        mask = masks.get(places)
+        dims = ("B H T D", ("B K S C", torch.uint8), "B K S 1",
+                (f"B {values} S E", torch.uint8), f"B {values} S 1", mask)  # fmt: skip
+        sinks = ("H",) if extra == "sinks" else ()
+        attributes = _OPEN | {
+            "is_causal": int(places.startswith("causal")),
+            "window_size": int(places.endswith("window")),
+            "softcap": float(cap != ""),
+            "bits": 4 if bits else 8,
+        }
+        suffix = "_".join(filter(None, (places, extra, cap, bits)))
+        name = ".".join(["attention_nbits", *filter(None, [suffix])])
+        yield name, PassCall("attention_nbits", (*dims, *sinks), attributes)
+
+
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 _ROTATED = ("B H T D", "B 1 T F", "B 1 T F")
@@ -95,6 +122,7 @@ CALLS: Mapping[str, PassCall] = {
     ),
     **dict(_linear_nbits()),
     **dict(_paged_attention()),
+    **dict(_attention_nbits()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 

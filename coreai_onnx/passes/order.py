@@ -64,6 +64,7 @@ from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
+from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
@@ -187,6 +188,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_open_masks,  # after masks are constant
     fuse_causal_masks,  # after known conditions, which hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
+    fuse_attention_nbits,  # after repeated heads, which hide the codes of keys and values
     fuse_paged_attention,  # after repeated heads, which hide the blocks of keys and values
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare

@@ -29,6 +29,42 @@ inline constexpr Composite kComposite = {
     "add_bias", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace add_bias
 
+namespace attention_nbits {
+enum InputIndex : std::size_t {
+  kQueryInput, kKeyCodesInput, kKeyScalesInput, kValueCodesInput, kValueScalesInput, kAttnMaskInput, kSinksInput, kInputCount
+};
+inline constexpr char kScale[] = "scale";
+inline constexpr char kIsCausal[] = "is_causal";
+inline constexpr std::int64_t kIsCausalDefault = 0;
+inline constexpr char kWindowSize[] = "window_size";
+inline constexpr std::int64_t kWindowSizeDefault = 0;
+inline constexpr char kCausalAlignment[] = "causal_alignment";
+inline constexpr char kCausalAlignmentDefault[] = "lower_right";
+inline constexpr char kSoftcap[] = "softcap";
+inline constexpr float kSoftcapDefault = 0.0f;
+inline constexpr char kBits[] = "bits";
+inline constexpr std::int64_t kBitsDefault = 8;
+inline constexpr std::size_t kAttributeCount = 6;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key_codes", false, InputKind::kAny},
+    {"key_scales", false, InputKind::kT},
+    {"value_codes", false, InputKind::kAny},
+    {"value_scales", false, InputKind::kT},
+    {"attn_mask", true, InputKind::kAny},
+    {"sinks", true, InputKind::kAny},
+};
+inline constexpr const char* kVariants[] = {
+    "causal causal_upper_left window window_upper_left causal_window causal_window_upper_left mask bias",
+    "sinks value_heads",
+    "softcap",
+    "bits4",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "attention_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace attention_nbits
+
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
   kQueryInput, kKeyInput, kValueInput, kGInput, kBetaInput, kInitialStateInput, kInputCount
@@ -412,6 +448,7 @@ inline constexpr Composite kComposite = {
 /// Every composite with a kernel.
 inline constexpr const Composite* kComposites[] = {
     &add_bias::kComposite,
+    &attention_nbits::kComposite,
     &gated_delta_update::kComposite,
     &gather_mm::kComposite,
     &gather_mm_nbits::kComposite,

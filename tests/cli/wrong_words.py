@@ -192,6 +192,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
+        "cache_bits": [["--cache-bits", value] for value in ("", "5", "x", "-8", "4.0")],
         "include": [
             ["--include", value] for value in ("tokens", "", "tokenizer", "nms", "cross_attentions")
         ],

@@ -85,6 +85,31 @@ def paged_cases() -> Iterator[Case]:
     yield Case(name, (q, k, values, (2, 3), (3, 12)), everything, dtypes, "value_heads_softcap")
 
 
+def coded_cases() -> Iterator[Case]:
+    """Attention to codes of 8 and 4 bits: positions and masks × heads × sinks × soft cap."""
+    name, q, byte = "attention_nbits", (2, 4, 5, 8), {1: torch.uint8, 3: torch.uint8}
+    kinds: dict[str, tuple[Any, dict[str, Any], dict[int, Any]]] = {
+        "full": (None, {}, {}),
+        "causal": (None, {"is_causal": 1}, {}),
+        "upper_left": (None, {"is_causal": 1, "causal_alignment": "upper_left"}, {}),
+        "window": (None, {"is_causal": 1, "window_size": 3}, {}),
+        "mask": ((2, 1, 5, 9), {}, {5: torch.bool}),
+        "bias": ((5, 9), {}, {}),
+    }
+    for bits, (label, (mask, attributes, dtypes)) in itertools.product((8, 4), kinds.items()):
+        codes = 8 * bits // 8
+        k, v = (2, 2, 9, codes), (2, 2, 9, codes)
+        rows = (2, 2, 9, 1)
+        how = {**attributes, "bits": bits}
+        for extra, sinks in (("", ()), ("_sinks", ((4,),))):
+            shapes = (q, k, rows, v, rows, mask, *sinks)
+            yield Case(name, shapes, how, {**byte, **dtypes}, f"{label}{extra}_{bits}")
+        values = ((2, 1, 9, codes), (2, 1, 9, 1))
+        capped = {**how, "softcap": 2.0}
+        shapes = (q, k, rows, *values, mask)
+        yield Case(name, shapes, capped, {**byte, **dtypes}, f"{label}_value_heads_softcap_{bits}")
+
+
 def rope_cases() -> Iterator[Case]:
     """Rotary embedding: where the angles come from × lane order × partial."""
     i64, f32 = torch.int64, torch.float32
@@ -344,6 +369,7 @@ CASES = [
     *norm_cases(),
     *attention_cases(),
     *paged_cases(),
+    *coded_cases(),
     *rope_cases(),
     *expert_cases(),
     *few_bit_cases(),

@@ -23,8 +23,11 @@ AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& t
     : dtype_(dtype), query_(tensors.query), key_(tensors.key), value_(tensors.value) {
   const bool paged = tensors.block_table.present;
   check.Require("query", query_, dtype);
-  check.Require(paged ? "key_pool" : "key", key_, dtype);
-  check.Require(paged ? "value_pool" : "value", value_, dtype);
+  if (tensors.bits != 0) CheckCodes(check, tensors);
+  if (codes_.bits == 0) {
+    check.Require(paged ? "key_pool" : "key", key_, dtype);
+    check.Require(paged ? "value_pool" : "value", value_, dtype);
+  }
   CheckShapes(check);
   if (paged) {
     key_heads_ = key_.shape[kPoolHeads];
@@ -54,6 +57,31 @@ void AttentionInputs::CheckShapes(const Checker& check) const {
       "query, key and value must have rank 4");
   Require(check, query_.shape[kDim] == key_.shape[kDim],
           "query and key must have the same last size");
+}
+
+void AttentionInputs::CheckCodes(const Checker& check, const AttentionTensors& tensors) {
+  const auto read = [&](const char* name, TensorView& codes, const TensorView& scales) {
+    const std::string full = std::string(name) + "_codes";
+    if (!codes || codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+      check.Fail("input " + full + " must be uint8");
+    }
+    check.Require((std::string(name) + "_scales").c_str(), scales, dtype_);
+    Shape rows = codes.shape;
+    if (rows.size() == kRank) rows[kDim] = 1;
+    if (rows.size() != kRank || scales.shape != rows) {
+      check.Fail("input " + full + " must have rank 4, and its scales one number for each row: " +
+                 full + " " + ToString(codes.shape) + ", scales " + ToString(scales.shape));
+    }
+    const auto* data = static_cast<const std::uint8_t*>(codes.data);
+    codes.shape[kDim] *= 8 / static_cast<std::int64_t>(tensors.bits);
+    codes.data = nullptr;
+    return data;
+  };
+  codes_.bits = tensors.bits;
+  codes_.key = read("key", key_, tensors.key_scales);
+  codes_.value = read("value", value_, tensors.value_scales);
+  codes_.key_scales = tensors.key_scales.data;
+  codes_.value_scales = tensors.value_scales.data;
 }
 
 void AttentionInputs::CheckContiguous(const Checker& check) {
@@ -162,6 +190,7 @@ void AttentionInputs::Describe(AttentionProblem* problem) const {
   problem->batch = Size(query_, kBatch);
   problem->heads = Size(query_, kHeads);
   problem->blocks = blocks_;
+  problem->codes = codes_;
   problem->key_heads = static_cast<std::size_t>(key_heads_);
   problem->value_heads = static_cast<std::size_t>(value_heads_);
   problem->queries = Size(query_, kLength);

@@ -13,6 +13,8 @@ namespace coreai {
 /// [blocks, tokens of a block, heads, dim].
 struct AttentionTensors {
   TensorView query, key, value, block_table, mask, sinks;
+  unsigned bits = 0;  ///< 8 or 4: key and value are codes with scales, see AttentionCodes
+  TensorView key_scales = {}, value_scales = {};
 };
 
 /// The inputs of one attention call, checked for consistency.
@@ -33,6 +35,7 @@ class AttentionInputs {
   void CheckPools(const Checker& check, const TensorView& table);
   void ReadTable(const Checker& check, const TensorView& table);
   void CheckHeads(const Checker& check) const;
+  void CheckCodes(const Checker& check, const AttentionTensors& tensors);
   void ReadMask(const Checker& check, const TensorView& mask);
   void ReadSinks(const Checker& check, const TensorView& sinks);
 
@@ -45,6 +48,7 @@ class AttentionInputs {
   std::int64_t value_heads_ = 0;
   std::vector<std::int64_t> table_;
   AttentionBlocks blocks_;
+  AttentionCodes codes_;
   AttentionMask mask_;
   Widened wide_mask_;  // if the mask has a type the kernel does not read
   Widened sinks_;
