@@ -25,7 +25,7 @@ template <size_t kBits, size_t kRows, size_t kVecs, class Value>
 HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRICT codes,
                          const float* HWY_RESTRICT left, size_t stride, size_t padded,
                          Floats (&sums)[kRows][kVecs]) {
-  constexpr size_t kUnit = 32 / kBits;
+  constexpr size_t kCodes = kWordCodes<kBits>;
   constexpr size_t kTurns = 8 / (kRows * kVecs);
   const FloatTag d;
   Floats parts[kTurns][kRows][kVecs];
@@ -37,23 +37,25 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
       for (size_t v = 0; v < kVecs; ++v) parts[turn][r][v] = hn::Zero(d);
     }
   }
-  for (size_t k = 0; k < padded; k += kUnit, codes += kUnitBytes) {
-    Words units[kVecs];
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) {
-      const uint8_t* const of_vector = codes + v * kLanes * 4;
-      if (v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
-      units[v] = LoadWords(of_vector);
-    }
-#pragma GCC unroll 16
-    for (size_t j = 0; j < kUnit; ++j) {
+  for (size_t k = 0; k < padded; codes += kUnitBytes<kBits>) {
+    PrefetchUnit<kBits>(codes, kVecs);
+#pragma GCC unroll 8
+    for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kCodes) {
+      Words words[kVecs];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
-        const Floats w = value[v](units[v], j);
+        words[v] = UnitWord<kBits>(codes + v * kLanes * 4, word);
+      }
+#pragma GCC unroll 16
+      for (size_t j = 0; j < kCodes; ++j) {
 #pragma GCC unroll 4
-        for (size_t r = 0; r < kRows; ++r) {
-          Floats& sum = parts[j % kTurns][r][v];
-          sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+        for (size_t v = 0; v < kVecs; ++v) {
+          const Floats w = value[v](words[v], j);
+#pragma GCC unroll 4
+          for (size_t r = 0; r < kRows; ++r) {
+            Floats& sum = parts[j % kTurns][r][v];
+            sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+          }
         }
       }
     }
@@ -106,7 +108,7 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
 template <size_t kBits, size_t kRows>
 void MultiplyStrip(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   constexpr size_t kVecs = kBatchVecs<kRows>;
-  WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
+  WithValues<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
     for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
       MultiplyColumns<kBits, kRows, kVecs>(w, rows, first, make);
     }
@@ -137,6 +139,8 @@ void MultiplyRows(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
 inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   if (w.bits == 2) return MultiplyRows<2>(w, rows);
   if (w.bits == 4) return MultiplyRows<4>(w, rows);
+  if (w.bits == 5) return MultiplyRows<5>(w, rows);
+  if (w.bits == 6) return MultiplyRows<6>(w, rows);
   MultiplyRows<8>(w, rows);
 }
 

@@ -22,7 +22,7 @@ constexpr float kLargestExact = 256;
 // Codes in a mapped file that are in memory at a time while they are packed.
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 // Of the layout in a PackedFile: another layout gets another number.
-constexpr std::size_t kLayoutVersion = 1;
+constexpr std::size_t kLayoutVersion = 2;
 
 /// Includes the codes less a zero point in the weight's limits.
 void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
@@ -108,6 +108,11 @@ PackedKey KeyOf(const FewBitsInputs& inputs) {
   return hash.key();
 }
 
+/// Size of a code when it is packed: those of blocks are unpacked to as many bits before.
+std::size_t BitsOfStream(const FewBitsInputs& inputs) {
+  return !inputs.table ? inputs.bits : inputs.bits > 4 ? 8 : StoredBits(inputs.bits, inputs.group);
+}
+
 /// Unpacks and packs the codes in blocks of some columns, a strip at a time: beside the packed
 /// weight, memory has the codes of 64 columns.
 void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::uint8_t* packed) {
@@ -181,8 +186,8 @@ void SetLimits(const FewBitsInputs& inputs, FewBitsWeight* weight) {
 
 PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<PackedFile> file,
                              bool is_constant) {
-  const std::size_t unit = 32 / StoredBits(inputs.bits);
-  weight_.bits = StoredBits(inputs.bits);
+  weight_.bits = StoredBits(BitsOfStream(inputs), inputs.group);
+  const std::size_t unit = UnitCodes(weight_.bits);
   weight_.groups = inputs.groups();
   weight_.group = inputs.group;
   weight_.padded = (inputs.group + unit - 1) / unit * unit;

@@ -69,7 +69,7 @@ struct Weight {
 
  private:
   void Pack(const Product& p) {
-    const std::size_t stored = StoredBits(p.bits), unit = 32 / stored;
+    const std::size_t stored = StoredBits(p.bits, p.group), unit = UnitCodes(stored);
     const std::size_t padded = (p.group + unit - 1) / unit * unit;
     const std::size_t all = (p.columns + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
     codes = Tensor(DType::kFloat32, all * p.groups * padded * stored / 32);

@@ -76,7 +76,7 @@ TEST(FewBits, EveryNumberOfBitsAndRows) {
       for (const bool zeros : {false, true}) {
         CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, zeros});
       }
-      CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, false, true});
+      CheckSmallBatch({bits, 32, 3, 70, rows, DType::kFloat32, false, true});
     }
   }
 }
@@ -84,7 +84,7 @@ TEST(FewBits, EveryNumberOfBitsAndRows) {
 TEST(FewBits, EveryGroupAndScale) {
   for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
-      for (const std::size_t group : {8u, 24u, 40u, 128u}) {
+      for (const std::size_t group : {8u, 24u, 32u, 40u, 128u}) {
         CheckSmallBatch({bits, group, 2, 65, 2, scale, true});
         CheckRounded({bits, group, 2, 65, 2, scale, true});
       }
@@ -119,6 +119,7 @@ TEST(FewBits, RoundedRowsOfEveryNumber) {
   for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t rows = 1; rows <= 18; ++rows) {
       CheckRounded({bits, 16, 3, 20, rows, DType::kFloat16, rows % 2 == 0});
+      CheckRounded({bits, 32, 2, 20, rows, DType::kFloat32, rows % 2 == 1});
     }
   }
 }
@@ -154,7 +155,7 @@ TEST(FewBits, LargeBatchesOfEveryNumberOfColumns) {
 
 TEST(FewBits, LargeBatchesOfEveryNumberAndGroup) {
   for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
-    for (const std::size_t group : {8u, 16u, 40u, 128u, 200u, 264u}) {
+    for (const std::size_t group : {8u, 16u, 32u, 40u, 128u, 160u, 200u, 264u}) {
       CheckLargeBatch({bits, group, 2, 70, 13, DType::kFloat16, true});
       CheckLargeBatch({bits, group, 3, 70, 5, DType::kBFloat16, false, true});
     }
