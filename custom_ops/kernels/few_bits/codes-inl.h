@@ -88,17 +88,37 @@ HWY_INLINE void PrefetchUnit(const uint8_t* p, size_t vecs) {
   }
 }
 
-/// Scales from index `at` on. The type is looked up at run time, since a kernel per type would be
-/// as fast and three times as large.
-HWY_INLINE Floats ScalesOf(const FewBitsWeight& w, size_t at) {
-  switch (w.scale) {
+/// Numbers of a type from index `at` on. The type is looked up at run time, since a kernel per type
+/// would be as fast and three times as large.
+HWY_INLINE Floats LoadOf(DType type, const void* from, size_t at) {
+  switch (type) {
     case DType::kFloat16:
-      return LoadWide(FloatTag(), static_cast<const hwy::float16_t*>(w.scales) + at);
+      return LoadWide(FloatTag(), static_cast<const hwy::float16_t*>(from) + at);
     case DType::kBFloat16:
-      return LoadWide(FloatTag(), static_cast<const hwy::bfloat16_t*>(w.scales) + at);
+      return LoadWide(FloatTag(), static_cast<const hwy::bfloat16_t*>(from) + at);
     default:
-      return hn::LoadU(FloatTag(), static_cast<const float*>(w.scales) + at);
+      return hn::LoadU(FloatTag(), static_cast<const float*>(from) + at);
   }
+}
+
+/// Scales or minimums of groups, of one or two levels.
+HWY_INLINE Floats LevelsOf(const FewBitsWeight& w, DType type, const void* levels,
+                           const int8_t* factors, size_t at) {
+  if (factors == nullptr) return LoadOf(type, levels, at);
+  const hn::Rebind<int8_t, FloatTag> narrow;
+  const size_t block = at / kFewBitsStrip >> w.block_shift;
+  const Ints factor = hn::PromoteTo(IntTag(), hn::LoadU(narrow, factors + at));
+  return hn::Mul(LoadOf(type, levels, block * kFewBitsStrip + at % kFewBitsStrip),
+                 hn::ConvertTo(FloatTag(), factor));
+}
+
+/// Scales from the index `at` of a group and a column on.
+HWY_INLINE Floats ScalesOf(const FewBitsWeight& w, size_t at) {
+  return LevelsOf(w, w.scale, w.scales, w.scale_factors, at);
+}
+
+HWY_INLINE Floats MinimumsOf(const FewBitsWeight& w, size_t at) {
+  return LevelsOf(w, w.minimum, w.minimums, w.minimum_factors, at);
 }
 
 HWY_INLINE Floats ZerosOf(const FewBitsWeight& w, size_t at) {

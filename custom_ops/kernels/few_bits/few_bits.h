@@ -26,7 +26,8 @@ constexpr std::size_t UnitCodes(std::size_t bits) { return 32 / (bits & (~bits +
 /// quarters. With 5 or 6 bits, the words of a unit have the low four bits of its codes, as with 4
 /// bits, and a last word the bits above: byte j those of k + j, k + 4 + j, ..., from its lowest bit
 /// on. Groups are padded to whole units, columns to whole strips. Scales, zero points and minimums
-/// are [strip, group, 64].
+/// are [strip, group, 64]; scales and minimums of two levels are [strip, block, 64], and the bytes
+/// by which they are multiplied [strip, group, 64].
 struct FewBitsWeight {
   const std::uint8_t* codes;  ///< aligned to 64
   const void* scales;         ///< of type `scale`
@@ -41,8 +42,12 @@ struct FewBitsWeight {
   float least, most;          ///< codes less zero points are integers between these; infinite if
                               ///< they are not integers
   bool is_bfloat16;           ///< the values of codes are finite numbers of bfloat16
-  const float* minimums;      ///< subtracted from codes times scales; null: none. Products leave
-                              ///< them out: see FewBitsMinimumsKernel
+  const void* minimums;       ///< of type `minimum`, subtracted from codes times scales; null:
+                              ///< none. Products leave them out: see FewBitsMinimumsKernel
+  DType minimum;              ///< float32, float16 or bfloat16
+  const std::int8_t* scale_factors;    ///< null: scales and minimums have one level
+  const std::int8_t* minimum_factors;  ///< null without minimums of two levels
+  std::size_t block_shift;             ///< a block has 1 << block_shift groups
 
   std::size_t strip_bytes() const { return groups * padded * kFewBitsStrip * bits / 8; }
   /// Whether codes less zero points are integers from `low` to `high`.

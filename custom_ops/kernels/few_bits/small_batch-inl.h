@@ -144,21 +144,34 @@ inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& 
   MultiplyRows<8>(w, rows);
 }
 
+template <size_t kRows>
+HWY_INLINE void SubtractFromRows(const FewBitsWeight& w, const FewBitsMinimums& a, size_t row,
+                                 size_t first) {
+  const FloatTag d;
+  const Columns columns(w, a.column + first);
+  const float* const sums = a.sums + row * w.groups;
+  float* const out = a.output + row * a.stride + first;
+  Floats totals[kRows];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) totals[r] = hn::LoadU(d, out + r * a.stride);
+  for (size_t g = 0; g < w.groups; ++g) {
+    const Floats minimum = MinimumsOf(w, columns.scales + g * kFewBitsStrip);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+      totals[r] = hn::NegMulAdd(hn::Set(d, sums[r * w.groups + g]), minimum, totals[r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) hn::StoreU(totals[r], d, out + r * a.stride);
+}
+
 // Products of the codes are exact integers times a scale, so that with one element that is not zero
 // the difference is rounded once, as in the weight itself.
 inline void SubtractMinimums(const FewBitsWeight& w, const FewBitsMinimums& a) {
-  const FloatTag d;
   for (size_t c = 0; c < a.count; c += kLanes) {
-    const Columns columns(w, a.column + c);
-    for (size_t r = 0; r < a.rows; ++r) {
-      float* const out = a.output + r * a.stride + c;
-      Floats total = hn::LoadU(d, out);
-      for (size_t g = 0; g < w.groups; ++g) {
-        const Floats minimum = hn::LoadU(d, w.minimums + columns.scales + g * kFewBitsStrip);
-        total = hn::NegMulAdd(hn::Set(d, a.sums[r * w.groups + g]), minimum, total);
-      }
-      hn::StoreU(total, d, out);
-    }
+    size_t r = 0;
+    for (; r + 8 <= a.rows; r += 8) SubtractFromRows<8>(w, a, r, c);
+    for (; r < a.rows; ++r) SubtractFromRows<1>(w, a, r, c);
   }
 }
 

@@ -110,7 +110,11 @@ struct Weight {
               static_cast<float>(least),
               static_cast<float>(most),
               true,
-              p.minimums ? static_cast<const float*>(minimums.data()) : nullptr};
+              p.minimums ? minimums.data() : nullptr,
+              DType::kFloat32,
+              nullptr,
+              nullptr,
+              0};
   }
 };
 
