@@ -161,29 +161,19 @@ void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::u
   }
 }
 
-void PackAllCodes(const FewBitsInputs& inputs, const FewBitsWeight& weight, bool release,
-                  char* packed) {
-  ForPieces(inputs, release, [&](const std::uint8_t* codes, std::size_t first, std::size_t count) {
-    auto* const to =
-        reinterpret_cast<std::uint8_t*>(packed) + first / kFewBitsStrip * weight.strip_bytes();
-    if (inputs.table) return PackBlocks(inputs.Columns(first, count), weight, to);
-    PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded, to);
-  });
-}
-
 /// The index of a group's scale in packed memory.
 std::size_t PlaceOf(std::size_t column, std::size_t g, std::size_t groups) {
   return (column / kFewBitsStrip * groups + g) * kFewBitsStrip + column % kFewBitsStrip;
 }
 
+/// Packs all but the codes of columns [first, end).
 void PackScales(const FewBitsInputs& inputs, const FewBitsWeight& weight,
-                const PackedLayout& layout, char* packed) {
-  std::memset(packed + layout.scales, 0, layout.size - layout.scales);
+                const PackedLayout& layout, std::size_t first, std::size_t end, char* packed) {
   auto* const zeros = reinterpret_cast<float*>(packed + layout.zeros);
   auto* const scale_factors = reinterpret_cast<std::int8_t*>(packed + layout.scale_factors);
   auto* const minimum_factors = reinterpret_cast<std::int8_t*>(packed + layout.minimum_factors);
   const std::size_t of_block = std::size_t{1} << weight.block_shift;
-  for (std::size_t c = 0; c < inputs.columns(); ++c) {
+  for (std::size_t c = first; c < end; ++c) {
     for (std::size_t g = 0; g < weight.groups; ++g) {
       const std::size_t from = c * weight.groups + g, to = PlaceOf(c, g, weight.groups);
       if (inputs.zeros) zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
@@ -210,6 +200,22 @@ void PackScales(const FewBitsInputs& inputs, const FewBitsWeight& weight,
       if (inputs.minimums) pack(inputs.minimums, weight.minimum, minimum, layout.minimums);
     }
   }
+}
+
+/// Codes and scales of the same columns one after the other: blocks have both.
+void PackAll(const FewBitsInputs& inputs, const FewBitsWeight& weight, const PackedLayout& layout,
+             bool release, char* packed) {
+  std::memset(packed + layout.scales, 0, layout.size - layout.scales);
+  ForPieces(inputs, release, [&](const std::uint8_t* codes, std::size_t first, std::size_t count) {
+    auto* const to =
+        reinterpret_cast<std::uint8_t*>(packed) + first / kFewBitsStrip * weight.strip_bytes();
+    if (inputs.table) {
+      PackBlocks(inputs.Columns(first, count), weight, to);
+    } else {
+      PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded, to);
+    }
+    PackScales(inputs, weight, layout, first, first + count, packed);
+  });
 }
 
 /// Sets the limits of codes less zero points, which are packed.
@@ -242,8 +248,7 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<Packed
   const PackedLayout layout(weight_, inputs);
   const PackedKey key = file == nullptr ? PackedKey{} : KeyOf(inputs);
   memory_ = PackedMemory(std::move(file), key, layout.size, [&](char* packed) {
-    PackAllCodes(inputs, weight_, is_constant, packed);
-    PackScales(inputs, weight_, layout, packed);
+    PackAll(inputs, weight_, layout, is_constant, packed);
   });
   for (const auto part : kPartsOfRows) {
     const TensorView& view = inputs.*part;
