@@ -47,7 +47,7 @@ HWY_INLINE void DequantizeRows(const FewBitsWeight& w, const Columns (&columns)[
     scale[v] = ScalesOf(w, columns[v].scales + g * kFewBitsStrip);
   }
   for (size_t k = 0; k < count;) {
-#pragma GCC unroll 8
+#pragma GCC unroll 1
     for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kCodes) {
       Words words[kVecs];
 #pragma GCC unroll 4

@@ -39,7 +39,8 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
   }
   for (size_t k = 0; k < padded; codes += kUnitBytes<kBits>) {
     PrefetchUnit<kBits>(codes, kVecs);
-#pragma GCC unroll 8
+    // Unrolled, 5-bit and 6-bit codes would take more than half of the code of all products.
+#pragma GCC unroll 1
     for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kCodes) {
       Words words[kVecs];
 #pragma GCC unroll 4

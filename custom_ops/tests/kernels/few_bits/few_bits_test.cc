@@ -115,6 +115,21 @@ TEST(FewBits, MinimumsOfEveryNumberOfColumnsAndRows) {
   }
 }
 
+TEST(FewBits, ScalesOfTwoLevels) {
+  for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
+      for (const std::size_t rows : {1u, 2u, 4u, 9u, 19u}) {
+        Product p = {bits, 16, 4, 70, rows, scale};
+        p.levels = true;
+        if (rows > kFewBitsSmallBatch) CheckLargeBatch(p);
+        p.minimums = true;
+        CheckRounded(p);
+        if (rows <= kFewBitsSmallBatch) CheckSmallBatch(p);
+      }
+    }
+  }
+}
+
 TEST(FewBits, RoundedRowsOfEveryNumber) {
   for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t rows = 1; rows <= 18; ++rows) {
@@ -176,7 +191,7 @@ TEST(FewBits, SumsOfTheLargestNumbersAreExact) {
   std::vector<std::uint8_t> codes(kFewBitsStrip * 512 + 64);
   PackCodes(weight.plain.stream.data(), 16, 1, 512, 8, 512, codes.data());
   weight.packed.codes = codes.data();
-  for (std::size_t c = 0; c < 16; ++c) weight.scales.Set(c, 1.0);
+  for (std::size_t c = 0; c < 16; ++c) weight.scales.packed.Set(c, 1.0);
   for (const Target target : SupportedTargets()) {
     for (const RoundedKernel kernel : VersionsOf(target)) {
       const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);
