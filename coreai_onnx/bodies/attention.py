@@ -7,12 +7,15 @@ matrices, so that keys and values are read once per group. Tests compare it with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 import torch
 
 from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
+from coreai_onnx.bodies.trace import Example
 from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.nodes.builder import OpBuilder
 from coreai_onnx.lower.nodes.values import Value, ir_dtype
@@ -52,56 +55,99 @@ class _Call:
         return not self.mask and (self.causal or self.window > 0)
 
 
+class _Tensors(NamedTuple):
+    """The inputs of attention; keys and values are ``[B, H, S, D]``."""
+
+    query: Value
+    key: Value
+    value: Value
+    mask: Value | None
+    sinks: Value | None
+
+
+def _call_of(b: BodyBuilder) -> _Call:
+    """Return the variant of a body of attention to tensors or to blocks."""
+    inputs, attributes = b.variant.inputs, b.attributes
+    mask = inputs.get("attn_mask")
+    return _Call(
+        mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
+        sinks="sinks" in inputs,
+        causal=bool(attributes.get("is_causal")),
+        window=max(int(attributes.get("window_size", 0)), 0),
+        upper_left=attributes.get("causal_alignment") == "upper_left",
+        softcap=float(attributes["softcap"]),
+        wide=b.wide,
+        one_group=_one_group(inputs),
+    )
+
+
+def _one_group(inputs: Mapping[str, Example]) -> bool:
+    """Return whether keys and values have the same number of heads."""
+    names, axis = (("key_pool", "value_pool"), 2) if "key_pool" in inputs else (("key", "value"), 1)
+    keys, values = (inputs[name].dims[axis] for name in names)
+    return keys == values
+
+
 def _words(variant: Variant) -> list[str]:
-    inputs = variant.inputs
+    inputs, attributes = variant.inputs, variant.attributes
     words = []
     if "attn_mask" in inputs:
         words.append("mask" if inputs["attn_mask"].dtype == torch.bool else "bias")
-    else:
-        parts = ["causal"] if variant.attributes["is_causal"] else []
-        parts += ["window"] if variant.attributes["window_size"] > 0 else []
-        upper_left = variant.attributes["causal_alignment"] == "upper_left"
+    elif "key_pool" not in inputs:
+        parts = ["causal"] if attributes["is_causal"] else []
+        parts += ["window"] if attributes["window_size"] > 0 else []
+        upper_left = attributes["causal_alignment"] == "upper_left"
         parts += ["upper_left"] if parts and upper_left else []
         words += ["_".join(parts)] if parts else []
     if "sinks" in inputs:
         words.append("sinks")
-    elif inputs["key"].dims[1] != inputs["value"].dims[1]:
+    elif not _one_group(inputs):
         words.append("value_heads")
-    words += ["softcap"] if variant.attributes["softcap"] > 0 else []
+    words += ["softcap"] if attributes["softcap"] > 0 else []
     return words
 
 
 @writes("scaled_dot_product_attention", words=_words)
 def scaled_dot_product_attention(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
-    query, key, value, mask, sinks = (*b.variant.examples, *[None] * 5)[:5]
-    assert query is not None
-    assert key is not None
-    assert value is not None
-    call = _Call(
-        mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
-        sinks=sinks is not None,
-        causal=bool(b.attributes["is_causal"]),
-        window=max(int(b.attributes["window_size"]), 0),
-        upper_left=b.attributes["causal_alignment"] == "upper_left",
-        softcap=float(b.attributes["softcap"]),
-        wide=b.wide,
-        one_group=key.dims[1] == value.dims[1],
-    )
-    computed = query.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
+    query, key, value = b.inputs[:3]
+    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return _attend(b, _call_of(b), tensors)
+
+
+@writes("paged_attention", words=_words)
+def paged_attention(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.attention.paged_attention`."""
+    op, (query, key_pool, value_pool, table) = b.op, b.inputs[:4]
+    key, value = (_rows_of_blocks(op, pool, table) for pool in (key_pool, value_pool))
+    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return _attend(b, _call_of(b), tensors)
+
+
+def _rows_of_blocks(op: OpBuilder, pool: Value, table: Value) -> Value:
+    """Return the keys or values of each row of a table, ``[B, H, S, D]``."""
+    blocks = op.Gather(pool, table, axis=0)
+    batch, heads = op.Shape(table, start=0, end=1), op.Shape(pool, start=2)
+    places = op.Mul(op.Shape(table, start=1), op.Shape(pool, start=1, end=2))
+    dims = op.Concat(batch, places, heads, axis=0)
+    # allowzero, because a size of 0 would otherwise mean that of the input.
+    return op.Transpose(op.Reshape(blocks, dims, allowzero=1), perm=[0, 2, 1, 3])
+
+
+def _attend(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
+    computed = b.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
     if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
-        return _as_onnx_attention(b, call)
-    return _in_basic_ops(b, call)
+        return _as_onnx_attention(b, call, tensors)
+    return _in_basic_ops(b, call, tensors)
 
 
-def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
+def _as_onnx_attention(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
     """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
 
     The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
     support bfloat16. The mask is expanded to all rows, since onnxruntime does not broadcast rows.
     """
-    op, (query, key, value) = b.op, b.inputs[:3]
-    mask = b.inputs[3] if call.mask else None
+    op, query, key, value, mask = b.op, tensors.query, tensors.key, tensors.value, tensors.mask
     # Without past keys, ONNX's is_causal starts the diagonal in the upper left corner, and it knows
     # no window; every other mask of positions must be a tensor.
     corner = call.causal and call.upper_left and not call.window
@@ -126,9 +172,9 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call) -> Value:
     return op.cast(wide, b.dtype)
 
 
-def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
+def _in_basic_ops(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
     """Write matrix products, one per key head, and a softmax."""
-    op, (query, key, value) = b.op, b.inputs[:3]
+    op, query, key, value, mask = b.op, tensors.query, tensors.key, tensors.value, tensors.mask
     scale = op.cast(b.attribute("scale"), call.wide)
     scaled = op.Mul(op.cast(query, call.wide), scale)
     keys = op.Transpose(op.cast(key, call.wide), perm=[0, 1, 3, 2])
@@ -140,7 +186,6 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     if call.softcap > 0:
         bound = op.cast(b.attribute("softcap"), call.wide)
         scores = op.Mul(op.Tanh(op.Div(scores, bound)), bound)
-    mask = b.inputs[3] if call.mask else None
     if call.positional:
         mask = _position_mask(b, query, key, call)
     if mask is not None and mask.dtype == ir.DataType.BOOL:
@@ -148,7 +193,7 @@ def _in_basic_ops(b: BodyBuilder, call: _Call) -> Value:
     elif mask is not None:
         mask = always_cast(op, mask, call.wide)
         scores = op.Add(scores, mask)
-    weights = _softmax(op, scores, b.inputs[4] if call.sinks else None, call)
+    weights = _softmax(op, scores, tensors.sinks, call)
     product = op.MatMul(
         _by_group(op, weights, value, batch, heads, length), op.cast(value, call.wide)
     )

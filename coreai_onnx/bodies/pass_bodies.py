@@ -49,6 +49,19 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
         yield name, PassCall("linear_nbits", dims[: 3 + zeros], attributes)
 
 
+def _paged_attention() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of paged_attention: masks, sinks or heads of values, and softcap."""
+    masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
+    for mask, extra, cap in itertools.product(masks, ("", "sinks", "value_heads"), ("", "softcap")):
+        values = "N P V E" if extra == "value_heads" else "N P K E"
+        dims = ("B H T D", "N P K D", values, ("B W", torch.int64), masks[mask])
+        name = ".".join(
+            ["paged_attention", *filter(None, ["_".join(filter(None, (mask, extra, cap)))])]
+        )
+        sinks = ("H",) if extra == "sinks" else ()
+        yield name, PassCall("paged_attention", (*dims, *sinks), {"softcap": float(cap != "")})
+
+
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 _ROTATED = ("B H T D", "B 1 T F", "B 1 T F")
@@ -81,6 +94,7 @@ CALLS: Mapping[str, PassCall] = {
         "gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}
     ),
     **dict(_linear_nbits()),
+    **dict(_paged_attention()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 

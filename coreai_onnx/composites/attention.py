@@ -209,6 +209,90 @@ SCALED_DOT_PRODUCT_ATTENTION = Composite(
 )
 
 
+def paged_attention(
+    query: torch.Tensor,
+    key_pool: torch.Tensor,
+    value_pool: torch.Tensor,
+    block_table: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    softcap: float | torch.Tensor = 0.0,
+) -> torch.Tensor:
+    """Return attention to keys and values in blocks, after Kwon et al. 2023 (PagedAttention).
+
+    Key ``i`` of batch row ``b`` is token ``i % tokens`` of block ``block_table[b, i // tokens]``.
+
+    Args:
+        query: ``[batch, heads, query_length, head_dim]``, floating.
+        key_pool: ``[blocks, tokens, key_heads, head_dim]``, grouped as for
+            `scaled_dot_product_attention`; ``tokens`` is a power of two.
+        value_pool: ``[blocks, tokens, value_heads, value_dim]``.
+        block_table: ``[batch, table_length]``, integer, ``0 <= block_table < blocks``. A row may
+            end with any blocks, if the mask hides them.
+        attn_mask: Broadcastable to ``[batch, heads, query_length, table_length * tokens]``, as for
+            `scaled_dot_product_attention`.
+        sinks: The same.
+        scale: The same.
+        softcap: The same.
+
+    Returns:
+        ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
+    """
+    key, value = (
+        pool[block_table].flatten(1, 2).transpose(1, 2) for pool in (key_pool, value_pool)
+    )
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask, sinks, scale=scale, softcap=softcap
+    )
+
+
+def _check_paged(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    wrong = wrong_rank(dims, query=4, key_pool=4, value_pool=4, block_table=2)
+    if wrong:
+        return wrong
+    tokens = dims["key_pool"][1]
+    if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
+        return f"the tokens of a block must be a power of two, got {tokens}"
+    for name in ("key_pool", "value_pool"):
+        groups = None if wrong else dims[name][2]
+        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
+    return wrong
+
+
+def _admissible_blocks(inputs: Tensors) -> Tensors:
+    """Return inputs with blocks that there are."""
+    blocks = inputs["key_pool"].shape[0]
+    return {**inputs, "block_table": inputs["block_table"].abs() % blocks}
+
+
+PAGED_ATTENTION = Composite(
+    name="paged_attention",
+    inputs=(
+        Input("query", dims="B H T D", aliases=("q",)),
+        Input("key_pool", dims="N P K D", aliases=("key_cache",)),
+        Input("value_pool", dims="N P V|K E", aliases=("value_cache",)),
+        Input("block_table", dtype="index", dims="B W", aliases=("block_tables",)),
+        Input("attn_mask", optional=True, dtype="any", dims="~B H T S", aliases=("mask",)),
+        Input("sinks", optional=True, dtype="any", dims="H"),
+    ),
+    outputs=("output",),
+    output_dims=("B H T E",),
+    attributes=(
+        Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
+        Attribute("softcap", "float", 0.0, structural=True, switch=True),
+    ),
+    reference=paged_attention,
+    kernel=True,
+    formula="scaled_dot_product_attention with key, value = pool[block_table]",
+    variant_axes=(("mask", "bias"), ("sinks", "value_heads"), ("softcap",)),
+    check=_check_paged,
+    admissible=_admissible_blocks,
+)
+
+
 def kv_cache_update(
     cache: torch.Tensor, update: torch.Tensor, position: torch.Tensor
 ) -> torch.Tensor:

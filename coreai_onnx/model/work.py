@@ -104,6 +104,12 @@ def _attention(inputs: Operands, outputs: Operands) -> int:
     return 2 * positions * (min(query.elements, result.elements) + result.elements)
 
 
+def _paged_attention(inputs: Operands, outputs: Operands) -> int:
+    """As `_attention`, for all positions of the blocks of a row."""
+    query, (_, tokens, *_), table, result = inputs[0], inputs[1].shape, inputs[3], outputs[0]
+    return 2 * tokens * table.shape[-1] * (query.elements + result.elements)
+
+
 _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
     **dict.fromkeys(
         (
@@ -133,6 +139,7 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
         ),
         _attention,
     ),
+    "paged_attention": _paged_attention,
     # 7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2.
     "gated_delta_update": lambda i, o: 7 * o[0].elements * i[0].shape[-1],
 }  # fmt: skip

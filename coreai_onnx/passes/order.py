@@ -71,6 +71,7 @@ from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activation
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
+from coreai_onnx.passes.fuse.fuse_paged_attention import fuse_paged_attention
 from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
@@ -177,6 +178,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_open_masks,  # after masks are constant
     fuse_causal_masks,  # after known conditions, which hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
+    fuse_paged_attention,  # after repeated heads, which hide the blocks of keys and values
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
     inline_constant_calls,  # after the fusions, which make calls

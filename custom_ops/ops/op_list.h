@@ -19,6 +19,7 @@ namespace coreai {
   V(kKvCacheUpdateOp)             \
   V(kLayerNormOp)                 \
   V(kLinearNbitsOp)               \
+  V(kPagedAttentionOp)            \
   V(kRmsNormOp)                   \
   V(kRopeOp)                      \
   V(kScaledDotProductAttentionOp) \

@@ -233,6 +233,32 @@ inline constexpr Composite kComposite = {
     "linear_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace linear_nbits
 
+namespace paged_attention {
+enum InputIndex : std::size_t {
+  kQueryInput, kKeyPoolInput, kValuePoolInput, kBlockTableInput, kAttnMaskInput, kSinksInput, kInputCount
+};
+inline constexpr char kScale[] = "scale";
+inline constexpr char kSoftcap[] = "softcap";
+inline constexpr float kSoftcapDefault = 0.0f;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key_pool", false, InputKind::kT},
+    {"value_pool", false, InputKind::kT},
+    {"block_table", false, InputKind::kIndex},
+    {"attn_mask", true, InputKind::kAny},
+    {"sinks", true, InputKind::kAny},
+};
+inline constexpr const char* kVariants[] = {
+    "mask bias",
+    "sinks value_heads",
+    "softcap",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "paged_attention", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace paged_attention
+
 namespace rms_norm {
 enum InputIndex : std::size_t {
   kInputInput, kScaleInput, kInputCount
@@ -394,6 +420,7 @@ inline constexpr const Composite* kComposites[] = {
     &kv_cache_update::kComposite,
     &layer_norm::kComposite,
     &linear_nbits::kComposite,
+    &paged_attention::kComposite,
     &rms_norm::kComposite,
     &rope::kComposite,
     &scaled_dot_product_attention::kComposite,

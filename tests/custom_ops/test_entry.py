@@ -41,6 +41,9 @@ def inputs_of(op, dtype=torch.float32):
     if op == "linear_nbits":
         codes = torch.randint(0, 256, (3, 1, 16), dtype=torch.uint8)
         return [torch.randn(2, 32).to(dtype), codes, torch.rand(3, 1).to(dtype)]
+    if op == "paged_attention":
+        pools = [torch.randn(3, 4, 2, 4).to(dtype) for _ in range(2)]
+        return [torch.randn(1, 2, 3, 4).to(dtype), *pools, torch.tensor([[2, 0]])]
     if op == "rope":
         return [torch.randn(2, 3, 8).to(dtype)]
     if op == "scaled_dot_product_attention":

@@ -69,6 +69,22 @@ def attention_cases() -> Iterator[Case]:
     yield Case(name, ((2, 4, 1, 8), (2, 2, 9, 8), (2, 2, 9, 8)), {"is_causal": 1}, label="decode")
 
 
+def paged_cases() -> Iterator[Case]:
+    """Attention to blocks: masks × heads × sinks × soft cap, five blocks of four tokens."""
+    name, q = "paged_attention", (2, 4, 3, 8)
+    pools = {"mha": ((5, 4, 4, 8), (5, 4, 4, 8)), "gqa": ((5, 4, 2, 8), (5, 4, 2, 6))}
+    for (heads, (k, v)), kind in itertools.product(pools.items(), ("", "bool", "bias")):
+        mask = (2, 1, 3, 12) if kind else None
+        dtypes = {3: torch.int64} | ({4: torch.bool} if kind == "bool" else {})
+        yield Case(name, (q, k, v, (2, 3), mask), {}, dtypes, f"{heads}_{kind}")
+        yield Case(name, (q, k, v, (2, 3), mask, (4,)), {}, dtypes, f"{heads}_{kind}_sinks")
+    k, v = pools["gqa"]
+    values = (5, 4, 1, 6)
+    everything = {"softcap": 2.0, "scale": 0.4}
+    dtypes = {3: torch.int32, 4: torch.bool}
+    yield Case(name, (q, k, values, (2, 3), (3, 12)), everything, dtypes, "value_heads_softcap")
+
+
 def rope_cases() -> Iterator[Case]:
     """Rotary embedding: where the angles come from × lane order × partial."""
     i64, f32 = torch.int64, torch.float32
@@ -330,6 +346,7 @@ def fused_cases() -> Iterator[Case]:
 CASES = [
     *norm_cases(),
     *attention_cases(),
+    *paged_cases(),
     *rope_cases(),
     *expert_cases(),
     *few_bit_cases(),

@@ -25,13 +25,22 @@ struct AttentionMask {
   std::size_t key_stride = 0;
 };
 
+/// Where keys and values are if they are not contiguous: token i of a batch row is token i % (1 <<
+/// shift) of block table[batch * stride + (i >> shift)] of a pool [blocks, 1 << shift, heads, dim].
+struct AttentionBlocks {
+  const std::int64_t* table = nullptr;  ///< null: keys and values are contiguous
+  std::size_t stride = 0;               ///< blocks of a batch row in the table
+  unsigned shift = 0;                   ///< at most 62
+};
+
 /// Scaled dot-product attention over contiguous tensors of the kernel's type. Pointers need only
 /// the alignment of their element; the output overlaps nothing.
 struct AttentionProblem {
-  const void* query;  ///< [batch, heads, queries, head_dim]
-  const void* key;    ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
-  const void* value;  ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
-  void* output;       ///< [batch, heads, queries, value_dim]
+  const void* query;       ///< [batch, heads, queries, head_dim]
+  const void* key;         ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
+  const void* value;       ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
+  AttentionBlocks blocks;  ///< where `key` and `value` are pools of blocks instead
+  void* output;            ///< [batch, heads, queries, value_dim]
   std::size_t batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim;
   double scale;
   double softcap;  ///< 0: none

@@ -145,8 +145,8 @@ class AttentionAmx {
   void Pack(size_t key, size_t count) {
     if (packed_) return;
     packed_ = true;
-    PackAmxKeys(rows_.key + key * a_.head_dim, count, a_.head_dim, Words(s_.keys));
-    PackAmxValues(rows_.value + key * a_.value_dim, count, a_.value_dim, Words(s_.values));
+    PackAmxKeys(rows_.key, key, count, a_.head_dim, Words(s_.keys));
+    PackAmxValues(rows_.value, key, count, a_.value_dim, Words(s_.values));
   }
 
   static std::uint32_t* Words(float* p) { return reinterpret_cast<std::uint32_t*>(p); }

@@ -10,7 +10,7 @@
 #define COREAI_KERNELS_ATTENTION_AMX_PACK_INL_H_
 #endif
 
-#include "kernels/attention/attention_tiles.h"
+#include "kernels/attention/attention_rows-inl.h"
 #include "simd/amx_pack-inl.h"
 #include "simd/exp-inl.h"
 
@@ -20,17 +20,17 @@ namespace HWY_NAMESPACE {
 
 /// Packs keys as tiles of 16 keys by 32 elements; their count is rounded up to 32. Keys without
 /// elements are tiles of zeros.
-inline void PackAmxKeys(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t head_dim,
-                        std::uint32_t* HWY_RESTRICT out) {
+inline void PackAmxKeys(const AttentionTokens<hwy::bfloat16_t>& in, size_t first, size_t count,
+                        size_t head_dim, std::uint32_t* HWY_RESTRICT out) {
   const size_t keys = head_dim == 0 ? 0 : count;
-  const auto row = [&](size_t key) { return key < keys ? in + key * head_dim : nullptr; };
+  const auto row = [&](size_t key) { return key < keys ? in[first + key] : nullptr; };
   PackAmxRows(row, RoundUp(count, 2 * kAmxRows), HWY_MAX(head_dim, size_t{1}), out);
 }
 
 /// Packs values as transposed tiles of 16 columns by 32 keys: [value_dim / 16, count / 32] tiles.
-inline void PackAmxValues(const hwy::bfloat16_t* HWY_RESTRICT in, size_t count, size_t value_dim,
-                          std::uint32_t* HWY_RESTRICT out) {
-  const auto row = [&](size_t key) { return key < count ? in + key * value_dim : nullptr; };
+inline void PackAmxValues(const AttentionTokens<hwy::bfloat16_t>& in, size_t first, size_t count,
+                          size_t value_dim, std::uint32_t* HWY_RESTRICT out) {
+  const auto row = [&](size_t key) { return key < count ? in[first + key] : nullptr; };
   for (size_t column = 0; column < value_dim; column += kAmxRows) {
     for (size_t key = 0; key < count; key += kAmxPairDepth, out += kAmxWords) {
       PackAmxPairs(row, key, column, value_dim, out);

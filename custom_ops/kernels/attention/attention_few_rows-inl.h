@@ -27,7 +27,7 @@ class AttentionFew {
       : a_(a), rows_(a, item), s_(a, memory) {}
 
   void Run() {
-    const KeyRange range = SetRows(a_, rows_, s_);
+    const KeyRange range = Attended(SetRows(a_, rows_, s_));
     ScaleQueries();
     hwy::ZeroBytes(s_.output, a_.value_dim * kRows * sizeof(W));
     for (size_t row = 0; row < kRows; ++row) {
@@ -50,6 +50,23 @@ class AttentionFew {
 #endif
   static constexpr size_t kScoreKeys = HWY_MIN(kSums / kRows, size_t{4});
   static constexpr size_t kValueVecs = HWY_MIN(kSums / kRows, size_t{8});
+
+  /// The keys between the first and the last one to which a bool mask lets a row attend: a row in
+  /// blocks has fewer tokens than the longest one, or those of a window.
+  KeyRange Attended(KeyRange range) const {
+    if (a_.mask.kind != MaskKind::kBool || a_.mask.key_stride == 0) return range;
+    KeyRange attended = {range.last, range.first};
+    for (size_t row = 0; row < rows_.count; ++row) {
+      if (row > 0 && s_.mask_at[row] == s_.mask_at[row - 1]) continue;
+      const std::uint8_t* line = MaskLine(a_, s_, row, 0);
+      KeyRange own = range;
+      while (own.first < own.last && line[own.first] == 0) ++own.first;
+      while (own.last > own.first && line[own.last - 1] == 0) --own.last;
+      attended.first = HWY_MIN(attended.first, own.first);
+      attended.last = HWY_MAX(attended.last, own.last);
+    }
+    return attended;
+  }
 
   void ScaleQueries() {
     const hn::ScalableTag<W> d;
@@ -80,11 +97,9 @@ class AttentionFew {
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
-  /// accesses and computation overlap.
-  HWY_INLINE void Prefetch(const T* rows, size_t key, size_t dim) const {
-    if (key >= a_.keys) return;
-    const T* row = rows + key * dim;
+  /// Prefetches a row of keys or values that is read later, so that memory accesses and computation
+  /// overlap.
+  HWY_INLINE void Prefetch(const T* row, size_t dim) const {
     for (size_t i = 0; i < dim; i += 64 / sizeof(T)) __builtin_prefetch(row + i, 0, 2);
   }
 
@@ -92,11 +107,14 @@ class AttentionFew {
   template <size_t kKeys>
   HWY_INLINE void Score(size_t key, size_t k) {
     const hn::ScalableTag<W> d;
-    const T* HWY_RESTRICT keys = rows_.key + key * a_.head_dim;
+    const T* keys[kKeys];
+    const T* values[kKeys];
+    rows_.key.Rows(key, keys);
+    rows_.value.Rows(key, values);
     hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kKeys; ++j) {
-      Prefetch(rows_.value, key + j, a_.value_dim);
+      Prefetch(values[j], a_.value_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
     }
@@ -104,7 +122,7 @@ class AttentionFew {
     for (; i + kLanes <= a_.head_dim; i += kLanes) {
       hn::Vec<decltype(d)> x[kKeys];
 #pragma GCC unroll 8
-      for (size_t j = 0; j < kKeys; ++j) x[j] = LoadWide(d, keys + j * a_.head_dim + i);
+      for (size_t j = 0; j < kKeys; ++j) x[j] = LoadWide(d, keys[j] + i);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) {
         const auto q = hn::LoadU(d, s_.query + row * a_.head_dim + i);
@@ -115,7 +133,7 @@ class AttentionFew {
     if (const size_t n = a_.head_dim - i; n != 0) {
 #pragma GCC unroll 8
       for (size_t j = 0; j < kKeys; ++j) {
-        const auto x = LoadWideN(d, keys + j * a_.head_dim + i, n);
+        const auto x = LoadWideN(d, keys[j] + i, n);
 #pragma GCC unroll 8
         for (size_t row = 0; row < kRows; ++row) {
           const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
@@ -170,22 +188,20 @@ class AttentionFew {
 
   /// output = output * rescale + scores * values.
   void AddValues(size_t key, size_t count) {
-    const T* values = rows_.value + key * a_.value_dim;
     size_t column = 0;
     for (; column + kValueVecs * kLanes <= a_.value_dim; column += kValueVecs * kLanes) {
-      AddColumns<kValueVecs, false>(values + column, key, count, column, 0);
+      AddColumns<kValueVecs, false>(key, count, column, 0);
     }
     for (; column + kLanes <= a_.value_dim; column += kLanes) {
-      AddColumns<1, false>(values + column, key, count, column, 0);
+      AddColumns<1, false>(key, count, column, 0);
     }
     if (column < a_.value_dim) {
-      AddColumns<1, true>(values + column, key, count, column, a_.value_dim - column);
+      AddColumns<1, true>(key, count, column, a_.value_dim - column);
     }
   }
 
   template <size_t kVecs, bool kTail>
-  HWY_INLINE void AddColumns(const T* HWY_RESTRICT values, size_t key, size_t count, size_t column,
-                             size_t n) {
+  HWY_INLINE void AddColumns(size_t key, size_t count, size_t column, size_t n) {
     const hn::ScalableTag<W> d;
     hn::Vec<decltype(d)> sums[kRows][kVecs];
 #pragma GCC unroll 8
@@ -198,12 +214,19 @@ class AttentionFew {
         sums[row][v] = hn::Mul(x, factor);
       }
     }
-    for (size_t k = 0; k < count; ++k) {
-      if (column == 0) Prefetch(rows_.key, key + kFewKeys + k, a_.head_dim);
+    const T* HWY_RESTRICT value = nullptr;
+    for (size_t k = 0, run = 0; k < count; ++k, value += rows_.value.stride()) {
+      if (k == run) {
+        value = rows_.value[key + k] + column;
+        run = count - k < rows_.value.Run(key + k) ? count : k + rows_.value.Run(key + k);
+      }
+      if (column == 0 && key + kFewKeys + k < a_.keys) {
+        Prefetch(rows_.key[key + kFewKeys + k], a_.head_dim);
+      }
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8
       for (size_t v = 0; v < kVecs; ++v) {
-        const T* p = values + k * a_.value_dim + v * kLanes;
+        const T* p = value + v * kLanes;
         x[v] = kTail ? LoadWideN(d, p, n) : LoadWide(d, p);
       }
 #pragma GCC unroll 8

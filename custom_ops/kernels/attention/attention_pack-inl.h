@@ -10,8 +10,7 @@
 #define COREAI_KERNELS_ATTENTION_PACK_INL_H_
 #endif
 
-#include "kernels/attention/attention_tiles.h"
-#include "simd/lanes-inl.h"
+#include "kernels/attention/attention_rows-inl.h"
 #include "simd/pairs-inl.h"
 #include "simd/transpose-inl.h"
 
@@ -71,10 +70,12 @@ inline size_t KeyChunk(size_t depth) {
 
 /// Packs keys: [count / kPackRows, head_dim / kPackDepth, kPackRows, kPackDepth].
 template <typename T, typename W>
-void PackKeys(const T* HWY_RESTRICT in, size_t count, size_t head_dim, W* HWY_RESTRICT keys) {
+void PackKeys(const AttentionTokens<T>& tokens, size_t first, size_t count, size_t head_dim,
+              W* HWY_RESTRICT keys) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  for (size_t key = 0; key < count; ++key, in += head_dim) {
+  for (size_t key = 0; key < count; ++key) {
+    const T* HWY_RESTRICT in = tokens[first + key];
     W* out = keys + key / kPackRows * KeyChunk(head_dim) + key % kPackRows * kPackDepth;
     for (size_t i = 0; i < head_dim; i += kPackDepth, out += kPackRows * kPackDepth) {
       for (size_t lane = 0; lane < HWY_MIN(kPackDepth, head_dim - i); lane += kLanes) {
@@ -88,19 +89,20 @@ void PackKeys(const T* HWY_RESTRICT in, size_t count, size_t head_dim, W* HWY_RE
 /// Packs values: chunks of [count, up to kPackRows columns]. Without packing, the rows of most
 /// value sizes would map to few sets of the first-level cache.
 template <typename T, typename W>
-void PackValues(const T* HWY_RESTRICT in, size_t count, size_t value_dim, W* HWY_RESTRICT out) {
+void PackValues(const AttentionTokens<T>& tokens, size_t first, size_t count, size_t value_dim,
+                W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
   for (size_t column = 0; column < value_dim; column += kPackRows) {
     const size_t width = HWY_MIN(kPackRows, value_dim - column);
-    const T* p = in + column;
     if (width < kLanes) {
-      for (size_t k = 0; k < count; ++k, p += value_dim, out += width) {
-        hn::StoreN(LoadWideN(d, p, width), d, out, width);
+      for (size_t k = 0; k < count; ++k, out += width) {
+        hn::StoreN(LoadWideN(d, tokens[first + k] + column, width), d, out, width);
       }
       continue;
     }
-    for (size_t k = 0; k < count; ++k, p += value_dim, out += width) {
+    for (size_t k = 0; k < count; ++k, out += width) {
+      const T* HWY_RESTRICT p = tokens[first + k] + column;
       for (size_t i = 0; i + kLanes < width; i += kLanes) {
         hn::StoreU(LoadWide(d, p + i), d, out + i);
       }

@@ -17,6 +17,59 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
+/// The keys or values of a head, contiguous or in blocks.
+template <typename T>
+class AttentionTokens {
+ public:
+  /// `head` is one of `heads` of the batch row.
+  AttentionTokens(const AttentionProblem& a, const void* all, size_t batch, size_t head,
+                  size_t heads, size_t dim)
+      : first_(static_cast<const T*>(all)), stride_(dim) {
+    if (a.blocks.table == nullptr) {
+      first_ += (batch * heads + head) * a.keys * dim;
+      return;
+    }
+    first_ += head * dim;
+    table_ = a.blocks.table + batch * a.blocks.stride;
+    shift_ = a.blocks.shift;
+    mask_ = (size_t{1} << shift_) - 1;
+    stride_ = heads * dim;
+    block_ = stride_ << shift_;
+  }
+
+  bool contiguous() const { return table_ == &kNone; }
+
+  HWY_INLINE const T* operator[](size_t token) const {
+    return first_ + static_cast<size_t>(table_[token >> shift_]) * block_ +
+           (token & mask_) * stride_;
+  }
+
+  size_t stride() const { return stride_; }
+
+  /// The number of tokens from `token` to the end of its block, whose rows are `stride` apart.
+  HWY_INLINE size_t Run(size_t token) const { return mask_ - (token & mask_) + 1; }
+
+  /// The rows of consecutive tokens.
+  template <size_t kCount>
+  HWY_INLINE void Rows(size_t token, const T* (&rows)[kCount]) const {
+    rows[0] = (*this)[token];
+    const bool one_block = kCount - 1 <= mask_ - (token & mask_);
+    for (size_t i = 1; i < kCount; ++i) {
+      rows[i] = one_block ? rows[i - 1] + stride_ : (*this)[token + i];
+    }
+  }
+
+ private:
+  // Contiguous tokens are one block.
+  static constexpr std::int64_t kNone = 0;
+  const T* first_;
+  size_t stride_;
+  const std::int64_t* table_ = &kNone;
+  unsigned shift_ = 63;
+  size_t mask_ = ~size_t{0} >> 1;
+  size_t block_ = 0;
+};
+
 /// The rows of one item, in the memory order of a batch: head by head.
 template <typename T>
 struct AttentionRows {
@@ -24,32 +77,41 @@ struct AttentionRows {
   size_t first;  // row within the batch
   size_t count;
   const T* query;
-  const T* key;
-  const T* value;
+  AttentionTokens<T> key;
+  AttentionTokens<T> value;
   T* output;
 
-  AttentionRows(const AttentionProblem& a, size_t item) {
-    const size_t span = AttentionSpan(a);
-    const size_t tile_rows = AttentionTileRows(a);
-    const size_t tiles = (span + tile_rows - 1) / tile_rows;
-    const size_t spans = a.heads * a.queries / span;
-    const size_t start = item % tiles * tile_rows;
-    count = HWY_MIN(tile_rows, span - start);
-    first = item / tiles % spans * span + start;
-    batch = item / tiles / spans;
-    const size_t row = batch * a.heads * a.queries + first;
-    const size_t head = first / a.queries;
-    const size_t key_head = head / (a.heads / a.key_heads);
-    const size_t value_head = head / (a.heads / a.value_heads);
-    query = static_cast<const T*>(a.query) + row * a.head_dim;
-    output = static_cast<T*>(a.output) + row * a.value_dim;
-    key = static_cast<const T*>(a.key) + (batch * a.key_heads + key_head) * a.keys * a.head_dim;
-    value = static_cast<const T*>(a.value) +
-            (batch * a.value_heads + value_head) * a.keys * a.value_dim;
-  }
+  AttentionRows(const AttentionProblem& a, size_t item) : AttentionRows(a, item, Place(a, item)) {}
 
   size_t Head(const AttentionProblem& a, size_t row) const { return (first + row) / a.queries; }
   size_t Query(const AttentionProblem& a, size_t row) const { return (first + row) % a.queries; }
+
+ private:
+  struct Place {
+    size_t batch, start, first, span, tile_rows, head;
+
+    Place(const AttentionProblem& a, size_t item)
+        : span(AttentionSpan(a)), tile_rows(AttentionTileRows(a)) {
+      const size_t tiles = (span + tile_rows - 1) / tile_rows;
+      const size_t spans = a.heads * a.queries / span;
+      start = item % tiles * tile_rows;
+      first = item / tiles % spans * span + start;
+      batch = item / tiles / spans;
+      head = first / a.queries;
+    }
+  };
+
+  AttentionRows(const AttentionProblem& a, size_t, const Place& at)
+      : batch(at.batch),
+        first(at.first),
+        count(HWY_MIN(at.tile_rows, at.span - at.start)),
+        key(a, a.key, at.batch, at.head / (a.heads / a.key_heads), a.key_heads, a.head_dim),
+        value(a, a.value, at.batch, at.head / (a.heads / a.value_heads), a.value_heads,
+              a.value_dim) {
+    const size_t row = batch * a.heads * a.queries + first;
+    query = static_cast<const T*>(a.query) + row * a.head_dim;
+    output = static_cast<T*>(a.output) + row * a.value_dim;
+  }
 };
 
 struct KeyRange {
@@ -135,11 +197,12 @@ template <typename T>
 void SetAhead(const AttentionProblem& a, const AttentionRows<T>& rows, std::int64_t key,
               std::int64_t end, size_t blocks, Ahead* ahead) {
   ahead->ranges = 0;
+  if (key < end && !rows.key.contiguous()) return;
   if (key < end) {
     const auto at = static_cast<size_t>(key);
     const auto count = static_cast<size_t>(end - key);
-    ahead->Add(rows.value + at * a.value_dim, count * a.value_dim);
-    ahead->Add(rows.key + at * a.head_dim, count * a.head_dim);
+    ahead->Add(rows.value[at], count * a.value_dim);
+    ahead->Add(rows.key[at], count * a.head_dim);
   } else {
     const size_t others = a.heads * a.queries - rows.first - rows.count;
     ahead->Add(rows.query + rows.count * a.head_dim, HWY_MIN(others, kTileRows) * a.head_dim);

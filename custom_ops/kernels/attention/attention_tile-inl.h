@@ -89,8 +89,8 @@ class AttentionTile {
   void Pack(size_t key, size_t count) {
     if (packed_) return;
     packed_ = true;
-    PackKeys(rows_.key + key * a_.head_dim, count, a_.head_dim, s_.keys);
-    PackValues(rows_.value + key * a_.value_dim, count, a_.value_dim, s_.values);
+    PackKeys(rows_.key, key, count, a_.head_dim, s_.keys);
+    PackValues(rows_.value, key, count, a_.value_dim, s_.values);
   }
 
   template <size_t kVecs>

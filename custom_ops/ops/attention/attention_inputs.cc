@@ -1,17 +1,17 @@
 #include "ops/attention/attention_inputs.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "ops/convert.h"
-#include "ops/schema.h"
 #include "ort/op.h"
 
 namespace coreai {
 namespace {
 
-namespace names = schema::scaled_dot_product_attention;
 enum Axis : std::size_t { kBatch, kHeads, kLength, kDim, kRank };
+enum PoolAxis : std::size_t { kBlocks, kTokens, kPoolHeads };
 
 std::size_t Size(const TensorView& tensor, Axis axis) {
   return static_cast<std::size_t>(tensor.shape[axis]);
@@ -19,43 +19,94 @@ std::size_t Size(const TensorView& tensor, Axis axis) {
 
 }  // namespace
 
-AttentionInputs::AttentionInputs(const Checker& check, const KernelContext& context, DType dtype)
-    : dtype_(dtype),
-      query_(context.Input(names::kQueryInput)),
-      key_(context.Input(names::kKeyInput)),
-      value_(context.Input(names::kValueInput)) {
+AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& tensors, DType dtype)
+    : dtype_(dtype), query_(tensors.query), key_(tensors.key), value_(tensors.value) {
+  const bool paged = tensors.block_table.present;
   check.Require("query", query_, dtype);
-  check.Require("key", key_, dtype);
-  check.Require("value", value_, dtype);
+  check.Require(paged ? "key_pool" : "key", key_, dtype);
+  check.Require(paged ? "value_pool" : "value", value_, dtype);
   CheckShapes(check);
-  const TensorView mask = context.Input(names::kAttnMaskInput);
-  const TensorView sinks = context.Input(names::kSinksInput);
-  if (mask) ReadMask(check, mask);
-  if (sinks) ReadSinks(check, sinks);
+  if (paged) {
+    key_heads_ = key_.shape[kPoolHeads];
+    value_heads_ = value_.shape[kPoolHeads];
+    CheckPools(check, tensors.block_table);
+    ReadTable(check, tensors.block_table);
+  } else {
+    key_heads_ = key_.shape[kHeads];
+    value_heads_ = value_.shape[kHeads];
+    CheckContiguous(check);
+  }
+  CheckHeads(check);
+  if (tensors.mask) ReadMask(check, tensors.mask);
+  if (tensors.sinks) ReadSinks(check, tensors.sinks);
+}
+
+void AttentionInputs::Require(const Checker& check, bool condition, const char* what) const {
+  if (condition) return;
+  check.Fail(std::string(what) + ": query " + ToString(query_.shape) + ", key " +
+             ToString(key_.shape) + ", value " + ToString(value_.shape));
 }
 
 void AttentionInputs::CheckShapes(const Checker& check) const {
-  const auto shapes = "query " + ToString(query_.shape) + ", key " + ToString(key_.shape) +
-                      ", value " + ToString(value_.shape);
-  const auto require = [&](bool condition, const char* what) {
-    if (!condition) check.Fail(std::string(what) + ": " + shapes);
-  };
-  require(
+  Require(
+      check,
       query_.shape.size() == kRank && key_.shape.size() == kRank && value_.shape.size() == kRank,
       "query, key and value must have rank 4");
-  require(query_.shape[kBatch] == key_.shape[kBatch] && key_.shape[kBatch] == value_.shape[kBatch],
+  Require(check, query_.shape[kDim] == key_.shape[kDim],
+          "query and key must have the same last size");
+}
+
+void AttentionInputs::CheckContiguous(const Checker& check) {
+  Require(check,
+          query_.shape[kBatch] == key_.shape[kBatch] && key_.shape[kBatch] == value_.shape[kBatch],
           "query, key and value must have the same batch size");
-  require(query_.shape[kDim] == key_.shape[kDim], "query and key must have the same last size");
-  require(key_.shape[kLength] == value_.shape[kLength], "key and value must have the same length");
+  Require(check, key_.shape[kLength] == value_.shape[kLength],
+          "key and value must have the same length");
+  keys_ = key_.shape[kLength];
+}
+
+void AttentionInputs::CheckHeads(const Checker& check) const {
   const std::int64_t heads = query_.shape[kHeads];
   const auto divides = [&](std::int64_t n) { return n == 0 ? heads == 0 : heads % n == 0; };
-  require(divides(key_.shape[kHeads]) && divides(value_.shape[kHeads]),
+  Require(check, divides(key_heads_) && divides(value_heads_),
           "the heads of query must be a multiple of those of key and of value");
 }
 
+void AttentionInputs::CheckPools(const Checker& check, const TensorView& table) {
+  Require(
+      check,
+      key_.shape[kBlocks] == value_.shape[kBlocks] && key_.shape[kTokens] == value_.shape[kTokens],
+      "the pools must have the same blocks of the same number of tokens");
+  const std::int64_t tokens = key_.shape[kTokens];
+  Require(check, tokens > 0 && (tokens & (tokens - 1)) == 0,
+          "the number of tokens of a block must be a power of two");
+  check.RequireIndex("block_table", table);
+  if (table.shape.size() != 2 || table.shape[0] != query_.shape[kBatch] ||
+      table.shape[1] > std::numeric_limits<std::int64_t>::max() / tokens) {
+    check.Fail("input block_table of shape " + ToString(table.shape) +
+               " must have the blocks of each batch row of query of shape " +
+               ToString(query_.shape));
+  }
+  keys_ = table.shape[1] * tokens;
+  blocks_.stride = static_cast<std::size_t>(table.shape[1]);
+  while (std::int64_t{1} << blocks_.shift < tokens) ++blocks_.shift;
+}
+
+void AttentionInputs::ReadTable(const Checker& check, const TensorView& table) {
+  table_.resize(ElementCount(table.shape));
+  for (std::size_t i = 0; i < table_.size(); ++i) {
+    table_[i] = ReadIndex(table.type, table.data, i);
+    if (table_[i] < 0 || table_[i] >= key_.shape[kBlocks]) {
+      check.Fail("element " + std::to_string(i) + " of input block_table is " +
+                 std::to_string(table_[i]) + ", but key_pool has " +
+                 std::to_string(key_.shape[kBlocks]) + " blocks");
+    }
+  }
+  blocks_.table = table_.data();
+}
+
 void AttentionInputs::ReadMask(const Checker& check, const TensorView& mask) {
-  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength],
-                        key_.shape[kLength]};
+  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength], keys_};
   Shape aligned(kRank, 1);
   bool fits = mask.shape.size() <= kRank;
   if (fits) std::copy(mask.shape.rbegin(), mask.shape.rend(), aligned.rbegin());
@@ -110,10 +161,11 @@ void AttentionInputs::Describe(AttentionProblem* problem) const {
   problem->value = value_.data;
   problem->batch = Size(query_, kBatch);
   problem->heads = Size(query_, kHeads);
-  problem->key_heads = Size(key_, kHeads);
-  problem->value_heads = Size(value_, kHeads);
+  problem->blocks = blocks_;
+  problem->key_heads = static_cast<std::size_t>(key_heads_);
+  problem->value_heads = static_cast<std::size_t>(value_heads_);
   problem->queries = Size(query_, kLength);
-  problem->keys = Size(key_, kLength);
+  problem->keys = static_cast<std::size_t>(keys_);
   problem->head_dim = Size(query_, kDim);
   problem->value_dim = Size(value_, kDim);
   problem->mask = mask_;

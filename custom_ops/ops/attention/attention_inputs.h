@@ -1,16 +1,25 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "kernels/attention/attention.h"
 #include "ops/checks.h"
 #include "ops/widened.h"
 
 namespace coreai {
 
+/// The tensors of one attention call. With a block table, key and value are pools of blocks,
+/// [blocks, tokens of a block, heads, dim].
+struct AttentionTensors {
+  TensorView query, key, value, block_table, mask, sinks;
+};
+
 /// The inputs of one attention call, checked for consistency.
 class AttentionInputs {
  public:
-  /// Throws OpError if a type or shape is invalid.
-  AttentionInputs(const Checker& check, const KernelContext& context, DType dtype);
+  /// Throws OpError if a type or shape is invalid, or the table names a block that there is not.
+  AttentionInputs(const Checker& check, const AttentionTensors& tensors, DType dtype);
 
   Shape OutputShape() const;
 
@@ -18,7 +27,12 @@ class AttentionInputs {
   void Describe(AttentionProblem* problem) const;
 
  private:
+  void Require(const Checker& check, bool condition, const char* what) const;
   void CheckShapes(const Checker& check) const;
+  void CheckContiguous(const Checker& check);
+  void CheckPools(const Checker& check, const TensorView& table);
+  void ReadTable(const Checker& check, const TensorView& table);
+  void CheckHeads(const Checker& check) const;
   void ReadMask(const Checker& check, const TensorView& mask);
   void ReadSinks(const Checker& check, const TensorView& sinks);
 
@@ -26,6 +40,11 @@ class AttentionInputs {
   TensorView query_;
   TensorView key_;
   TensorView value_;
+  std::int64_t keys_ = 0;
+  std::int64_t key_heads_ = 0;
+  std::int64_t value_heads_ = 0;
+  std::vector<std::int64_t> table_;
+  AttentionBlocks blocks_;
   AttentionMask mask_;
   Widened wide_mask_;  // if the mask has a type the kernel does not read
   Widened sinks_;

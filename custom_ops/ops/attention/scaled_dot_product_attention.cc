@@ -37,7 +37,12 @@ class ScaledDotProductAttentionOp : public Op {
   }
 
   void Compute(const KernelContext& context) const override {
-    const AttentionInputs inputs(check_, context, dtype_);
+    const AttentionInputs inputs(
+        check_,
+        {context.Input(names::kQueryInput), context.Input(names::kKeyInput),
+         context.Input(names::kValueInput), TensorView(), context.Input(names::kAttnMaskInput),
+         context.Input(names::kSinksInput)},
+        dtype_);
     const Shape shape = inputs.OutputShape();
     AttentionProblem problem = {};
     inputs.Describe(&problem);

@@ -159,13 +159,14 @@ Arrays GatherMm(const Call& call) {
   return {y};
 }
 
-void ReadMask(const Call& call, const OrtKernelContext& context, testing::AttentionCase* c) {
-  const Array& mask = call.In(3);
+void ReadMask(const Call& call, const OrtKernelContext& context, std::size_t input,
+              testing::AttentionCase* c) {
+  const Array& mask = call.In(input);
   if (!mask.present) return;
   const Shape scores = {call.In(0).size(0), call.In(0).size(1), call.In(0).size(2),
-                        call.In(1).size(2)};
+                        static_cast<std::int64_t>(c->keys)};
   const Array all = BroadcastTo(mask, scores);
-  if (context.inputs[3]->info.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL) {
+  if (context.inputs[input]->info.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL) {
     for (const double x : all.data) c->bool_mask.push_back(x != 0 ? 1 : 0);
   } else {
     c->float_mask = all.data;
@@ -188,7 +189,42 @@ Arrays Attention(const Call& call, const OrtKernelContext& context) {
     c.offset = key.size(2) - query.size(2);
   }
   c.query = query.data, c.key = key.data, c.value = value.data, c.sinks = call.In(4).data;
-  ReadMask(call, context, &c);
+  ReadMask(call, context, 3, &c);
+  return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
+           testing::AttentionReference(c),
+           true}};
+}
+
+// Keys or values of each row of a table, [batch, heads, keys, dim].
+std::vector<double> Collected(const Array& pool, const Array& table) {
+  const std::size_t tokens = pool.count(1), heads = pool.count(2), dim = pool.count(3);
+  const std::size_t width = table.count(1);
+  std::vector<double> rows;
+  for (std::size_t b = 0; b < table.count(0); ++b)
+    for (std::size_t h = 0; h < heads; ++h)
+      for (std::size_t i = 0; i < width * tokens; ++i) {
+        const auto block = static_cast<std::size_t>(table.data[b * width + i / tokens]);
+        for (std::size_t d = 0; d < dim; ++d) {
+          rows.push_back(pool.data[((block * tokens + i % tokens) * heads + h) * dim + d]);
+        }
+      }
+  return rows;
+}
+
+Arrays PagedAttention(const Call& call, const OrtKernelContext& context) {
+  const Array &query = call.In(0), &key = call.In(1), &value = call.In(2), &table = call.In(3);
+  testing::AttentionCase c;
+  c.batch = query.count(0), c.heads = query.count(1), c.key_heads = key.count(2);
+  c.value_heads = value.count(2), c.queries = query.count(2);
+  c.keys = table.count(1) * key.count(1);
+  c.head_dim = query.count(3), c.value_dim = value.count(3);
+  c.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  c.scale =
+      std::holds_alternative<float>(call.info.Get("scale")) ? call.Float("scale", 0) : c.scale;
+  c.softcap = call.Float("softcap", 0);
+  c.query = query.data, c.sinks = call.In(5).data;
+  c.key = Collected(key, table), c.value = Collected(value, table);
+  ReadMask(call, context, 4, &c);
   return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
            testing::AttentionReference(c),
            true}};
@@ -281,6 +317,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "linear_nbits") return LinearNbits(*call);
   if (op == "gated_delta_update") return GatedDelta(*call);
   if (op == "rope") return Rope(call);
+  if (op == "paged_attention") return PagedAttention(*call, context);
   return Attention(*call, context);
 }
 

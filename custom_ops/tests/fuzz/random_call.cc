@@ -12,10 +12,10 @@ namespace {
 using Ints = std::map<std::string, std::int64_t>;
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
-// H, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L blocks of 256, P
-// is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a layout of blocks; ""
-// is rank 0, kNone an absent input, ! one that is always present. `ints` are what attributes must
-// be for that.
+// H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L
+// blocks of 256, P is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a
+// layout of blocks; "" is rank 0, kNone an absent input, ! one that is always present. `ints` are
+// what attributes must be for that.
 constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
@@ -116,6 +116,9 @@ const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
+      {"paged_attention",
+       {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
+        {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}}}},
       {"gated_delta_update",
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},
@@ -173,6 +176,7 @@ std::int64_t RandomCall::Size(char letter) {
   if (letter == 'U') return size = Product(Size('M'), ints_["group_size"]);
   if (letter == 'G') return size = Product(Size('F'), 2);
   if (letter == 'M') return size = Product(Size('L'), 2);
+  if (letter == 'Z') return size = Product(Size('A'), 4);
   if (letter == 'W') return size = Product(Size('V'), Size('H'));
   if (large_.find(letter) != std::string::npos) return size = 71 + static_cast<int>(Below(450));
   const bool few = letter == 'B' || letter == 'H' || letter == 'V';

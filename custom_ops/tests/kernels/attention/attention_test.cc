@@ -66,6 +66,60 @@ void Check(const AttentionCase& c, DType dtype, const Options& options = {}) {
   }
 }
 
+// The tokens of a case in blocks of a pool, in no order, and the other blocks NaN.
+std::vector<double> Pool(const std::vector<double>& tokens, std::size_t heads, std::size_t keys,
+                         std::size_t dim, const std::vector<std::int64_t>& table,
+                         std::size_t block) {
+  std::vector<double> pool(2 * table.size() * block * heads * dim, NAN);
+  for (std::size_t i = 0; i < tokens.size() / std::max<std::size_t>(1, dim); ++i) {
+    const std::size_t key = i % keys, head = i / keys % heads, batch = i / keys / heads;
+    const auto at = static_cast<std::size_t>(table[(batch * keys + key) / block]);
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i * dim), dim,
+                pool.begin() +
+                    static_cast<std::ptrdiff_t>(((at * block + key % block) * heads + head) * dim));
+  }
+  return pool;
+}
+
+TEST(Attention, KeysInBlocksGiveTheSameBits) {
+  for (const DType dtype : AllDTypes())
+    for (const std::size_t queries : {1, 3, 40})
+      for (const unsigned shift : {0u, 4u})
+        for (const bool deterministic : {false, true}) {
+          AttentionCase c = Sized(queries, 144, 20, 17, 6, 2, 3, 2);
+          Randomize(&c, dtype);
+          const std::size_t block = std::size_t{1} << shift;
+          std::vector<std::int64_t> table(c.batch * c.keys / block);
+          for (std::size_t i = 0; i < table.size(); ++i) {
+            table[i] = static_cast<std::int64_t>((i * 11 + 5) % table.size() * 2);
+          }
+          AttentionCase paged = c;
+          paged.key = Pool(c.key, c.key_heads, c.keys, c.head_dim, table, block);
+          paged.value = Pool(c.value, c.value_heads, c.keys, c.value_dim, table, block);
+          // Rows of different lengths: the rest is hidden, and so is what a window is beyond.
+          std::vector<std::uint8_t> mask(c.batch * c.keys, 0);
+          std::fill(mask.begin() + 30, mask.begin() + 101, std::uint8_t{1});
+          std::fill(mask.begin() + 144, mask.begin() + 150, std::uint8_t{1});
+          const AttentionTensors flat(c, dtype, 1), blocks(paged, dtype, 1);
+          const std::size_t size = c.batch * c.heads * c.queries * c.value_dim;
+          for (const Target target : SupportedTargets()) {
+            SCOPED_TRACE(Describe(c, target, dtype));
+            const Tensor want(dtype, size), got(dtype, size);
+            AttentionProblem problem = ProblemOf(c, flat, want);
+            problem.mask = {MaskKind::kBool, mask.data(), c.keys, 0, 0, 1};
+            problem.deterministic = deterministic;
+            RunAll(FindAttention(target, dtype), problem, dtype);
+            problem.key = blocks.key.data();
+            problem.value = blocks.value.data();
+            problem.output = got.data();
+            problem.blocks = {table.data(), c.keys / block, shift};
+            RunAll(FindAttention(target, dtype), problem, dtype);
+            EXPECT_EQ(got.Values(), want.Values());
+            for (const double x : got.Values()) EXPECT_TRUE(std::isfinite(x));
+          }
+        }
+}
+
 TEST(Attention, EveryHeadAndValueDim) {
   for (const DType dtype : AllDTypes()) {
     for (std::size_t n = 0; n <= 2 * 16 + 1; ++n) {

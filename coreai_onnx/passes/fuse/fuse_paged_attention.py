@@ -1,0 +1,86 @@
+"""Fuses attention with the collection of its keys and values from blocks of a pool."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.passes.analysis.attention_bodies import NAME as ATTENTION
+from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
+from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    dtype_of,
+    input_of,
+    made_by,
+    shape_of,
+)
+from coreai_onnx.passes.engine.why import Why
+
+NAME = "paged_attention"
+_HEADS_FIRST = [0, 2, 1, 3]
+_MASK, _SINKS = 3, 4
+
+
+@makes_functions
+@rewrites(composites=(ATTENTION,))
+def fuse_paged_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Attention to keys and values that are gathered from blocks → one ai.coreai::paged_attention.
+
+    Gather(pool:[n, p, h, d], table:[b, w]) ─Reshape→ [b, w * p, h, d] ─Transpose→ keys, the same
+    for values, attention(q, keys, values, mask)
+    becomes     paged_attention(q, key_pool, value_pool, table, mask)
+
+    The cache ``export_model(cache="paged")`` has this pattern. Our kernel reads the blocks where
+    they are; the body gathers them as before.
+    """
+    keys, values = (_blocks(tensor) for tensor in node.inputs[1:3])
+    if keys is None or values is None:
+        return False
+    if keys[1] is not values[1]:
+        return why("keys and values are in other blocks", node)
+    mask, sinks = input_of(node, _MASK), input_of(node, _SINKS)
+    is_positional = attribute_of(node, "is_causal", 0) or attribute_of(node, "window_size", 0)
+    if mask is None and is_positional != 0:
+        return why("the positions of queries are not known without a mask", node)
+    dtype = dtype_of(node.inputs[0])
+    softcap = attribute_of(node, "softcap", 0.0)
+    words = [] if mask is None else ["mask" if dtype_of(mask) == np.bool_ else "bias"]
+    if sinks is not None:
+        words.append("sinks")
+    elif keys[2] != values[2]:
+        words.append("value_heads")
+    words += ["softcap"] if softcap > 0 else []
+    variant = ".".join([NAME, *filter(None, ["_".join(words)])])
+    op_type = bodies.provide_composite(variant, dtype, *dict.fromkeys((NAME, variant)))
+    if op_type is None:
+        return why("the model's paged_attention has another body", node)
+    inputs = [node.inputs[0], keys[0], values[0], keys[1], *node.inputs[_MASK:]]
+    attributes = {"softcap": softcap, "version": 1}
+    if "scale" in node.attrs:
+        attributes["scale"] = node.attrs["scale"]
+    edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)
+    return True
+
+
+def _blocks(tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, int] | None:
+    """Return the pool from which keys or values are gathered, the table, and the heads."""
+    turned = made_by(tensor, "Transpose")
+    if turned is None or list(attribute_of(turned, "perm", [])) != _HEADS_FIRST:
+        return None
+    flat = made_by(turned.inputs[0], "Reshape")
+    gather = None if flat is None else made_by(flat.inputs[0], "Gather")
+    if flat is None or gather is None or attribute_of(gather, "axis", 0) != 0:
+        return None
+    pool, table = gather.inputs
+    dims, rows, result = (shape_of(x) or () for x in (pool, table, flat.outputs[0]))
+    if (len(dims), len(rows), len(result)) != (4, 2, 4):
+        return None
+    # With the dims around them unchanged, the blocks of a row and their tokens are one axis.
+    tokens, heads, dim = dims[1:]
+    if rows[0] is None or (result[0], *result[2:]) != (rows[0], heads, dim):
+        return None
+    if not isinstance(heads, int) or not isinstance(dim, int) or not isinstance(tokens, int):
+        return None
+    return (pool, table, heads) if tokens.bit_count() == 1 else None

@@ -1,0 +1,86 @@
+"""Attention to blocks through onnxruntime against its declared reference in double."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coreai_onnx.composites.attention import PAGED_ATTENTION as COMPOSITE
+from tests.custom_ops.single_op import DTYPES, double, run_op
+from tests.support.tolerances import assert_close
+
+OP = "paged_attention"
+SHAPES = [
+    # batch, heads, key heads, value heads, queries, blocks, tokens, table length, dim, value_dim
+    (3, 4, 2, 4, 7, 9, 4, 5, 8, 5),
+    (2, 8, 2, 2, 1, 40, 16, 19, 64, 64),
+    (2, 4, 1, 1, 70, 20, 8, 17, 33, 17),
+    (1, 3, 3, 3, 65, 70, 1, 65, 16, 16),
+]
+
+
+def inputs_of(shape, dtype=torch.float32, index=torch.int64):
+    B, H, K, V, T, N, P, W, D, E = shape
+    table = torch.randint(0, N, (B, W)).to(index)
+    pools = [torch.randn(N, P, *size).to(dtype) for size in ((K, D), (V, E))]
+    return [torch.randn(B, H, T, D).to(dtype), *pools, table]
+
+
+def expected(inputs, attributes, dtype):
+    return COMPOSITE.reference(*(double(x) for x in inputs), **attributes).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
+@pytest.mark.parametrize("mask", ["", "bool", "bias"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_agrees_with_the_reference(kernels, shape, mask, sinks, dtype):
+    inputs = inputs_of(shape, dtype, torch.int32 if sinks else torch.int64)
+    batch, heads, queries, keys = shape[0], shape[1], shape[4], shape[6] * shape[7]
+    attn_mask = None
+    if mask == "bool":  # rows of several lengths, and one that attends to nothing
+        attn_mask = torch.arange(keys) <= torch.randint(0, keys, (batch, 1, queries, 1))
+        attn_mask[0, 0, 0] = False
+    elif mask:
+        attn_mask = torch.randn(heads, queries, keys).to(dtype)
+    inputs += [attn_mask, torch.randn(heads).to(dtype) if sinks else None]
+    attributes = {"softcap": 2.0, "scale": 0.3} if sinks else {}
+    actual = run_op(kernels, OP, inputs, threads=2, **attributes)
+    assert_close(actual, expected(inputs, attributes, dtype))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gives_the_bits_of_attention_to_collected_keys(kernels, shape):
+    query, key_pool, value_pool, table = inputs_of(shape)
+    collected = [pool[table].flatten(1, 2).transpose(1, 2) for pool in (key_pool, value_pool)]
+    mask = torch.rand(shape[0], 1, shape[4], shape[6] * shape[7]) > 0.4
+    actual = run_op(kernels, OP, [query, key_pool, value_pool, table, mask])
+    inputs = [query, *(x.contiguous() for x in collected), mask]
+    assert actual.equal(run_op(kernels, "scaled_dot_product_attention", inputs))
+
+
+@pytest.mark.parametrize("block", [-1, 9, 1 << 40])
+def test_a_block_that_there_is_not_is_an_error(kernels, block):
+    inputs = inputs_of(SHAPES[0])
+    inputs[3][1, 2] = block
+    with pytest.raises(Exception, match=rf"block_table is {block}, but key_pool has 9 blocks"):
+        run_op(kernels, OP, inputs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({1: torch.randn(9, 3, 2, 8), 2: torch.randn(9, 3, 4, 5)}, "a power of two"),
+        ({2: torch.randn(8, 4, 4, 5)}, "the same blocks"),
+        ({3: torch.zeros(2, 5, dtype=torch.int64)}, "the blocks of each batch row"),
+        ({3: torch.zeros(5, dtype=torch.int64)}, "the blocks of each batch row"),
+        ({1: torch.randn(9, 4, 3, 8)}, "a multiple"),
+        ({4: torch.ones(19, dtype=torch.bool)}, "does not broadcast"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_errors(kernels, change, message):
+    inputs = [*inputs_of(SHAPES[0]), None]
+    for position, x in change.items():
+        inputs[position] = x
+    with pytest.raises(Exception, match=message):
+        run_op(kernels, OP, inputs)
