@@ -265,6 +265,9 @@ def few_bit_tables() -> Iterator[Case]:
     wide = {1: u8, 2: i64, 3: torch.float32}
     yield Case(name, ((7, 3), (7, 3, 8), (), (7, 3)), {"group_size": 16}, wide, "one_row", 7)
     yield Case(name, ((7, 3), (7, 3, 8), (0,)), {"group_size": 16}, {1: u8, 2: i64}, "no_rows", 7)
+    narrow = ((7, 3), (7, 3, 16), (2, 5), *[None] * 6, ())
+    types = {0: torch.float16, 1: u8, 2: i64}
+    yield Case(name, narrow, {"bits": 8, "group_size": 16}, types, "narrow_scales", 7)
 
 
 def few_bit_blocks() -> Iterator[Case]:

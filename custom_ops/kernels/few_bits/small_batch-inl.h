@@ -36,7 +36,7 @@ template <size_t kBits, size_t kTurns, size_t kRows, size_t kVecs, class Value>
 HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRICT codes,
                          const float* HWY_RESTRICT left, size_t stride, size_t padded,
                          Floats (&sums)[kRows][kVecs]) {
-  constexpr size_t kUnit = 32 / kBits;
+  constexpr size_t kCodes = kWordCodes<kBits>;
   const FloatTag d;
   Floats parts[kTurns][kRows][kVecs];
 #pragma GCC unroll 4
@@ -47,23 +47,26 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
       for (size_t v = 0; v < kVecs; ++v) parts[turn][r][v] = hn::Zero(d);
     }
   }
-  for (size_t k = 0; k < padded; k += kUnit, codes += kUnitBytes) {
-    Words units[kVecs];
-#pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) {
-      const uint8_t* const of_vector = codes + v * kLanes * 4;
-      if (v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
-      units[v] = LoadWords(of_vector);
-    }
-#pragma GCC unroll 16
-    for (size_t j = 0; j < kUnit; ++j) {
+  for (size_t k = 0; k < padded; codes += kUnitBytes<kBits>) {
+    PrefetchUnit<kBits>(codes, kVecs);
+    // Unrolled, 5-bit and 6-bit codes would take more than half of the code of all products.
+#pragma GCC unroll 1
+    for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kCodes) {
+      Words words[kVecs];
 #pragma GCC unroll 4
       for (size_t v = 0; v < kVecs; ++v) {
-        const Floats w = value[v](units[v], j);
+        words[v] = UnitWord<kBits>(codes + v * kLanes * 4, word);
+      }
+#pragma GCC unroll 16
+      for (size_t j = 0; j < kCodes; ++j) {
+#pragma GCC unroll 4
+        for (size_t v = 0; v < kVecs; ++v) {
+          const Floats w = value[v](words[v], j);
 #pragma GCC unroll 8
-        for (size_t r = 0; r < kRows; ++r) {
-          Floats& sum = parts[j % kTurns][r][v];
-          sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+          for (size_t r = 0; r < kRows; ++r) {
+            Floats& sum = parts[j % kTurns][r][v];
+            sum = hn::MulAdd(hn::Set(d, left[r * stride + k + j]), w, sum);
+          }
         }
       }
     }
@@ -116,7 +119,7 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
 template <size_t kBits, size_t kRows, bool kInOrder = false>
 void MultiplyStrip(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   constexpr size_t kVecs = kBatchVecs<kRows>;
-  WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
+  WithValues<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
     for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
       MultiplyColumns<kBits, kInOrder, kRows, kVecs>(w, rows, first, make);
     }
@@ -147,9 +150,12 @@ void MultiplyRows(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
 inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   if (w.bits == 2) return MultiplyRows<2>(w, rows);
   if (w.bits == 4) return MultiplyRows<4>(w, rows);
+  if (w.bits == 5) return MultiplyRows<5>(w, rows);
+  if (w.bits == 6) return MultiplyRows<6>(w, rows);
   MultiplyRows<8>(w, rows);
 }
 
+<<<<<<< HEAD
 /// Multiplies as many groups of kRows rows as there are, and the rest in smaller ones.
 template <size_t kBits, size_t kRows>
 void MultiplyRowsInOrder(const FewBitsWeight& w, FewBitsSmallBatch rows) {
@@ -165,23 +171,36 @@ inline void MultiplyInOrder(const FewBitsWeight& w, const FewBitsSmallBatch& row
   if (w.bits == 2) return MultiplyRowsInOrder<2, kMostRowsInOrder>(w, rows);
   if (w.bits == 4) return MultiplyRowsInOrder<4, kMostRowsInOrder>(w, rows);
   MultiplyRowsInOrder<8, kMostRowsInOrder>(w, rows);
+=======
+template <size_t kRows>
+HWY_INLINE void SubtractFromRows(const FewBitsWeight& w, const FewBitsMinimums& a, size_t row,
+                                 size_t first) {
+  const FloatTag d;
+  const Columns columns(w, a.column + first);
+  const float* const sums = a.sums + row * w.groups;
+  float* const out = a.output + row * a.stride + first;
+  Floats totals[kRows];
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) totals[r] = hn::LoadU(d, out + r * a.stride);
+  for (size_t g = 0; g < w.groups; ++g) {
+    const Floats minimum = MinimumsOf(w, columns.scales + g * kFewBitsStrip);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < kRows; ++r) {
+      totals[r] = hn::NegMulAdd(hn::Set(d, sums[r * w.groups + g]), minimum, totals[r]);
+    }
+  }
+#pragma GCC unroll 8
+  for (size_t r = 0; r < kRows; ++r) hn::StoreU(totals[r], d, out + r * a.stride);
+>>>>>>> memory
 }
 
 // Products of the codes are exact integers times a scale, so that with one element that is not zero
 // the difference is rounded once, as in the weight itself.
 inline void SubtractMinimums(const FewBitsWeight& w, const FewBitsMinimums& a) {
-  const FloatTag d;
   for (size_t c = 0; c < a.count; c += kLanes) {
-    const Columns columns(w, a.column + c);
-    for (size_t r = 0; r < a.rows; ++r) {
-      float* const out = a.output + r * a.stride + c;
-      Floats total = hn::LoadU(d, out);
-      for (size_t g = 0; g < w.groups; ++g) {
-        const Floats minimum = hn::LoadU(d, w.minimums + columns.scales + g * kFewBitsStrip);
-        total = hn::NegMulAdd(hn::Set(d, a.sums[r * w.groups + g]), minimum, total);
-      }
-      hn::StoreU(total, d, out);
-    }
+    size_t r = 0;
+    for (; r + 8 <= a.rows; r += 8) SubtractFromRows<8>(w, a, r, c);
+    for (; r < a.rows; ++r) SubtractFromRows<1>(w, a, r, c);
   }
 }
 
