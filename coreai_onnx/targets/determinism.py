@@ -16,7 +16,7 @@ from coreai_onnx.model.metadata import DETERMINISM
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 KERNELS = frozenset(
-    "add_bias gather_mm geglu group_norm kv_cache_update layer_norm rms_norm rope "
+    "add_bias add_low_rank gather_mm geglu group_norm kv_cache_update layer_norm rms_norm rope "
     "scaled_dot_product_attention skip_layer_norm skip_rms_norm swiglu".split()
 )
 """Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""
