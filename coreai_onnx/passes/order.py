@@ -169,8 +169,8 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_rms_norm,  # after common subexpressions: patterns share nodes
     fuse_rope,  # likewise; all layers then share the angles
     fuse_gated_activations,  # matches activations as composites, as ops, or decomposed
+    fuse_low_rank,  # before the next one, which may take its sum
     fuse_skip_norms,  # after norms are one node
-    fuse_low_rank,  # independent of the other passes
     remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant
     fuse_causal_masks,  # after known conditions, which hide the comparison of positions

@@ -111,7 +111,7 @@ def _add_product(
     nodes = [ir.node("MatMul", [x, first])]
     nodes.append(ir.node("MatMul", [nodes[0].outputs[0], second]))
     nodes.append(ir.node("Add", [result, nodes[1].outputs[0]]))
-    shapes = (ir.Shape([*batch, rank]), result.shape, result.shape)
+    shapes = (ir.Shape([*batch, rank]), ir.Shape([*batch, columns]), result.shape)
     for node, name, shape in zip(nodes, ("lora_A", "lora_B", "lora"), shapes, strict=True):
         # A layer may be called again: the names of products must be unique, as those of results.
         node.name = node.outputs[0].name = f"{result.name}.{name}"

@@ -30,7 +30,7 @@ def fuse_low_rank(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
             return why("something else reads a product of the adapter", node)
         rank, known = len(shape_of(total) or ()), same_known_shape(total, node.outputs[0])
         if not known or len(shape_of(first.inputs[0]) or ()) != rank:
-            return why("the adapter is not known to change no shape", node)
+            return why("the result is not known to keep the shape of a term", node)
         op_type = bodies.provide_composite("add_low_rank", dtype_of(total))
         if op_type is None:
             return why("the model's add_low_rank has another body", node)
