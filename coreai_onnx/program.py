@@ -144,6 +144,7 @@ class OnnxProgram(Quantizable):
         minimum_onnxruntime: str | None = None,
         verify: object = None,
         deterministic: bool = False,
+        float32_tiles: bool = False,
     ) -> OnnxProgram:
         """Run the graph passes on every entrypoint, in place; a second call changes nothing.
 
@@ -163,6 +164,9 @@ class OnnxProgram(Quantizable):
             deterministic: Whether the file is for ``session(deterministic=True)``: its products are
                 calls of our kernels, and its metadata says what it promises. Needs the target
                 ``"kernels"``.
+            float32_tiles: Whether products of float32 with constant matrices are calls, which
+                ``session(float32_tiles=True)`` multiplies by tiles (AMX) and other sessions
+                compute as before. Needs the target ``"kernels"``.
 
         Returns:
             The program itself. ``pass_report`` lists what the passes did.
@@ -185,6 +189,7 @@ class OnnxProgram(Quantizable):
             report = optimize_for(
                 *(model, target, passes, minimum_onnxruntime, check, _write_body),
                 deterministic=deterministic,
+                float32_tiles=float32_tiles,
             )
             self.pass_reports[name] = report
         return self

@@ -60,6 +60,7 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
                            coreai::SessionEntry(*api, options, "coreai.op_types"),
                            {coreai::SessionEntry(*api, options, "coreai.deterministic") == "1",
                             coreai::SessionEntry(*api, options, "coreai.read_weights") == "1",
+                            coreai::SessionEntry(*api, options, "coreai.float32_tiles") == "1",
                             coreai::SessionEntry(*api, options, "coreai.packed_weights")});
     coreai::UseHugePages(*api, options);
   });

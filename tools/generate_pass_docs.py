@@ -147,6 +147,10 @@ GROUPS = {
         "Only for deterministic=True",
         "For sessions whose rows do not depend on others ([the same bits](determinism.md)).",
     ),
+    "TILES": (
+        "Only for float32_tiles=True",
+        "For sessions that multiply float32 by tiles ([AMX](performance.md#float32-by-tiles)).",
+    ),
     "CONTRIB": ("Only for contrib", "Each checks the requirements of onnxruntime's op."),
     "DEVICE": ("For execution providers", "Forms and contrib ops that `webgpu` and `cuda` have."),
     "WEBGPU": ("Only for webgpu", "WebGPU computes no int64."),

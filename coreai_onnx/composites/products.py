@@ -108,7 +108,12 @@ GATHER_MM = Composite(
     reference=gather_mm,
     kernel=True,
     formula="take(lhs, lhs_indices) @ take(rhs, rhs_indices), from axis num_batch_axes",
-    variant_axes=(("lhs_indices", "rhs_indices", "both_indices"), ("rows",), ("transposed",)),
+    variant_axes=(
+        ("lhs_indices", "rhs_indices", "both_indices"),
+        ("rows",),
+        ("transposed",),
+        ("tiles",),  # for kernels that multiply tiles; elsewhere the body is not slower
+    ),
     check=_check,
     admissible=_admissible,
     aten=("coreai.gather_mm.default",),

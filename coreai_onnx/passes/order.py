@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from coreai_onnx.passes.cleanup.fold_constants import fold_constants, fold_shapes
+from coreai_onnx.passes.cleanup.fold_constants import (
+    fold_constants,
+    fold_shapes,
+    inline_constant_calls,
+)
 from coreai_onnx.passes.cleanup.merge_consecutive import (
     constant_reshapes,
     merge_casts,
@@ -68,7 +72,7 @@ from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_ge
 from coreai_onnx.passes.fuse.fuse_low_rank import fuse_low_rank
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
-from coreai_onnx.passes.fuse.fuse_products import fuse_products
+from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.masks import (
@@ -177,6 +181,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_repeated_heads,  # after shapes are known
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
+    inline_constant_calls,  # after the fusions, which make calls
     decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
     keep_float_layers,  # after the weights that the pass above leaves in float32
     unsigned_weights,  # after the pass above: the products of integers are those that are left
@@ -206,6 +211,11 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines
 )
 """In addition to `KERNELS`, for sessions with ``deterministic=True``."""
+
+TILES: Final[tuple[Pass, ...]] = (
+    fuse_tiled_products,  # after narrow products, which have a dtype of their own
+)
+"""In addition to `KERNELS`, for sessions with ``float32_tiles=True``."""
 
 CONTRIB: Final[tuple[Pass, ...]] = (
     contrib_decoder_attention,  # before all others: it takes cache, mask and rotations in one op

@@ -49,6 +49,7 @@ from coreai_onnx.passes.order import (
     FINISH,
     KERNELS,
     ORDER,
+    TILES,
     WEBGPU,
     Pass,
 )
@@ -252,7 +253,11 @@ CONTRIB_OPS: dict[Pass, tuple[tuple[str, Mapping[str, int]], ...]] = {
 
 
 def passes_for(
-    target: Target, minimum_onnxruntime: str | None = None, *, deterministic: bool = False
+    target: Target,
+    minimum_onnxruntime: str | None = None,
+    *,
+    deterministic: bool = False,
+    float32_tiles: bool = False,
 ) -> tuple[Pass, ...]:
     """Return the passes of a target, in order.
 
@@ -271,17 +276,19 @@ def passes_for(
         As for ``"portable"``, and composites become the contrib ops that the execution provider has
         kernels for. WebGPU gets operators that it computes inexactly in an exact form.
 
-    With ``deterministic``, products of float32 become calls of ``gather_mm`` as well.
+    The options add passes for products of float32.
 
     Raises:
-        TargetError: There is no such target, ``deterministic`` is not for ``"kernels"``, or
+        TargetError: There is no such target, an option is not for ``"kernels"``, or
             ``minimum_onnxruntime`` is not a version from 1.18 on.
     """
-    if not deterministic:
+    if not deterministic and not float32_tiles:
         return _passes_for(target, minimum_onnxruntime, makers=())
     if target != "kernels":
-        raise TargetError(f"deterministic=True needs the target kernels, not {target}")
-    return (*ORDER[: -len(FINISH)], *KERNELS, *DETERMINISTIC, *FINISH)
+        option = "deterministic" * deterministic or "float32_tiles"
+        raise TargetError(f"{option}=True needs the target kernels, not {target}")
+    further = TILES * float32_tiles + DETERMINISTIC * deterministic
+    return (*ORDER[: -len(FINISH)], *KERNELS, *further, *FINISH)
 
 
 def _passes_for(
@@ -338,6 +345,7 @@ def optimize_for(
     write_body: BodyWriter | None = None,
     *,
     deterministic: bool = False,
+    float32_tiles: bool = False,
 ) -> PassReport:
     """Optimize a model for a target, in place; a second call changes nothing.
 
@@ -350,6 +358,7 @@ def optimize_for(
         verify: Called after each pass that changed the model.
         write_body: Writes the bodies of the composites that passes create; None to create none.
         deterministic: Whether the file is for sessions with ``deterministic=True``.
+        float32_tiles: The same.
 
     Returns:
         The report of the passes.
@@ -363,11 +372,11 @@ def optimize_for(
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
         # Also checks both, where passes are given.
-        usual = passes_for(target, minimum, deterministic=deterministic)
+        products = {"deterministic": deterministic, "float32_tiles": float32_tiles}
+        usual = passes_for(target, minimum, **products)
         inlined = target == "portable" or target in PROVIDER_TARGETS
         if inlined:
-            # Before the passes, since an error must leave the model unchanged.
-            check_portable(model, target)
+            check_portable(model, target)  # before the passes: an error leaves the model unchanged
         if minimum is not None:
             check_oldest(model, minimum, opset=not inlined)
             # Passes read it.

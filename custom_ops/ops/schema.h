@@ -90,6 +90,7 @@ inline constexpr const char* kVariants[] = {
     "lhs_indices rhs_indices both_indices",
     "rows",
     "transposed",
+    "tiles",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {

@@ -17,6 +17,8 @@ struct KernelOptions {
   /// Kernels read weights in each call, from the mapped file, and hold no copies in a layout of
   /// their own: no input counts as constant.
   bool reads_weights = false;
+  /// Products of float32 with constant matrices may be sums of products of bfloat16, in tiles.
+  bool float32_tiles = false;
   /// The path of a PackedFile that constant weights are taken from, and added to; empty for none.
   std::string packed_weights;
 };
@@ -33,6 +35,7 @@ class KernelInfo {
   /// The op type of the node in the model, including the variant.
   const char* op() const { return op_; }
   bool deterministic() const { return options_.deterministic; }
+  bool float32_tiles() const { return options_.float32_tiles; }
   const std::string& packed_weights() const { return options_.packed_weights; }
 
   /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it

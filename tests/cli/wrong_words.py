@@ -47,6 +47,7 @@ _SHARED = {
     "passes": [["--passes", value] for value in _PASSES],
     "near_misses": [["--near-misses=yes"]],
     "deterministic": [["--deterministic=yes"], ["--deterministic"]],
+    "float32_tiles": [["--float32-tiles=yes"], ["--float32-tiles"]],
     "debug_info": [["--debug-info", value] for value in ("some", "")],
     "external_data": [["--external-data=yes"], ["--external-data", "--no-external-data=x"]],
     "debug": [["--debug=yes"]],

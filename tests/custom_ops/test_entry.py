@@ -60,7 +60,8 @@ def info(library):
 def test_every_op_type_of_the_declaration_is_registered(kernels, op):
     inputs = {dtype: inputs_of(op, getattr(torch, dtype)) for dtype in FLOAT_DTYPES}
     plain = {dtype: run_op(kernels, op, inputs[dtype]) for dtype in FLOAT_DTYPES}
-    for op_type in COMPOSITES[op].op_types():
+    # Sessions that multiply by tiles register these, see test_tiles.py.
+    for op_type in (name for name in COMPOSITES[op].op_types() if "tiles" not in name):
         last = re.split(r"[._]", op_type)[-1]
         dtype = last if last in FLOAT_DTYPES else "float32"
         assert run_op(kernels, op_type, inputs[dtype]).equal(plain[dtype]), op_type
@@ -195,7 +196,7 @@ def test_the_library_needs_the_libraries_of_the_compiler_only(kernels):
 
 
 def test_the_library_is_small(kernels):
-    assert kernels.stat().st_size < 7 << 19
+    assert kernels.stat().st_size < 4 << 20
 
 
 def test_one_session_serves_many_threads(kernels):

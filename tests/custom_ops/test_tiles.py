@@ -210,3 +210,87 @@ def test_forked_processes(kernels: Path, op: str, before: bool) -> None:
     program = textwrap.dedent(FORK.format(op=op, before=before))
     command = [sys.executable, "-c", program]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
+
+
+ROWS = (1, 3, 16, 47, 48, 49, 64, 100, 255, 257, 1025, 4096)
+ODD = torch.tensor([0.0, -0.0, 1e-40, -1e-20, 3e38, float("inf"), -float("inf"), float("nan")])
+
+
+class Products(torch.nn.Module):
+    """A linear layer, and a product without a bias."""
+
+    def __init__(self, depth: int, columns: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(depth, columns)
+        self.matrix = torch.nn.Parameter(torch.randn(columns, 35))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) @ self.matrix
+
+
+def tiled(depth: int, columns: int) -> tuple[Products, coreai_onnx.OnnxProgram]:
+    module = Products(depth, columns).eval()
+    example = (torch.randn(2, 5, depth),)
+    dims = ({0: torch.export.Dim("a"), 1: torch.export.Dim("b")},)
+    program = coreai_onnx.convert(module, example, dynamic_shapes=dims)
+    program.optimize(target="kernels", float32_tiles=True)
+    assert program.pass_report.counts["fuse_tiled_products"] == 2
+    return module, program
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (70, 130), (900, 33)])
+def test_float32_has_the_accuracy_of_float32_for_any_rows(depth: int, columns: int) -> None:
+    module, program = tiled(depth, columns)
+    wide = Products(depth, columns).double()
+    wide.load_state_dict(module.state_dict())
+    by_tiles = coreai_onnx.session(program, float32_tiles=True, threads=2)
+    stock = coreai_onnx.session(program, kernels=False)
+    for rows in ROWS if depth == 70 else ROWS[:8]:
+        x = torch.randn(1, rows, depth)
+        want = wide(x.double()).detach()
+        errors = [
+            float((torch.as_tensor(one.run(x)[0]).double() - want).square().mean().sqrt())
+            for one in (by_tiles, stock)
+        ]
+        assert errors[0] <= 1.5 * errors[1] + 1e-7
+        assert_close(torch.as_tensor(by_tiles.run(x)[0]), want.float())
+
+
+def test_rows_that_tiles_cannot_multiply_are_those_of_multiply_adds() -> None:
+    _, program = tiled(70, 130)
+    by_tiles = coreai_onnx.session(program, float32_tiles=True)
+    stock = coreai_onnx.session(program, kernels=False)
+    x = torch.randn(1, 200, 70)
+    for row, value in enumerate(ODD):
+        x[0, 3 * row, row] = value
+    x[0, 50] = x[0, 50] * 1e-30
+    x[0, 60] = x[0, 60] * 1e30
+    x[0, 70] = 0
+    got, want = (torch.as_tensor(one.run(x)[0]) for one in (by_tiles, stock))
+    finite = want.isfinite().all(-1)
+    assert_close(got[finite], want[finite])
+    assert got.isfinite().all(-1).equal(finite)
+
+
+def test_weights_that_tiles_cannot_multiply() -> None:
+    module = torch.nn.Linear(70, 40).eval()
+    for value in ODD[2:6]:
+        with torch.no_grad():
+            module.weight[3, 4] = value
+        x = torch.randn(64, 70)
+        program = coreai_onnx.convert(module, (x,)).optimize(target="kernels", float32_tiles=True)
+        got = coreai_onnx.session(program, float32_tiles=True).run(x)[0]
+        assert_close(torch.as_tensor(got), module(x).detach())
+
+
+def test_tiles_are_not_used_unless_a_session_asks_for_them() -> None:
+    _, program = tiled(70, 130)
+    x = torch.randn(1, 100, 70)
+    stock = coreai_onnx.session(program, kernels=False).run(x)[0]
+    assert np.array_equal(coreai_onnx.session(program, kernels=True).run(x)[0], stock)
+    with pytest.raises(CoreaiError, match="exclude each other"):
+        coreai_onnx.session(program, float32_tiles=True, deterministic=True)
+    with pytest.raises(CoreaiError, match="float32_tiles=True needs the kernels"):
+        coreai_onnx.session(program, float32_tiles=True, kernels=False)
+    with pytest.raises(CoreaiError, match="float32_tiles=True needs the target kernels"):
+        program.optimize(float32_tiles=True)

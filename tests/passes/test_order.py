@@ -13,11 +13,15 @@ from coreai_onnx.passes.order import (
     KERNELS,
     LAYOUT,
     ORDER,
+    TILES,
     WEBGPU,
 )
 from coreai_onnx.passes.runner import name_of
 
-ALL = (*ORDER, *LAYOUT, *KERNELS, *DETERMINISTIC, *CONTRIB, *DEVICE, *WEBGPU, *EXACT, *CUDA)
+ALL = (
+    *(*ORDER, *LAYOUT, *KERNELS, *DETERMINISTIC, *TILES),
+    *(*CONTRIB, *DEVICE, *WEBGPU, *EXACT, *CUDA),
+)
 
 
 def test_every_line_says_why() -> None:

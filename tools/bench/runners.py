@@ -49,8 +49,11 @@ class OnnxRuntimeRunner:
         *,
         library: Path | None = None,
         aliases: Mapping[str, str] | None = None,
+        entries: Mapping[str, str] | None = None,
     ) -> None:
         options = ort.SessionOptions()
+        for key, value in (entries or {}).items():
+            options.add_session_config_entry(key, value)
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
         if library is not None:

@@ -2,7 +2,8 @@
 
 ``python -m tools.bench.tile_products --rows 1 8 64 256 --sizes 1024 4096`` prints a table: process
 CPU time, minima of interleaved rounds. Cycles per product are relative to products of tiles from
-registers, which take 16 (a product of float16 is four of them).
+registers, which take 16 (a product of float16 is four of them, one of float32 is six). The last
+columns are times of other implementations divided by ours; onnxruntime multiplies float32 only.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ TARGETS = ("amx", "avx512_bf16")
 PRODUCT_CYCLES = 16
 CALLS = 4
 """Of an implementation in a round: the first one finds the caches full of the others' data."""
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+ENTRIES = {"coreai.float32_tiles": "1"}
+"""Of sessions with tiles; those of the other targets have none."""
 
 
-def product_model(x: torch.Tensor, weight: torch.Tensor) -> onnx.ModelProto:
-    """A model of one ``gather_mm`` without indices, whose matrix is constant."""
+def product_model(x: torch.Tensor, weight: torch.Tensor, op: str = "gather_mm") -> onnx.ModelProto:
+    """A model of one product without indices, whose matrix is constant."""
     onnx_type = ONNX_TYPES[x.dtype]
     raw = weight.contiguous().view(torch.uint16).numpy().tobytes()
     matrix = helper.make_tensor("w", onnx_type, weight.shape, raw, raw=True)
-    node = helper.make_node("gather_mm", ["x", "w"], ["y"], domain=DOMAIN)
+    domain = DOMAIN if op == "gather_mm" else ""
+    node = helper.make_node(op, ["x", "w"], ["y"], domain=domain)
     graph = helper.make_graph(
         [node],
         "product",
@@ -52,7 +56,8 @@ def in_onnxruntime(
     """The product on the kernels of an instruction set."""
     os.environ["COREAI_OPS_TARGET"] = target
     model = product_model(x, weight)
-    return OnnxRuntimeRunner(model, {"x": x}, threads, library=ops_library_path())
+    entries = ENTRIES if target == "amx" else None
+    return OnnxRuntimeRunner(model, {"x": x}, threads, library=ops_library_path(), entries=entries)
 
 
 def minima(runs: dict[str, Callable[[], object]], rounds: int, *, wall: bool) -> dict[str, float]:
@@ -81,6 +86,9 @@ def rows_of_table(arguments: argparse.Namespace) -> Iterator[str]:
                     for target in TARGETS
                 }
                 runs["torch"] = functools.partial(torch.matmul, x, weight)
+                if dtype == "float32":
+                    model = product_model(x, weight, "MatMul")
+                    runs["onnxruntime"] = OnnxRuntimeRunner(model, {"x": x}, arguments.threads)
                 runs["tiles"] = limits.amx
                 yield line(
                     dtype, rows, size, minima(runs, arguments.rounds, wall=arguments.wall), limits
@@ -92,10 +100,13 @@ def line(dtype: str, rows: int, size: int, best: dict[str, float], limits: Limit
     flops = 2.0 * rows * size * size
     peak = limits.amx() / best["tiles"]
     ours = flops / best["amx"]
+    other = best.get("onnxruntime")
+    ratio = "–" if other is None else f"{other / best['amx']:.2f}"
     return (
         f"| {dtype}, {rows} rows, {size} × {size} | {best['amx'] * 1e3:.3f} | {ours / 1e9:.0f} "
         f"| {PRODUCT_CYCLES * peak / ours:.1f} | {100 * ours / peak:.0f} % "
-        f"| {best['torch'] / best['amx']:.2f} | {best['avx512_bf16'] / best['amx']:.2f} |"
+        f"| {best['torch'] / best['amx']:.2f} | {best['avx512_bf16'] / best['amx']:.2f} "
+        f"| {ratio} |"
     )
 
 
@@ -110,8 +121,11 @@ def main() -> None:
     parser.add_argument("--wall", action="store_true", help="wall time, for several threads")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    print("| product | ms | GFLOP/s | cycles per product | of the peak | torch | multiply-adds |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    columns = (
+        "ms | GFLOP/s | cycles per product | of the peak | torch | multiply-adds | onnxruntime"
+    )
+    print(f"| product | {columns} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for text in rows_of_table(arguments):
         print(text, flush=True)
 

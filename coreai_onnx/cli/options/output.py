@@ -37,6 +37,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="write a file for session(deterministic=True); needs --target kernels",
     )
     parser.add_argument(
+        "--float32-tiles",
+        action="store_true",
+        help="write a file for session(float32_tiles=True); needs --target kernels",
+    )
+    parser.add_argument(
         "--passes",
         metavar="NAME,...",
         help="graph passes to run instead of the target's, in this order: names from "
@@ -119,6 +124,7 @@ def optimize(
         minimum_onnxruntime=options.minimum_onnxruntime,
         verify=verify,
         deterministic=options.deterministic,
+        float32_tiles=options.float32_tiles,
     )
     for name, report in program.pass_reports.items():
         print(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
+from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.constants import nbytes
 from coreai_onnx.passes.engine.edit import Edit, rewrites
+from coreai_onnx.passes.engine.graphs import attribute_graphs, context_of
 from coreai_onnx.passes.engine.match import VIEWS, dtype_of, is_standard
 from coreai_onnx.passes.engine.why import Why
 
@@ -98,6 +102,73 @@ def _fold_output(edit: Edit, node: gs.Node, why: Why) -> bool:
     constant.maker = node.origin
     edit.become(node, "Identity", [constant])
     return True
+
+
+@rewrites()
+def inline_constant_calls(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """Composite on tensors that depend on constants only → its body.
+
+    layer_norm(table, scale, bias) → y     becomes     LayerNormalization(table, scale, bias) → y
+
+    onnxruntime computes standard ops on constants when it opens a file, but no custom ops, nor what
+    follows them: DeBERTa's table of relative positions would be normalized and projected in each
+    run.
+    """
+    constant = edit.once(set[int])
+    # False for nodes without inputs, which may be random.
+    if not node.inputs or not all(
+        isinstance(tensor, gs.Constant) or tensor.is_empty() or id(tensor) in constant
+        for tensor in node.inputs
+    ):
+        return False
+    if is_standard(node, node.op):
+        if node.op not in RANDOM_OPS and not any(attribute_graphs(node)):
+            constant.update(map(id, node.outputs))
+        return False
+    bodies = model_bodies(edit.graph)
+    body = None if bodies is None or node.domain != STANDARD_DOMAIN else bodies.function(node)
+    if body is None:
+        return False
+    computed = {id(tensor) for inner in body.nodes for tensor in inner.outputs}
+    if any(any(attribute_graphs(inner)) for inner in body.nodes):
+        return why("the body has subgraphs", node)
+    if any(id(tensor) not in computed for tensor in body.outputs):
+        return why("the body returns an input or a constant", node)
+    constant.update(map(id, node.outputs))
+    _inline(edit, node, body)
+    return True
+
+
+def _inline(edit: Edit, call: gs.Node, body: gs.Function) -> None:
+    """Replace a call by copies of the nodes of the body, which have no subgraphs."""
+    names = context_of(edit.graph).names
+    inputs = [*call.inputs, *(gs.Variable.empty() for _ in body.inputs[len(call.inputs) :])]
+    copies: dict[gs.Tensor, gs.Tensor] = dict(zip(body.inputs, inputs, strict=True))
+    passed = zip(body.outputs, call.outputs, strict=False)
+    results = {declared: tensor for declared, tensor in passed if not tensor.is_empty()}
+    attributes = {**body.attrs, **call.attrs}
+
+    def copied(tensor: gs.Tensor) -> gs.Tensor:
+        if isinstance(tensor, gs.Constant):
+            return edit.constant(tensor.name, tensor.values)
+        return gs.Variable.empty() if tensor.is_empty() else copies[tensor]
+
+    for inner in body.nodes:
+        attrs = {
+            name: attributes.get(value.name) if isinstance(value, gs.Node.AttributeRef) else value
+            for name, value in inner.attrs.items()
+        }
+        outputs = [results.get(t) or gs.Variable(names.claim(t.name)) for t in inner.outputs]
+        edit.node(
+            inner.op,
+            call,
+            [copied(tensor) for tensor in inner.inputs],
+            outputs=outputs,
+            domain=inner.domain,
+            **{name: value for name, value in attrs.items() if value is not None},
+        )
+        copies |= dict(zip(inner.outputs, outputs, strict=True))
+    edit.remove(call)
 
 
 _SOURCES = ("Shape", "Size")

@@ -1,4 +1,4 @@
-"""Rewrites the products of a model whose results must not depend on the number of rows."""
+"""Rewrites products of float32 for our kernels: in one order, or by tiles."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ def fuse_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     The kernel sums a row in one order, whatever the number of rows. onnxruntime chooses an
     algorithm by the number of rows, the processor, and whether the second factor is constant.
     """
+    return _fuse(edit, node, why, bodies, word="")
+
+
+@makes_functions
+@rewrites("MatMul", "Gemm")
+def fuse_tiled_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """MatMul or Gemm of float32 and a constant matrix → gather_mm for tiles, and the bias after it.
+
+    MatMul(x[…, m, k], w[k, n]) → y
+    becomes     gather_mm.tiles(x, w) → y
+
+    A session that does not multiply float32 by tiles runs the body, which is the product itself.
+    """
+    if not isinstance(second_factor(node)[0], gs.Constant):
+        return why("the second factor is not constant", node)
+    return _fuse(edit, node, why, bodies, word="tiles")
+
+
+def _fuse(edit: Edit, node: gs.Node, why: Why, bodies: Bodies, *, word: str) -> bool:
     matrix, axis = second_factor(node)
     if (dims := shape_of(matrix)) is None or len(dims) < 2:
         return why("the second factor is not known to be a matrix", node)
@@ -39,7 +58,8 @@ def fuse_products(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if reason:
         return why(reason, node)
     name = "gather_mm.transposed" if axis else "gather_mm"
-    op_type = bodies.provide_composite(name, _FLOAT32)
+    variant = name + ("_" if axis else ".") * bool(word) + word
+    op_type = bodies.provide_composite(name, _FLOAT32, variant)
     if op_type is None:
         return why("the model's gather_mm has another body", node)
     call = {"num_batch_axes": 0, "transpose_rhs": axis, "version": 1}

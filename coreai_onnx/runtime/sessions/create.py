@@ -25,6 +25,7 @@ def session(
     custom_ops: Sequence[CustomOps] = (),
     low_memory: bool = False,
     deterministic: bool = False,
+    float32_tiles: bool = False,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
@@ -42,16 +43,14 @@ def session(
         prepack: Whether entrypoints hold weights in the layout of products, which is faster. Others
             read them from the mapped file and may exceed memory (``docs/large_models.md``). None is
             False for over four fifths of it, and in a bundle for products of onnxruntime.
-        packed_weights: A file of weights in the layout of the kernels, which sessions of all
-            processes map and extend; see ``docs/files.md``. With None, each packs its own.
+        packed_weights: A file that all processes map for their packed weights (``docs/files.md``).
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
-        deterministic: Whether a row has the same bits in any batch, threads and chunks, which needs
-            the kernels and a suitable model; see ``docs/determinism.md``.
-        provider: The execution provider to use before the CPU: a short name (``"webgpu"``,
-            ``"cuda"``, ``"openvino"``), onnxruntime's own name, or either with options:
-            ``("cuda", {"device_id": 1})``. Other nodes run on the CPU; see ``docs/providers.md``.
+        deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
+        float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
+        provider: The execution provider to use before the CPU: a short name (``"cuda"``), that of
+            onnxruntime, or either with options (``("cuda", {"device_id": 1})``).
         providers: Several providers, in order of preference, after ``provider``.
 
     Returns:
@@ -79,5 +78,6 @@ def session(
         custom_ops=custom_ops,
         low_memory=low_memory,
         deterministic=deterministic,
+        float32_tiles=float32_tiles,
         providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )

@@ -119,7 +119,8 @@ class OpenModel:
         self.kernels = False
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
-        wanted = True if settings.deterministic else settings.kernels
+        needed = settings.deterministic or settings.float32_tiles
+        wanted = True if needed else settings.kernels
         self._kernels = _kernels(chosen, parts, wanted=wanted)
 
         def opened(usable: Parts) -> ort.InferenceSession:
@@ -184,6 +185,8 @@ class OpenModel:
         if settings.deterministic:
             options.add_session_config_entry("coreai.deterministic", "1")
             options.use_deterministic_compute = True
+        if settings.float32_tiles:
+            options.add_session_config_entry("coreai.float32_tiles", "1")
         if not self._prepacks:
             options.add_session_config_entry("session.disable_prepacking", "1")
             if self._reads_weights:  # kernels neither

@@ -26,8 +26,9 @@ class SessionSettings:
     onnxruntime's own arena instead of huge pages: only the arena counts the memory in use.
 
     Raises:
-        SessionError: If ``threads`` is out of range, or ``deterministic`` or ``packed_weights`` is
-            set without kernels or with providers, or the latter with ``prepack=False``.
+        SessionError: If ``threads`` is out of range; if ``deterministic``, ``float32_tiles`` or
+            ``packed_weights`` is set without kernels or with providers; or if the first two, or
+            ``packed_weights`` and ``prepack=False``, are set together.
     """
 
     kernels: bool | None = None
@@ -38,6 +39,7 @@ class SessionSettings:
     custom_ops: Sequence[CustomOps] = ()
     low_memory: bool = False
     deterministic: bool = False
+    float32_tiles: bool = False
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
@@ -49,8 +51,11 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
-        if self.deterministic and (self.kernels is False or not on_cpu(self.providers)):
-            raise SessionError("deterministic=True needs the kernels, and no execution provider")
+        if self.deterministic and self.float32_tiles:
+            raise SessionError("deterministic=True and float32_tiles=True exclude each other")
+        for name in ("deterministic", "float32_tiles"):
+            if getattr(self, name) and (self.kernels is False or not on_cpu(self.providers)):
+                raise SessionError(f"{name}=True needs the kernels, and no execution provider")
         if self.packed_weights is None:
             return
         if self.kernels is False or self.prepack is False or not on_cpu(self.providers):

@@ -37,7 +37,8 @@ GatherMmPackRightKernel FindGatherMmPackRight(Target target, DType dtype, bool t
 
 GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
   if (!UsesTiles(target, dtype)) {
-    return {WideDType(dtype), kGatherMmFewRows, kGatherMmMaxRows, 8, 1, 1, kGatherMmColumnStep};
+    const DType wide = WideDType(dtype);
+    return {wide, kGatherMmFewRows, kGatherMmMaxRows, 8, 1, 1, kGatherMmColumnStep, SizeOf(wide)};
   }
   // Of float16, rows are read in place as float32, or packed as two parts.
   const bool parts = dtype == DType::kFloat16;
@@ -47,7 +48,8 @@ GatherMmLeft GatherMmLeftOf(Target target, DType dtype) {
           32,
           16,
           32,
-          32};
+          32,
+          parts ? SizeOf(DType::kFloat32) : SizeOf(dtype)};
 }
 
 WidenKernel FindWiden(Target target, DType dtype) { return COREAI_FOR(target, SelectWiden)(dtype); }

@@ -25,13 +25,14 @@ struct GatherMmLeft {
   std::size_t row_step;     ///< packed rows are padded to multiples of these
   std::size_t depth_step;   ///<
   std::size_t column_step;  ///< calls that share a packed matrix begin at multiples of this
+  std::size_t bytes;        ///< of an element that is packed
 
   std::size_t PackedRows(std::size_t rows) const {
     return (rows + row_step - 1) / row_step * row_step;
   }
   /// Bytes of a packed row.
   std::size_t RowBytes(std::size_t depth) const {
-    return (depth + depth_step - 1) / depth_step * depth_step * SizeOf(dtype);
+    return (depth + depth_step - 1) / depth_step * depth_step * bytes;
   }
 };
 GatherMmLeft GatherMmLeftOf(Target target, DType dtype);

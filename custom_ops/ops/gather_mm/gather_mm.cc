@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gather_mm/gather_mm_parts.h"
 #include "kernels/gather_mm/widen.h"
 #include "ops/gather_mm/gather_operand.h"
 #include "ops/gather_mm/packed_constant.h"
@@ -25,6 +26,8 @@ static_assert(names::kInputCount == 4 && names::kAttributeCount == 2, "the decla
 constexpr std::size_t kProductsPerItem = 256 * 1024;
 // The number of items of a call for which columns are split, if rows and matrices give too few.
 constexpr std::size_t kWantedItems = 8;
+// Blocks whose rows are packed as parts at once: 1024 rows, of 6 bytes for each number.
+constexpr std::size_t kPackedBlocks = 4;
 
 // Rows of the output that use the same matrix, and a range of its columns.
 struct Block {
@@ -107,7 +110,13 @@ class GatherMmOp : public Op {
         pack_left_(FindGatherMmPackLeft(target, dtype)),
         widen_(FindWiden(target, dtype)),
         deterministic_(info.deterministic()),
-        constant_(info, info.Constant(names::kRhsInput), transposed_, dtype, target) {}
+        constant_(info, info.Constant(names::kRhsInput), transposed_, dtype, target) {
+    if (!info.float32_tiles() || dtype != DType::kFloat32) return;
+    parts_kernels_ = FindGatherMmOfParts(target);
+    if (parts_kernels_.product != nullptr) {
+      parts_ = PackedParts(info.Constant(names::kRhsInput), transposed_, parts_kernels_);
+    }
+  }
 
   void Compute(const KernelContext& context) const override {
     const GatherOperand lhs(check_, "lhs", context.Input(names::kLhsInput), "lhs_indices",
@@ -147,6 +156,17 @@ class GatherMmOp : public Op {
     const SortedRows rows = SortRows(lhs, batch, MatricesOf(rhs, batch), rhs.count(),
                                      {widened ? widened.get() : lhs.data(), depth * left_bytes,
                                       output, columns * SizeOf(dtype_)});
+    if (parts_.Has(rhs.data())) {
+      const SortedRows others = MultiplyParts(context, rows, depth, columns);
+      if (!others.left.empty()) MultiplyRows(context, rhs, others, columns);
+    } else {
+      MultiplyRows(context, rhs, rows, columns);
+    }
+  }
+
+  void MultiplyRows(const KernelContext& context, const GatherOperand& rhs, const SortedRows& rows,
+                    std::size_t columns) const {
+    const std::size_t depth = transposed_ ? rhs.columns() : rhs.rows();
     std::vector<Block> blocks = CutBlocks(rows.starts, columns, left_);
     const void* packed = constant_.Find(rhs.data());
     ScratchMemory packed_now;
@@ -160,20 +180,77 @@ class GatherMmOp : public Op {
     const std::size_t matrix_bytes = packed == nullptr
                                          ? depth * columns * SizeOf(dtype_)
                                          : GatherMmPackedBytes(target_, dtype_, depth, columns);
-    const ScratchMemory packed_rows = Pack(context, rows, depth, &blocks);
-    blocks = CutColumns(blocks, columns, left_.column_step);
+    const ScratchMemory packed_rows =
+        Pack(context, left_, depth, &blocks, [&](const Block& block, void* to) {
+          pack_left_(rows.left.data() + block.first_row, block.rows, depth, to);
+        });
+    RunBlocks(context, CutColumns(blocks, columns, left_.column_step), depth, kGatherMmScratchBytes,
+              [&](const Block& block, void* scratch) {
+                kernel({rows.left.data() + block.first_row,
+                        packed_rows.get() + block.packed_row * left_.RowBytes(depth),
+                        rows.output.data() + block.first_row, right + block.matrix * matrix_bytes,
+                        block.rows, depth, columns, block.first_column, block.last_column},
+                       scratch);
+              });
+  }
+
+  /// Multiplies by tiles. Returns the rows for which they are too few, or cannot hold the accuracy.
+  SortedRows MultiplyParts(const KernelContext& context, const SortedRows& rows, std::size_t depth,
+                           std::size_t columns) const {
+    const GatherMmLeft left = PartsLeft();
+    std::vector<PartsRow> states(rows.left.size(), PartsRow::kOther);
+    // Rows that are packed at once: for many of them, the next ones then take the same memory.
+    std::vector<Block> all = CutBlocks(rows.starts, columns, left);
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](const Block& block) { return block.rows <= left.few_rows; }),
+              all.end());
+    for (std::size_t first = 0; first < all.size(); first += kPackedBlocks) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
+      std::vector<Block> blocks(
+          begin, begin + static_cast<std::ptrdiff_t>(std::min(kPackedBlocks, all.size() - first)));
+      const ScratchMemory packed =
+          Pack(context, left, depth, &blocks, [&](const Block& block, void* to) {
+            parts_kernels_.pack_left(rows.left.data() + block.first_row, block.rows, depth,
+                                     parts_.ExactRows(block.matrix), to,
+                                     states.data() + block.first_row);
+          });
+      RunBlocks(context, CutColumns(blocks, columns, left.column_step), depth, kPartsScratchBytes,
+                [&](const Block& block, void* scratch) {
+                  parts_kernels_.product(
+                      {{rows.left.data() + block.first_row,
+                        packed.get() + block.packed_row * left.RowBytes(depth),
+                        rows.output.data() + block.first_row, parts_.Matrix(block.matrix),
+                        block.rows, depth, columns, block.first_column, block.last_column},
+                       states.data() + block.first_row},
+                      scratch);
+                });
+    }
+    return Select(rows, states);
+  }
+
+  /// The rows of state kOther.
+  static SortedRows Select(const SortedRows& rows, const std::vector<PartsRow>& states) {
+    SortedRows chosen;
+    for (std::size_t matrix = 0; matrix + 1 < rows.starts.size(); ++matrix) {
+      chosen.starts.push_back(chosen.left.size());
+      for (std::size_t row = rows.starts[matrix]; row < rows.starts[matrix + 1]; ++row) {
+        if (states[row] != PartsRow::kOther) continue;
+        chosen.left.push_back(rows.left[row]);
+        chosen.output.push_back(rows.output[row]);
+      }
+    }
+    chosen.starts.push_back(chosen.left.size());
+    return chosen;
+  }
+
+  /// Calls `body(block, scratch)` for each block, on onnxruntime's threads.
+  template <class Body>
+  static void RunBlocks(const KernelContext& context, const std::vector<Block>& blocks,
+                        std::size_t depth, std::size_t scratch_bytes, const Body& body) {
     const std::vector<std::size_t> items = JoinBlocks(blocks, depth);
-    RunItems(context, items.size() - 1, kGatherMmScratchBytes,
-             [&](std::size_t item, void* scratch) {
-               for (std::size_t i = items[item]; i < items[item + 1]; ++i) {
-                 const Block& block = blocks[i];
-                 kernel({rows.left.data() + block.first_row,
-                         packed_rows.get() + block.packed_row * left_.RowBytes(depth),
-                         rows.output.data() + block.first_row, right + block.matrix * matrix_bytes,
-                         block.rows, depth, columns, block.first_column, block.last_column},
-                        scratch);
-               }
-             });
+    RunItems(context, items.size() - 1, scratch_bytes, [&](std::size_t item, void* scratch) {
+      for (std::size_t i = items[item]; i < items[item + 1]; ++i) body(blocks[i], scratch);
+    });
   }
 
   /// Packs the matrices of rhs.
@@ -190,22 +267,21 @@ class GatherMmOp : public Op {
     return packed;
   }
 
-  /// Packs the rows of the large blocks, and records their positions.
-  ScratchMemory Pack(const KernelContext& context, const SortedRows& rows, std::size_t depth,
-                     std::vector<Block>* blocks) const {
+  /// Packs the rows of the large blocks by `pack(block, to)`, and records their positions.
+  template <class PackBlock>
+  static ScratchMemory Pack(const KernelContext& context, const GatherMmLeft& left,
+                            std::size_t depth, std::vector<Block>* blocks, const PackBlock& pack) {
     std::size_t packed_rows = 0;
     for (Block& block : *blocks) {
       block.packed_row = packed_rows;
-      if (block.rows > left_.few_rows) packed_rows += left_.PackedRows(block.rows);
+      if (block.rows > left.few_rows) packed_rows += left.PackedRows(block.rows);
     }
-    const std::size_t row_bytes = left_.RowBytes(depth);
+    const std::size_t row_bytes = left.RowBytes(depth);
     ScratchMemory packed = AllocateScratch(packed_rows * row_bytes);
     if (packed_rows == 0) return packed;
     context.ParallelFor(blocks->size(), [&](std::size_t i) {
       const Block& block = (*blocks)[i];
-      if (block.rows <= left_.few_rows) return;
-      pack_left_(rows.left.data() + block.first_row, block.rows, depth,
-                 packed.get() + block.packed_row * row_bytes);
+      if (block.rows > left.few_rows) pack(block, packed.get() + block.packed_row * row_bytes);
     });
     return packed;
   }
@@ -234,6 +310,8 @@ class GatherMmOp : public Op {
   WidenKernel widen_;
   bool deterministic_;
   PackedConstant constant_;  // of rhs
+  GatherMmOfParts parts_kernels_;
+  PackedParts parts_;  // of rhs; constant_ is for few rows
 };
 
 }  // namespace

@@ -21,16 +21,27 @@ bool Wanted() {
   return setting == nullptr || std::strcmp(setting, "0") != 0;
 }
 
+struct Matrices {
+  std::size_t count = 0, depth = 0, columns = 0;
+};
+
+// The matrices of an input; none if they are not packed.
+Matrices MatricesOf(const TensorView& input, bool transposed, DType dtype) {
+  const std::size_t rank = input.shape.size();
+  if (!input || input.type != OnnxType(dtype) || rank < 2 || !Wanted()) return {};
+  const auto depth = static_cast<std::size_t>(input.shape[rank - (transposed ? 1 : 2)]);
+  const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
+  const std::size_t count = ElementCount(input.shape, 0, rank - 2);
+  return count * depth * columns == 0 ? Matrices() : Matrices{count, depth, columns};
+}
+
 }  // namespace
 
 PackedConstant::PackedConstant(const KernelInfo& info, const TensorView& input, bool transposed,
                                DType dtype, Target target) {
-  const std::size_t rank = input.shape.size();
-  if (!input || input.type != OnnxType(dtype) || rank < 2 || !Wanted()) return;
-  const auto depth = static_cast<std::size_t>(input.shape[rank - (transposed ? 1 : 2)]);
-  const auto columns = static_cast<std::size_t>(input.shape[rank - (transposed ? 2 : 1)]);
-  const std::size_t count = ElementCount(input.shape, 0, rank - 2);
-  if (count * depth * columns == 0) return;
+  const Matrices matrices = MatricesOf(input, transposed, dtype);
+  const std::size_t count = matrices.count, depth = matrices.depth, columns = matrices.columns;
+  if (count == 0) return;
   const std::size_t bytes = depth * columns * SizeOf(dtype);
   const std::size_t packed_bytes = GatherMmPackedBytes(target, dtype, depth, columns);
   const auto for_matrices = [&](const auto& body) {
@@ -58,6 +69,22 @@ PackedConstant::PackedConstant(const KernelInfo& info, const TensorView& input, 
     });
   });
   original_ = input.data;
+}
+
+PackedParts::PackedParts(const TensorView& input, bool transposed, const GatherMmOfParts& kernels) {
+  const auto [count, depth, columns] = MatricesOf(input, transposed, DType::kFloat32);
+  if (count == 0) return;
+  bytes_ = PartsBytes(depth, columns);
+  HugePageMemory packed = AllocateHugePages(count * bytes_);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto* matrix = static_cast<const float*>(input.data) + i * depth * columns;
+    const PartsRange range =
+        kernels.pack_right(matrix, depth, columns, transposed, packed.get() + i * bytes_);
+    if (!PartsFit(range, depth)) return;
+    exact_rows_.push_back(ExactRowsOf(range));
+  }
+  original_ = input.data;
+  packed_ = std::move(packed);
 }
 
 }  // namespace coreai

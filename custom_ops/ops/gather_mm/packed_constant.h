@@ -1,6 +1,10 @@
 #pragma once
 
+#include <vector>
+
 #include "kernels/gather_mm/gather_mm.h"
+#include "kernels/gather_mm/gather_mm_parts.h"
+#include "memory/huge_page_pool.h"
 #include "memory/packed_file.h"
 #include "ort/kernel_context.h"
 #include "ort/kernel_info.h"
@@ -25,6 +29,27 @@ class PackedConstant {
  private:
   const void* original_ = nullptr;
   PackedMemory packed_;
+};
+
+/// The same as parts of bfloat16 for tiles, which need one and a half times the memory of the
+/// input.
+class PackedParts {
+ public:
+  PackedParts() = default;
+  /// Nothing is packed in the cases of PackedConstant, or if tiles cannot multiply a matrix.
+  PackedParts(const TensorView& input, bool transposed, const GatherMmOfParts& kernels);
+
+  /// Whether `data` points to the constant's matrices, and they are packed.
+  bool Has(const void* data) const { return packed_ != nullptr && data == original_; }
+
+  const void* Matrix(std::size_t i) const { return packed_.get() + i * bytes_; }
+  const PartsRange& ExactRows(std::size_t i) const { return exact_rows_[i]; }
+
+ private:
+  const void* original_ = nullptr;
+  std::size_t bytes_ = 0;  // of a matrix
+  std::vector<PartsRange> exact_rows_;
+  HugePageMemory packed_;
 };
 
 }  // namespace coreai

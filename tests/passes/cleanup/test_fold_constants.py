@@ -7,7 +7,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes.cleanup.fold_constants import LIMIT, fold_constants, fold_shapes
+from coreai_onnx.passes.cleanup.fold_constants import (
+    LIMIT,
+    fold_constants,
+    fold_shapes,
+    inline_constant_calls,
+)
 from tests.passes.rewriting import leaves, parse, rewrite, run_passes, same_numbers
 
 TEXT = """main (float[n] x) => (float[n] y) <float a = {2}, float b = {3}>
@@ -250,3 +255,45 @@ def test_in_a_subgraph_that_reads_an_outer_value() -> None:
         else_branch = b () => (int64[1] e) { e = Shape <start = 1> (x) }>
     }"""
     same_numbers(text, fold_shapes, {"c": np.array(True), "x": np.zeros((2, 5), np.float32)})
+
+
+CALLS = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
+main (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
+<float[3, 4] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, float[4] scale = {1, 2, 3, 4}>
+{ a = ai.coreai.f <eps = 0.5> (table, scale)  b = Relu (a)  c = ai.coreai.f (b, scale)
+  d = ReduceSum <keepdims = 0> (c)  y = Add (x, d)  z = ai.coreai.f (x, scale) }
+"""
+BODY = """<domain: "ai.coreai", opset_import: ["": 23]> f <eps: float = 0.1> (x, scale) => (y) {
+  e = Constant <value_float: float = @eps> ()  p = Mul (x, scale)  y = Add (p, e)
+}"""
+
+
+def test_calls_of_constants_become_their_bodies() -> None:
+    model = parse(CALLS + BODY)
+    assert run_passes(model, [inline_constant_calls]).total == 2
+    calls = [node for node in model.graph if node.domain == "ai.coreai"]
+    assert [node.outputs[0].name for node in calls] == ["z"]
+    same_numbers(CALLS + BODY, inline_constant_calls, {"x": np.ones((2, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("y = Identity (x)", ""),
+        (
+            """y = If (c) <then_branch = a () => (t) { t = Neg (x) },
+            else_branch = b () => (u) { u = Relu (x) }>""",
+            "the body has subgraphs",
+        ),
+        ("q = Neg (x)", "the body returns an input or a constant"),
+    ],
+)
+def test_bodies_that_are_not_inlined(body: str, reason: str) -> None:
+    returned = "x" if "q" in body else "y"
+    text = f"""<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
+    main (float[n] x, bool c) => (float[n] y) <float[1] w = {{2}}, bool[1] k = {{1}}>
+    {{ a = ai.coreai.f (w, k)  y = Add (x, a) }}
+    <domain: "ai.coreai", opset_import: ["": 23]> f (x, c) => ({returned}) {{ {body} }}"""
+    report = run_passes(parse(text), [inline_constant_calls])
+    assert report.total == (not reason)
+    assert [miss.miss.reason for miss in report.near_misses] == [reason] * bool(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coreai_onnx.passes.fuse.fuse_products import fuse_products
+from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
 from tests.passes.rewriting import fuses, leaves
 
 TEXT = (
@@ -51,3 +51,15 @@ def test_a_product_is_one_node(body: str, expected: str) -> None:
 )
 def test_what_stays(body: str, reason: str | None) -> None:
     leaves(TEXT.format(body=body), fuse_products, reason)
+
+
+def test_constant_factors_for_tiles() -> None:
+    both = "float[n, 3] m = {} float[n, 3] k = MatMul (x, v) y = Add (m, k)"
+    tiled = call("x, w").replace("gather_mm", "gather_mm.tiles")
+    text = TEXT.format(body=both.format("MatMul (x, w)"))
+    fuses(text, fuse_tiled_products, 1, TEXT.format(body=both.format(tiled)))
+    leaves(
+        TEXT.format(body="y = MatMul (x, v)"),
+        fuse_tiled_products,
+        "the second factor is not constant",
+    )
