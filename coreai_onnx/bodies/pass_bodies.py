@@ -120,6 +120,7 @@ CALLS: Mapping[str, PassCall] = {
     "gather_mm.transposed": PassCall(
         "gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}
     ),
+    "add_low_rank": PassCall("add_low_rank", ("A3 A2 A1", "A3 A2 K", "C K R", "C R A1")),
     **dict(_linear_nbits()),
     **dict(_paged_attention()),
     **dict(_attention_nbits()),

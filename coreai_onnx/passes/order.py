@@ -70,6 +70,7 @@ from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
+from coreai_onnx.passes.fuse.fuse_low_rank import fuse_low_rank
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from coreai_onnx.passes.fuse.fuse_paged_attention import fuse_paged_attention
@@ -183,6 +184,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_rms_norm,  # after common subexpressions: patterns share nodes
     fuse_rope,  # likewise; all layers then share the angles
     fuse_gated_activations,  # matches activations as composites, as ops, or decomposed
+    fuse_low_rank,  # before the next one, which may take its sum
     fuse_skip_norms,  # after norms are one node
     remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant

@@ -29,6 +29,24 @@ inline constexpr Composite kComposite = {
     "add_bias", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace add_bias
 
+namespace add_low_rank {
+enum InputIndex : std::size_t {
+  kInputInput, kXInput, kDownInput, kUpInput, kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"x", false, InputKind::kT},
+    {"down", false, InputKind::kT},
+    {"up", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "add_low_rank", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace add_low_rank
+
 namespace attention_nbits {
 enum InputIndex : std::size_t {
   kQueryInput, kKeyCodesInput, kKeyScalesInput, kValueCodesInput, kValueScalesInput, kAttnMaskInput, kSinksInput, kInputCount
@@ -448,6 +466,7 @@ inline constexpr Composite kComposite = {
 /// Every composite with a kernel.
 inline constexpr const Composite* kComposites[] = {
     &add_bias::kComposite,
+    &add_low_rank::kComposite,
     &attention_nbits::kComposite,
     &gated_delta_update::kComposite,
     &gather_mm::kComposite,

@@ -29,6 +29,8 @@ def inputs_of(op, dtype=torch.float32):
         return [torch.randn(2, 8).to(dtype) for _ in range(2)]
     if op == "add_bias":
         return [torch.randn(2, 8).to(dtype), torch.randn(8).to(dtype)]
+    if op == "add_low_rank":
+        return [torch.randn(shape).to(dtype) for shape in ((2, 8), (2, 6), (6, 3), (3, 8))]
     if op == "gated_delta_update":
         return [torch.rand(1, 3, 2, *n).to(dtype) for n in ((4,), (4,), (4,), (), ())]
     if op == "gather_mm":

@@ -181,6 +181,18 @@ def expert_cases() -> Iterator[Case]:
     yield Case(name, ((2, 5, 8), (6, 8)), {"transpose_rhs": 1}, label="linear")
 
 
+def low_rank_cases() -> Iterator[Case]:
+    """Adapters: rank × one for all rows, or for each; absent ones."""
+    for rank in (1, 4):
+        y, x = (2, 5, 6), (2, 5, 8)
+        for label, lead in (("shared", (1,)), ("matrices", ()), ("by_row", (2,))):
+            factors = ((*lead, 8, rank), (*lead, rank, 6))
+            yield Case("add_low_rank", (y, x, *factors), label=f"{label}_{rank}")
+    for label, up in (("no_rank", (1, 0, 6)), ("no_columns", (1, 0, 1))):
+        yield Case("add_low_rank", ((2, 5, 6), (2, 5, 8), (1, 8, 0), up), label=label)
+    yield Case("add_low_rank", ((0, 6), (0, 8), (8, 4), (4, 6)), label="no_tokens")
+
+
 def few_bit_cases() -> Iterator[Case]:
     """Products with few-bit weights: bits × zero points or palette × bias × activations."""
     name, u8, f32 = "linear_nbits", torch.uint8, torch.float32
@@ -375,6 +387,7 @@ CASES = [
     *coded_cases(),
     *rope_cases(),
     *expert_cases(),
+    *low_rank_cases(),
     *few_bit_cases(),
     *few_bit_tables(),
     *few_bit_levels(),

@@ -159,6 +159,30 @@ Arrays GatherMm(const Call& call) {
   return {y};
 }
 
+Arrays AddLowRank(const Call& call) {
+  Array y = call.In(0);
+  const Array &x = call.In(1), &down = call.In(2), &up = call.In(3);
+  if (y.data.empty() || x.data.empty() || down.data.empty()) return {y};
+  const auto last = [](const Array& array, std::size_t from_end) {
+    return array.count(array.shape.size() - from_end);
+  };
+  const std::size_t rows = last(y, 2), columns = last(y, 1), depth = last(x, 1);
+  const std::size_t rank = last(down, 1), batches = y.data.size() / rows / columns;
+  for (std::size_t i = 0; i < batches; ++i) {
+    const auto part = [&](const Array& array, std::size_t size) {
+      const std::size_t at = array.data.size() == size ? 0 : i * size;
+      const auto first = array.data.begin() + static_cast<std::ptrdiff_t>(at);
+      return std::vector<double>(first, first + static_cast<std::ptrdiff_t>(size));
+    };
+    const auto reduced = testing::GatherMmReference(part(x, rows * depth), part(down, depth * rank),
+                                                    rows, depth, rank, false);
+    const auto sums = testing::GatherMmReference(reduced, part(up, rank * columns), rows, rank,
+                                                 columns, false);
+    for (std::size_t k = 0; k < sums.size(); ++k) y.data[i * sums.size() + k] += sums[k];
+  }
+  return {y};
+}
+
 void ReadMask(const Call& call, const OrtKernelContext& context, std::size_t input,
               testing::AttentionCase* c) {
   const Array& mask = call.In(input);
@@ -304,6 +328,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "skip_layer_norm") return SkipNorm(*call, true, call->In(2), call->In(3));
   if (op == "group_norm") return GroupNorm(*call);
   if (op == "add_bias") return AddBias(*call);
+  if (op == "add_low_rank") return AddLowRank(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";

@@ -111,6 +111,11 @@ Layouts RopeLayouts() {
 const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
+      {"add_low_rank",
+       {{{"B T D", "B T E", "B E F", "B F D"}},
+        {{"B T D", "B T E", "1 E F", "1 F D"}},
+        {{"B H T D", "B H T E", "E F", "B H F D"}},
+        {{"T D", "T E", "E F", "F D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
       {"attention_nbits",
        {{{"B H T D", "%B H S D", "B H S 1", "%B H S E", "B H S 1"}, {{"bits", 8}}},
