@@ -83,31 +83,32 @@ def execute(options: argparse.Namespace) -> int:
         ) from error
     from coreai_onnx.huggingface.generation import LanguageModel
 
-    how = {name: getattr(options, name) for name in ("kernels", "threads")}
-    model = LanguageModel.open(options.folder, provider=chosen_provider(options), **how)
-    app = endpoint(
-        model,
-        options.name or options.folder.resolve().name,
-        max_body=options.max_body,
-        max_prompt=options.max_prompt,
-        timeout=options.timeout,
-        **{name: getattr(options, name) for name in _SETTINGS},
-    )
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=options.grace,
-        ws="none",
-    )
     host, port = options.host, options.port
-    with failures_as(CommandError, f"cannot listen on {host} port {port}"):
+    # Before the model, which takes longer to open.
+    with failures_as(CommandError, f"cannot listen on {host!r} port {port}"):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
-    shown = f"[{host}]" if ":" in host else host
-    place = f"http://{shown}:{listener.getsockname()[1]}/v1"
-    # uvicorn raises the signal that ended it again.
-    with listener, contextlib.closing(app.state.engine), contextlib.suppress(KeyboardInterrupt):
-        print(f"{options.folder} at {place} (Ctrl-C ends)", flush=True)
-        uvicorn.Server(config).run([listener])
+    with listener:
+        how = {name: getattr(options, name) for name in ("kernels", "threads")}
+        model = LanguageModel.open(options.folder, provider=chosen_provider(options), **how)
+        app = endpoint(
+            model,
+            options.name or options.folder.resolve().name,
+            max_body=options.max_body,
+            max_prompt=options.max_prompt,
+            timeout=options.timeout,
+            **{name: getattr(options, name) for name in _SETTINGS},
+        )
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=options.grace,
+            ws="none",
+        )
+        place = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        # uvicorn raises the signal that ended it again.
+        with contextlib.closing(app.state.engine), contextlib.suppress(KeyboardInterrupt):
+            print(f"{options.folder} at http://{place}/v1 (Ctrl-C ends)", flush=True)
+            uvicorn.Server(config).run([listener])
     return 0
