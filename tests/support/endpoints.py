@@ -35,10 +35,12 @@ def write_folders(place: Path, template: str | None = TEMPLATE) -> tuple[Path, P
 
 
 @contextmanager
-def on_a_port(app: Any) -> Iterator[str]:
-    """Serve an application, and yield its address."""
+def on_a_port(app: Any, grace: int | None = None) -> Iterator[str]:
+    """Serve an application, and yield its address; wait so many seconds for requests at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=grace)
+        )
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

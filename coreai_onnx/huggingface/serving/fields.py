@@ -276,8 +276,9 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 def _calls(calls: Any, place: str) -> list[dict[str, Any]]:
     """Return calls of tools with arguments as objects, which chat templates write down."""
-    read: list[dict[str, Any]] = []
-    for call in calls if isinstance(calls, list) else [None]:
+    listed: list[Any] = calls if isinstance(calls, list) else [None]
+    read = []
+    for call in listed:
         function: dict[str, Any] = (call.get("function") if isinstance(call, dict) else None) or {}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"{place} must be a list of calls of functions", param=place)

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from coreai_onnx.cli import main
-from tests.cli.commands.test_view import INTERRUPTIBLE
 from tests.support.endpoints import write_folders
 
 
@@ -29,7 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @contextmanager
 def served(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a process that serves a folder; yield it and its address."""
-    command = [sys.executable, "-c", INTERRUPTIBLE, "serve", str(folder), "--port", "0", *words]
+    command = [sys.executable, "-m", "coreai_onnx", "serve", str(folder), "--port", "0", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

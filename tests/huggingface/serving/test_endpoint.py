@@ -377,6 +377,21 @@ def test_a_client_that_goes_away_is_cancelled(models: Any, is_streamed: bool) ->
         assert text == generated(models, "abc")
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_is_not_complete_at_the_end_is_cancelled(models: Any, is_streamed: bool) -> None:
+    app = endpoint(models[0], "llama", slots=2)
+    held, asked = Held(app), {"prompt": "abc", **GREEDY, "stream": is_streamed}
+    with ThreadPoolExecutor(1) as pool:
+        with on_a_port(app, grace=1) as address:
+            answer = pool.submit(httpx.post, f"{address}{COMPLETIONS}", json=asked, timeout=60)
+            assert held.reached.wait(60)
+            # The engine ends after the chunk that it reads.
+            threading.Timer(3, held.opened.set).start()
+        error = answer.exception(60)
+        assert isinstance(error, httpx.RemoteProtocolError) or answer.result().status_code == 500
+    assert not any(thread.name == "coreai_onnx engine" for thread in threading.enumerate())
+
+
 def test_the_client_of_openai(models: Any, app: Any) -> None:
     with on_a_port(app) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
