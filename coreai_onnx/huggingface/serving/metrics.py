@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from functools import partial
 
@@ -69,7 +71,9 @@ class CountedRequests:
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            # At the end, uvicorn cancels what takes too long, and would log where it stood.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.app(scope, receive, noted)
         finally:
             # Paths that do not exist would be labels without end.
             route = getattr(scope.get("route"), "path", "other")
