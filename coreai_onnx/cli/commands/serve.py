@@ -74,7 +74,7 @@ def execute(options: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from coreai_onnx.huggingface.serving.endpoint import endpoint
+        from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise

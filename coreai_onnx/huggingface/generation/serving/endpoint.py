@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,9 +13,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from coreai_onnx.errors import (
     GenerationError,
@@ -29,14 +25,26 @@ from coreai_onnx.errors import (
 from coreai_onnx.huggingface.generation.engine import Engine, Settings
 from coreai_onnx.huggingface.generation.generating import LanguageModel
 from coreai_onnx.huggingface.generation.replies import Reply, StoppedText
+from coreai_onnx.huggingface.generation.serving.answers import (
+    Answer,
+    Events,
+    Form,
+    error_object,
+    failure_of,
+    json_response,
+    unless_gone,
+)
+from coreai_onnx.huggingface.generation.serving.fields import (
+    Asked,
+    read_chat,
+    read_completion,
+    read_object,
+)
+from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
-from coreai_onnx.huggingface.serving.fields import Asked, read_chat, read_completion, read_object
-from coreai_onnx.huggingface.serving.metrics import CountedRequests, Metrics
 
 _CHAT_TOKENS = 1024
 """New tokens of an answer in a chat by default, at most."""
-_GONE = 499
-"""The status of requests whose clients do not wait for the answer, as nginx names it."""
 
 
 def endpoint(
@@ -101,56 +109,6 @@ def endpoint(
     return app
 
 
-@dataclass
-class _Answer:
-    """One answer to a request.
-
-    Attributes:
-        reply: The reply of the engine: tokens.
-        text: The text that they make.
-        deadline: When it must be complete, in the time of the event loop.
-        metrics: Counts its tokens.
-        tokens: The number of tokens so far.
-        finish_reason: Why it ended; None while it runs.
-    """
-
-    reply: Reply
-    text: StoppedText
-    deadline: float
-    metrics: Metrics
-    tokens: int = 0
-    finish_reason: str | None = None
-
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text, piece by piece.
-
-        Raises:
-            GenerationError: If the request failed.
-            TimeoutError: If the deadline has passed.
-        """
-        start = time.monotonic()
-        try:
-            while self.finish_reason is None:
-                try:
-                    async with asyncio.timeout_at(self.deadline):
-                        token = await anext(self.reply)
-                except StopAsyncIteration:
-                    self.finish_reason = self.reply.finish_reason
-                    piece = self.text.rest()
-                else:
-                    if not self.tokens:
-                        self.metrics.first_token.observe(time.monotonic() - start)
-                    self.tokens += 1
-                    piece, is_stopped = self.text.add(token)
-                    self.finish_reason = "stop" if is_stopped else None
-                if piece:
-                    yield piece
-        finally:
-            self.reply.cancel()
-            self.metrics.answers.labels(self.finish_reason or "cancelled").inc()
-            self.metrics.generated_tokens.inc(self.tokens)
-
-
 class _Served:
     """A model with its engine, and the handlers of its routes."""
 
@@ -177,14 +135,14 @@ class _Served:
         return await self._answered(request, read_chat, is_chat=True)
 
     async def models(self, _: Request) -> Response:
-        return _json({"object": "list", "data": [self._description()]})
+        return json_response({"object": "list", "data": [self._description()]})
 
     async def one_model(self, request: Request) -> Response:
         self._check_name(request.path_params["name"])
-        return _json(self._description())
+        return json_response(self._description())
 
     async def health(self, _: Request) -> Response:
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def numbers(self, _: Request) -> Response:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -212,7 +170,7 @@ class _Served:
         read_tokens = sum(map(len, prompts))
         self.metrics.prompt_tokens.inc(read_tokens)
         answers = [
-            _Answer(
+            Answer(
                 reply,
                 StoppedText(StreamedText(self.model.text), tuple(asked.stops)),
                 deadline,
@@ -220,10 +178,10 @@ class _Served:
             )
             for reply in replies
         ]
-        form = _Form(self.name, answers, read_tokens, is_chat=is_chat)
+        form = Form(self.name, answers, read_tokens, is_chat=is_chat)
         if asked.is_streamed:
-            return _Events(form, form.events(counts_tokens=asked.counts_tokens))
-        return await _unless_gone(request, form)
+            return Events(form, form.events(counts_tokens=asked.counts_tokens))
+        return await unless_gone(request, form)
 
     async def _body(self, request: Request) -> bytes:
         # A page of another site may send forms and plain text, and not this.
@@ -300,142 +258,16 @@ class _Served:
         return replies
 
 
-@dataclass(frozen=True)
-class _Form:
-    """Answers in OpenAI's form.
-
-    Attributes:
-        model: The name of the model.
-        answers: The answers.
-        read_tokens: The tokens of the prompts.
-        is_chat: Whether the request is a chat.
-    """
-
-    model: str
-    answers: Sequence[_Answer]
-    read_tokens: int
-    is_chat: bool
-
-    async def whole(self) -> Response:
-        """Wait for all answers."""
-        choices = []
-        for index, answer in enumerate(self.answers):
-            text = "".join([piece async for piece in answer.pieces()])
-            content = {"message": {"role": "assistant", "content": text}}
-            choices.append(self._choice(index, answer, content if self.is_chat else {"text": text}))
-        name = "chat.completion" if self.is_chat else "text_completion"
-        return _json({**self._head(name), "choices": choices, "usage": self._usage()})
-
-    async def events(self, *, counts_tokens: bool) -> AsyncIterator[str]:
-        """Yield server-sent events; those of several answers come one answer after the other."""
-        head = self._head("chat.completion.chunk" if self.is_chat else "text_completion")
-        no_usage = {"usage": None} if counts_tokens else {}
-
-        def event(*choices: dict[str, Any]) -> str:
-            return _event({**head, "choices": choices, **no_usage})
-
-        try:
-            for index, answer in enumerate(self.answers):
-                if self.is_chat:
-                    delta = {"role": "assistant", "content": ""}
-                    yield event(self._choice(index, None, {"delta": delta}))
-                async for text in answer.pieces():
-                    piece = {"delta": {"content": text}} if self.is_chat else {"text": text}
-                    yield event(self._choice(index, None, piece))
-                last: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
-                yield event(self._choice(index, answer, last))
-        except (GenerationError, TimeoutError) as error:
-            yield _event(_error(_failed(error)))
-            return
-        if counts_tokens:
-            yield _event({**head, "choices": [], "usage": self._usage()})
-        yield "data: [DONE]\n\n"
-
-    def cancel(self) -> None:
-        """End the answers that are not complete."""
-        for answer in self.answers:
-            answer.reply.cancel()
-
-    def _head(self, name: str) -> dict[str, Any]:
-        key = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
-        return {"id": key, "object": name, "created": int(time.time()), "model": self.model}
-
-    def _choice(self, index: int, answer: _Answer | None, content: Any) -> dict[str, Any]:
-        reason = answer.finish_reason if answer else None
-        return {"index": index, **content, "finish_reason": reason, "logprobs": None}
-
-    def _usage(self) -> dict[str, int]:
-        new = sum(answer.tokens for answer in self.answers)
-        counts = {"prompt_tokens": self.read_tokens, "completion_tokens": new}
-        return {**counts, "total_tokens": self.read_tokens + new}
-
-
-class _Events(StreamingResponse):
-    """Server-sent events, which end when the client goes away."""
-
-    def __init__(self, form: _Form, events: AsyncIterator[str]) -> None:
-        super().__init__(events, headers={"cache-control": "no-cache"})
-        # Without "; charset=…", which Starlette adds to text.
-        self.headers["content-type"] = "text/event-stream"
-        self._form, self._events = form, events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            # The iterator may not have begun, or stand at a piece that could not be sent.
-            self._form.cancel()
-
-
-async def _unless_gone(request: Request, form: _Form) -> Response:
-    """Wait for all answers, as long as the client does."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = asyncio.ensure_future(form.whole()), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return tasks[0].result() if tasks[0].done() else Response(status_code=_GONE)
-    finally:
-        for task in tasks:
-            task.cancel()
-        form.cancel()
-
-
-# ---------------------------------------------------------------------- JSON
-def _json(content: Any, status: int = 200) -> Response:
-    # ASCII: a name of the client may have half a surrogate, which UTF-8 does not.
-    return Response(json.dumps(content), status, media_type="application/json")
-
-
-def _event(content: Any) -> str:
-    return f"data: {json.dumps(content)}\n\n"
-
-
-def _error(error: RequestError) -> dict[str, Any]:
-    fields = {"type": error.kind, "param": error.param, "code": error.code}
-    return {"error": {"message": str(error), **fields}}
-
-
-def _failed(error: Exception) -> RequestError:
-    """Return the error of a request that was accepted, and then failed."""
-    if isinstance(error, TimeoutError):
-        return RequestError("the request took too long", 504, "timeout_error", code="timeout")
-    return RequestError(str(error) or type(error).__name__, 500, "server_error")
-
-
 async def _refusal(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    response = _json(_error(error), error.status)
+    response = json_response(error_object(error), error.status)
     if error.status == 429:
         response.headers["retry-after"] = "1"
     return response
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    return await _refusal(request, _failed(error))
+    return await _refusal(request, failure_of(error))
 
 
 async def _other_refusal(request: Request, error: Exception) -> Response:

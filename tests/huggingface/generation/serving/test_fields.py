@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from coreai_onnx.errors import RequestError
-from coreai_onnx.huggingface.serving.fields import read_chat, read_completion, read_object
+from coreai_onnx.huggingface.generation.serving.fields import (
+    read_chat,
+    read_completion,
+    read_object,
+)
 
 USER = {"role": "user", "content": "Hi"}
 
