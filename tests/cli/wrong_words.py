@@ -5,6 +5,7 @@ from __future__ import annotations
 RIGHT = {
     "convert": ("convert", "FACTORY", "-o", "out.onnx"),
     "export": ("export", "SOURCE", "-o", "out"),
+    "serve": ("serve", "SOURCE", "--port", "0"),
     "perplexity": ("perplexity", "SOURCE", "TEXT"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
     "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
@@ -203,6 +204,21 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         **{n: _SHARED[n] for n in ("target", "minimum_onnxruntime", "external_data", "debug")},
+    },
+    "serve": {
+        "folder": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
+        "host": [["--host", value] for value in ("256.1.1.1", "no where", "::x", "1.2.3.4:80")],
+        "port": [["--port", value] for value in ("-1", "65536", "http", "")],
+        "name": [["--name"]],
+        **{
+            name: [[f"--{name.replace('_', '-')}", value] for value in ("0", "-1", "many", "")]
+            for name in ("slots", "tokens", "chunk", "queue", "max_body", "max_prompt")
+        },
+        "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "86401", "")],
+        "grace": [["--grace", value] for value in ("0", "-1", "nan", "86401", "")],
+        "threads": _RUNS["threads"],
+        **_EXECUTIONS,
+        "debug": [["--debug=yes"]],
     },
     "perplexity": {
         "folder": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
