@@ -155,7 +155,6 @@ inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& 
   MultiplyRows<8>(w, rows);
 }
 
-<<<<<<< HEAD
 /// Multiplies as many groups of kRows rows as there are, and the rest in smaller ones.
 template <size_t kBits, size_t kRows>
 void MultiplyRowsInOrder(const FewBitsWeight& w, FewBitsSmallBatch rows) {
@@ -170,8 +169,11 @@ void MultiplyRowsInOrder(const FewBitsWeight& w, FewBitsSmallBatch rows) {
 inline void MultiplyInOrder(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   if (w.bits == 2) return MultiplyRowsInOrder<2, kMostRowsInOrder>(w, rows);
   if (w.bits == 4) return MultiplyRowsInOrder<4, kMostRowsInOrder>(w, rows);
+  if (w.bits == 5) return MultiplyRowsInOrder<5, kMostRowsInOrder>(w, rows);
+  if (w.bits == 6) return MultiplyRowsInOrder<6, kMostRowsInOrder>(w, rows);
   MultiplyRowsInOrder<8, kMostRowsInOrder>(w, rows);
-=======
+}
+
 template <size_t kRows>
 HWY_INLINE void SubtractFromRows(const FewBitsWeight& w, const FewBitsMinimums& a, size_t row,
                                  size_t first) {
@@ -191,7 +193,6 @@ HWY_INLINE void SubtractFromRows(const FewBitsWeight& w, const FewBitsMinimums& 
   }
 #pragma GCC unroll 8
   for (size_t r = 0; r < kRows; ++r) hn::StoreU(totals[r], d, out + r * a.stride);
->>>>>>> memory
 }
 
 // Products of the codes are exact integers times a scale, so that with one element that is not zero
