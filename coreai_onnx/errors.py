@@ -317,6 +317,29 @@ class QueueFullError(GenerationError):
     """As many requests are waiting as the queue of an engine holds: try later."""
 
 
+class RequestError(GenerationError):
+    """A request to an endpoint is refused.
+
+    Attributes:
+        status: The status of HTTP.
+        kind: The kind of error, as OpenAI names it.
+        param: The field of the request that is at fault, if it is one.
+        code: What is at fault, as OpenAI names it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        """Make the message."""
+        super().__init__(message)
+        self.status, self.kind, self.param, self.code = status, kind, param, code
+
+
 class ComparisonError(CoreaiError, AssertionError):
     """Executions of a model differ, or cannot be compared."""
 

@@ -22,6 +22,8 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
+from coreai_onnx.runtime.memory.plan import memory_plan
+from coreai_onnx.runtime.memory.stages import Pipeline, split
 from coreai_onnx.targets.contrib import summary
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from coreai_onnx.export.record import ExportRecord
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.weights.rewriting import BodiesOf
+    from coreai_onnx.runtime.memory.plan import Inputs
 
 
 class OnnxProgram(Quantizable):
@@ -311,6 +314,39 @@ class OnnxProgram(Quantizable):
         part = OnnxProgram({name: extracted(self.models[name], module)}, debug_info=self.debug_info)
         part.records = {key: record for key, record in self.records.items() if key == name}
         return part
+
+    def split(
+        self,
+        stages: int,
+        inputs: Inputs = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        entrypoint: str | None = None,
+        kernels: bool | None = None,
+    ) -> Pipeline[OnnxProgram]:
+        """Return an entrypoint as stages for machines with less memory; see ``docs/memory.md``.
+
+        Stages are cut between modules. Each has the weights and states that its nodes read. The
+        largest takes as little as possible, by the memory plan of one run.
+
+        Args:
+            stages: Their number, at least 2.
+            inputs: The inputs of that run, and states by name, as for `coreai_onnx.memory_plan`.
+            sizes: As for `coreai_onnx.memory_plan`.
+            entrypoint: The entrypoint; None for the only one or ``main``.
+            kernels: As for `coreai_onnx.memory_plan`.
+
+        Raises:
+            StagingError: If there is no such entrypoint, or not enough places between modules.
+            SessionError: If the model cannot be run.
+            InputError: If an input is wrong or missing, or there is no such dim.
+        """
+        name = self._choose(entrypoint)
+        plan = memory_plan(self, inputs, sizes=sizes, entrypoint=name, kernels=kernels)
+        given = inputs if isinstance(inputs, Mapping) else {}
+        models, costs = split(self.models[name], stages, plan, given)
+        parts = [OnnxProgram({name: one}, debug_info=self.debug_info) for one in models]
+        return Pipeline(tuple(parts), costs, self.models[name])
 
     def composites(self, entrypoint: str | None = None) -> dict[str, int]:
         """Count the calls of composites and externalized modules, through every function body.

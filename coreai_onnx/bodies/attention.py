@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -84,9 +85,12 @@ def _call_of(b: BodyBuilder) -> _Call:
 
 def _one_group(inputs: Mapping[str, Example]) -> bool:
     """Return whether keys and values have the same number of heads."""
-    names, axis = (("key_pool", "value_pool"), 2) if "key_pool" in inputs else (("key", "value"), 1)
-    keys, values = (inputs[name].dims[axis] for name in names)
-    return keys == values
+    axis = 2 if "key_pool" in inputs else 1
+    keys, values = (
+        next(inputs[name] for name in (part, f"{part}_pool", f"{part}_codes") if name in inputs)
+        for part in ("key", "value")
+    )
+    return keys.dims[axis] == values.dims[axis]
 
 
 def _words(variant: Variant) -> list[str]:
@@ -105,13 +109,36 @@ def _words(variant: Variant) -> list[str]:
     elif not _one_group(inputs):
         words.append("value_heads")
     words += ["softcap"] if attributes.get("softcap", 0.0) > 0 else []
+    words += ["bits4"] if attributes.get("bits") == 4 else []
     return words
 
 
 @writes("scaled_dot_product_attention", words=_words)
 def scaled_dot_product_attention(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
-    return _attend(b, _call_of(b), _Tensors(*b.inputs[:3], b.input("attn_mask"), b.input("sinks")))
+    query, key, value = b.inputs[:3]
+    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return _attend(b, _call_of(b), tensors)
+
+
+@writes("attention_nbits", words=_words)
+def attention_nbits(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.attention.attention_nbits`."""
+    query, *codes = b.inputs[:5]
+    key, value = (_dequantized(b, *codes[i : i + 2]) for i in (0, 2))
+    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return _attend(b, _call_of(b), tensors)
+
+
+def _dequantized(b: BodyBuilder, codes: Value, scales: Value) -> Value:
+    """Return keys or values, in the dtype of the computation."""
+    op, bits = b.op, int(b.attributes["bits"])
+    if bits == 4:
+        mask, shift = (op.const(np.array(x, np.uint8)) for x in (15, 4))
+        halves = op.BitwiseAnd(codes, mask), op.BitShift(codes, shift, direction="RIGHT")
+        codes = op.Concat(*halves, axis=-1)
+    values = op.Sub(always_cast(op, codes, b.wide), op.const(float(1 << (bits - 1)), b.wide))
+    return op.Mul(values, op.cast(scales, b.wide))
 
 
 @writes("scaled_dot_product_attention_bshd", words=_words)

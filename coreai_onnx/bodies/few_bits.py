@@ -30,7 +30,7 @@ def few_bits_words(variant: Variant) -> list[str]:
     names = [name for name in OPTIONAL if name in inputs and name != "layout"]
     parts = [of_scales if name == "scale_codes" else name for name in names]
     words += ["_".join(parts)] if parts else []
-    return [*words, *(["bias"] if "bias" in inputs else [])]
+    return [*words, *(name for name in ("bias", "like") if name in inputs)]
 
 
 def _weight(b: BodyBuilder) -> Parts:
@@ -216,4 +216,5 @@ def embedding_nbits(b: BodyBuilder) -> Value:
     values = dequantized(op, rows_of_call, _sizes(b), wide)
     columns = op.ReduceProd(op.Shape(values, start=-2))
     rows = op.Reshape(values, op.Concat(op.Shape(indices), columns, axis=0), allowzero=1)
-    return op.CastLike(rows, scales)
+    like = b.input("like")
+    return op.CastLike(rows, scales if like is None else like)

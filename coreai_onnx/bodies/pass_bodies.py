@@ -52,9 +52,7 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
 def _paged_attention() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of paged_attention: masks, sinks or heads of values, and softcap."""
     masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
-    for mask, extra, cap in itertools.product(
-        masks, ("", "sinks", "value_heads"), ("", "softcap")
-    ):
+    for mask, extra, cap in itertools.product(masks, ("", "sinks", "value_heads"), ("", "softcap")):
         values = "N P V E" if extra == "value_heads" else "N P K E"
         dims = ("B H T D", "N P K D", values, ("B W", torch.int64), masks[mask])
         name = ".".join(
@@ -74,6 +72,33 @@ def _bshd_attention() -> Iterator[tuple[str, PassCall]]:
     yield f"{name}.causal", PassCall(name, dims, causal | {"is_causal": 1})
     upper_left = {"is_causal": 1, "causal_alignment": "upper_left"}
     yield f"{name}.causal_upper_left", PassCall(name, dims, upper_left)
+
+
+def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of attention_nbits: masks, sinks or heads of values, softcap, bits."""
+    words = [
+        ("", "mask", "bias", "causal", "window", "causal_window"),
+        ("", "sinks", "value_heads"),
+        ("", "softcap"),
+        ("", "bits4"),
+    ]
+    masks: Mapping[str, str | tuple[str, torch.dtype]]
+    masks = {"mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
+    for places, extra, cap, bits in itertools.product(*words):
+        values = "V" if extra == "value_heads" else "K"
+        mask = masks.get(places)
+        dims = ("B H T D", ("B K S C", torch.uint8), "B K S 1",
+                (f"B {values} S E", torch.uint8), f"B {values} S 1", mask)  # fmt: skip
+        sinks = ("H",) if extra == "sinks" else ()
+        attributes = _OPEN | {
+            "is_causal": int(places.startswith("causal")),
+            "window_size": int(places.endswith("window")),
+            "softcap": float(cap != ""),
+            "bits": 4 if bits else 8,
+        }
+        suffix = "_".join(filter(None, (places, extra, cap, bits)))
+        name = ".".join(["attention_nbits", *filter(None, [suffix])])
+        yield name, PassCall("attention_nbits", (*dims, *sinks), attributes)
 
 
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
@@ -107,9 +132,11 @@ CALLS: Mapping[str, PassCall] = {
     "gather_mm.transposed": PassCall(
         "gather_mm", ("A3 A2 A1", "N A1"), _PLAIN | {"transpose_rhs": 1}
     ),
+    "add_low_rank": PassCall("add_low_rank", ("A3 A2 A1", "A3 A2 K", "C K R", "C R A1")),
     **dict(_linear_nbits()),
     **dict(_paged_attention()),
     **dict(_bshd_attention()),
+    **dict(_attention_nbits()),
 }
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 

@@ -1,4 +1,6 @@
-"""The body of ``gather_mm``: one product per selected matrix, with all rows that select it.
+"""The bodies of products.
+
+That of ``gather_mm`` has one product per selected matrix, with all rows that select it.
 
 No matrix is copied per row: rows are sorted by their matrix, and a loop runs over the matrices that
 have rows, so that the cost is that of the products.
@@ -50,6 +52,14 @@ def gather_mm(b: BodyBuilder) -> Value:
         matrices = op.Reshape(turned, op.Concat(lead, _last_dims(op, turned), axis=0))
     product = op.MatMul(always_cast(op, rows, wide), always_cast(op, matrices, wide))
     return op.CastLike(product, lhs)
+
+
+@writes("add_low_rank")
+def add_low_rank(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.products.add_low_rank`."""
+    op = b.op
+    total, x, down, up = (always_cast(op, value, b.wide) for value in b.inputs)
+    return op.CastLike(op.Add(total, op.MatMul(op.MatMul(x, down), up)), b.inputs[0])
 
 
 def _chooses_rows(variant: Variant) -> bool:

@@ -21,16 +21,17 @@ from coreai_onnx.cli.commands import (
     memory,
     ops_path,
     optimize,
+    package_file,
     perplexity,
     profile_file,
     quantize,
     required_ops,
     run_file,
-    to_gguf,
-    to_python,
+    serve,
     view,
 )
 from coreai_onnx.cli.commands.comparing import blame, compare, diff, verify_determinism
+from coreai_onnx.cli.commands.writing import to_gguf, to_python
 from coreai_onnx.cli.interrupt import interrupted
 from coreai_onnx.errors import CommandError, CoreaiError
 from coreai_onnx.messages import printable_lines
@@ -47,6 +48,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
 
   coreai-onnx convert my_models:tiny -o tiny.onnx --dynamic x:0=batch
   coreai-onnx export my_llama -o my_llama_onnx
+  coreai-onnx serve my_llama_paged
   coreai-onnx perplexity my_llama_onnx held_out.txt
   coreai-onnx optimize tiny.onnx -o tiny_contrib.onnx --target contrib
   coreai-onnx quantize tiny.onnx -o tiny_int4.onnx --bits 4
@@ -54,6 +56,7 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx inspect tiny.onnx
   coreai-onnx run     tiny.onnx --dim batch=4
   coreai-onnx map     tiny.onnx rows.parquet -o results.parquet
+  coreai-onnx package tiny.onnx --for triton -o models
   coreai-onnx compare tiny.onnx my_models:tiny
   coreai-onnx blame   tiny.onnx tiny.pt2
   coreai-onnx memory  tiny.onnx --dim batch=4
@@ -68,8 +71,8 @@ Convert PyTorch models to ONNX with composites kept as functions, run them, comp
   coreai-onnx required-ops tiny.onnx -o required_operators.config
 """
 _COMMANDS = (
-    convert, export, perplexity, optimize, quantize, convert_dtype, run_file, map_rows,
-    compare, blame, profile_file, annotate, memory, verify_determinism,
+    convert, export, serve, perplexity, optimize, quantize, convert_dtype, run_file, map_rows,
+    package_file, compare, blame, profile_file, annotate, memory, verify_determinism,
     inspect_file, extract, diff, view, to_python, to_gguf, required_ops, ops_path,
 )  # fmt: skip
 _EPILOG = "coreai-onnx COMMAND --help explains a command with examples."

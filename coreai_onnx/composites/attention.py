@@ -18,6 +18,9 @@ from coreai_onnx.composites.checks import (
 )
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
+CACHE_BITS = (8, 4)
+"""Sizes of the codes of keys and values."""
+_HALF_BYTE = 4
 CausalAlignment = Literal["lower_right", "upper_left"]
 
 
@@ -159,6 +162,28 @@ def _unproven(dims: Dims, attributes: Attributes) -> str:
     return f"{keys} keys do not show a window of {window}"
 
 
+_ATTRIBUTES = (
+    Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
+    Attribute("is_causal", "int", 0, structural=True),
+    Attribute("window_size", "int", 0, aliases=("sliding_window",), structural=True, switch=True),
+    Attribute("causal_alignment", "string", "lower_right", structural=True),
+    Attribute("softcap", "float", 0.0, structural=True, switch=True),
+)
+_VARIANT_AXES = (
+    (
+        "causal",
+        "causal_upper_left",
+        "window",
+        "window_upper_left",
+        "causal_window",
+        "causal_window_upper_left",
+        "mask",
+        "bias",
+    ),
+    ("sinks", "value_heads"),
+    ("softcap",),
+)
+
 SCALED_DOT_PRODUCT_ATTENTION = Composite(
     name="scaled_dot_product_attention",
     inputs=(
@@ -176,32 +201,11 @@ SCALED_DOT_PRODUCT_ATTENTION = Composite(
     ),
     outputs=("output",),
     output_dims=("B H T E",),
-    attributes=(
-        Attribute("scale", "float", aliases=("scaling", "softmax_scale")),
-        Attribute("is_causal", "int", 0, structural=True),
-        Attribute(
-            "window_size", "int", 0, aliases=("sliding_window",), structural=True, switch=True
-        ),
-        Attribute("causal_alignment", "string", "lower_right", structural=True),
-        Attribute("softcap", "float", 0.0, structural=True, switch=True),
-    ),
+    attributes=_ATTRIBUTES,
     reference=scaled_dot_product_attention,
     kernel=True,
     formula="softmax(mask(scale * query @ key^T)) @ value",
-    variant_axes=(
-        (
-            "causal",
-            "causal_upper_left",
-            "window",
-            "window_upper_left",
-            "causal_window",
-            "causal_window_upper_left",
-            "mask",
-            "bias",
-        ),
-        ("sinks", "value_heads"),
-        ("softcap",),
-    ),
+    variant_axes=_VARIANT_AXES,
     check=_check_attention,
     canonical=_canonical,
     candidates=_candidates,
@@ -273,6 +277,132 @@ SCALED_DOT_PRODUCT_ATTENTION_BSHD = Composite(
     variant_axes=(("causal", "causal_upper_left", "mask", "bias"),),
     check=_check_bshd,
     canonical=_canonical_bshd,
+)
+
+
+def dequantized_rows(
+    codes: torch.Tensor, scales: torch.Tensor, bits: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the values ``(code - 2 ** (bits - 1)) * scale`` of codes of 8 or 4 bits.
+
+    Args:
+        codes: uint8, ``[..., dim * bits / 8]``. With 4 bits, a byte ``i`` has the code ``i`` in its
+            lower half, and the code ``i + dim / 2`` in its upper half.
+        scales: ``[..., 1]``, floating.
+        bits: 8 or 4.
+        dtype: The dtype of the computation and of the result.
+
+    Returns:
+        ``[..., dim]``.
+    """
+    if bits == _HALF_BYTE:
+        codes = torch.cat([codes & 15, codes >> 4], -1)
+    values: torch.Tensor = (codes.to(dtype) - 2 ** (bits - 1)) * scales.to(dtype)
+    return values
+
+
+def quantized_rows(x: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes of values, and a scale for each row; see `dequantized_rows`.
+
+    The scale is the largest magnitude of the row divided by ``2 ** (bits - 1) - 1``, so that codes
+    are symmetric: 1 to 255, or 1 to 15.
+
+    Args:
+        x: ``[..., dim]``, floating; ``dim`` is even.
+        bits: 8 or 4.
+    """
+    largest = x.abs().amax(-1, keepdim=True)
+    # A row of zeros has a scale too, by which it is divided; that of float16 changes no other.
+    least = 2.0**-24 if x.dtype == torch.float16 else torch.finfo(x.dtype).tiny
+    scales = largest / (2 ** (bits - 1) - 1) + least
+    codes = (torch.round(x / scales) + 2 ** (bits - 1)).to(torch.uint8)
+    if bits == _HALF_BYTE:
+        lower, upper = codes.chunk(2, -1)
+        codes = lower | (upper << 4)
+    return codes, scales
+
+
+def attention_nbits(
+    query: torch.Tensor,
+    key_codes: torch.Tensor,
+    key_scales: torch.Tensor,
+    value_codes: torch.Tensor,
+    value_scales: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    is_causal: int = 0,
+    window_size: int = 0,
+    causal_alignment: str = "lower_right",
+    softcap: float | torch.Tensor = 0.0,
+    bits: int = 8,
+) -> torch.Tensor:
+    """Return attention to keys and values of few bits, as a cache of few bits has them.
+
+    This is `scaled_dot_product_attention` to the values of `dequantized_rows`, one scale for each
+    token and head.
+
+    Args:
+        query: ``[batch, heads, query_length, head_dim]``, floating.
+        key_codes: uint8, ``[batch, key_heads, key_length, head_dim * bits / 8]``.
+        key_scales: ``[batch, key_heads, key_length, 1]``, in the dtype of ``query``.
+        value_codes: uint8, ``[batch, value_heads, key_length, value_dim * bits / 8]``.
+        value_scales: ``[batch, value_heads, key_length, 1]``, in the dtype of ``query``.
+        attn_mask: As for `scaled_dot_product_attention`.
+        sinks: The same.
+        scale: The same.
+        is_causal: The same.
+        window_size: The same.
+        causal_alignment: The same.
+        softcap: The same.
+        bits: Size of a code: 8 or 4.
+
+    Returns:
+        ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
+    """
+    wide = compute_dtype(query)
+    key = dequantized_rows(key_codes, key_scales, bits, wide)
+    value = dequantized_rows(value_codes, value_scales, bits, wide)
+    result = scaled_dot_product_attention(
+        query.to(wide), key, value, attn_mask, sinks, scale=scale, is_causal=is_causal,
+        window_size=window_size, causal_alignment=causal_alignment, softcap=softcap,
+    )  # fmt: skip
+    return result.to(query.dtype)
+
+
+def _check_nbits(dims: Dims, attributes: Attributes) -> str:
+    ranks = dict.fromkeys(("query", "key_codes", "key_scales", "value_codes", "value_scales"), 4)
+    wrong = wrong_rank(dims, **ranks)
+    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
+    if not wrong and attributes["bits"] not in CACHE_BITS:
+        wrong = f"bits must be 8 or 4, got {attributes['bits']}"
+    for name in ("key_codes", "value_codes"):
+        groups = None if wrong else dims[name][1]
+        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
+    return wrong
+
+
+ATTENTION_NBITS = Composite(
+    name="attention_nbits",
+    inputs=(
+        Input("query", dims="B H T D", aliases=("q",)),
+        Input("key_codes", dtype="uint8", dims="B K S C"),
+        Input("key_scales", dims="B K S 1"),
+        Input("value_codes", dtype="uint8", dims="B V|K S E"),
+        Input("value_scales", dims="B V|K S 1"),
+        Input("attn_mask", optional=True, dtype="any", dims="~B H T S"),
+        Input("sinks", optional=True, dtype="any", dims="H"),
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(*_ATTRIBUTES, Attribute("bits", "int", 8, structural=True)),
+    reference=attention_nbits,
+    kernel=True,
+    formula="softmax(mask(scale * query @ key^T)) @ value, where (codes - 2^(bits-1)) * scales",
+    variant_axes=(*_VARIANT_AXES, ("bits4",)),
+    check=_check_nbits,
+    canonical=_canonical,
 )
 
 

@@ -230,6 +230,7 @@ def embedding_nbits(
     scale_codes: torch.Tensor | None = None,
     table: torch.Tensor | None = None,
     layout: torch.Tensor | None = None,
+    like: torch.Tensor | None = None,
     *,
     bits: int = 4,
     group_size: int = 32,
@@ -252,13 +253,15 @@ def embedding_nbits(
         scale_codes: uint8, ``[N, blocks, bytes]``, as in ``linear_nbits``.
         table: As in ``linear_nbits``.
         layout: As in ``linear_nbits``.
+        like: Of any shape and floating dtype, which is that of the result. With it, narrow scales
+            of a table, as files have them, serve for rows that are not rounded.
         bits: Size of a code: 8, 6, 5, 4, 3 or 2.
         group_size: Number of neighbors in a row with one scale; ``group_size * bits`` is a multiple
             of 8.
         scale_bits: Size of a code of a scale, as in ``linear_nbits``.
 
     Returns:
-        The shape of ``indices``, then ``K``, in the dtype of ``scales``.
+        The shape of ``indices``, then ``K``, in the dtype of ``like``, or else of ``scales``.
     """
     del group_size  # the codes have it
     wide = compute_dtype(scales)
@@ -267,7 +270,7 @@ def embedding_nbits(
         for part in (codes, scales, zero_points, minimums, scale_codes)
     ]
     values = dequantized([*parts[:3], palette, *parts[3:], table, layout], bits, scale_bits, wide)
-    return values.flatten(-2).to(scales.dtype)
+    return values.flatten(-2).to((scales if like is None else like).dtype)
 
 
 def _rows(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -284,9 +287,11 @@ EMBEDDING_NBITS = Composite(
         Input("codes", dtype="uint8", dims="N G B"),
         Input("indices", dtype="index"),
         *inputs_of("N", OPTIONAL),
+        Input("like", optional=True, dtype="any"),
     ),
     outputs=("output",),
     output_dims=("?",),
+    output_likes=("like",),
     attributes=(
         Attribute("bits", "int", 4, structural=True),
         Attribute("group_size", "int", 32),
@@ -294,7 +299,7 @@ EMBEDDING_NBITS = Composite(
     ),
     reference=embedding_nbits,
     formula="((codes - zero_points) * scales)[indices], codes packed in groups",
-    variant_axes=(_BITS_WORDS, _PARTS_WORDS),
+    variant_axes=(_BITS_WORDS, _PARTS_WORDS, ("like",)),
     check=check_weight,
     admissible=admissible,
 )

@@ -1,4 +1,4 @@
-"""Gathered matrix products, as in mixtures of experts: an index selects the matrix."""
+"""Matrix products: gathered ones, as in mixtures of experts, and adapters of low rank."""
 
 from __future__ import annotations
 
@@ -117,4 +117,70 @@ GATHER_MM = Composite(
     check=_check,
     admissible=_admissible,
     aten=("coreai.gather_mm.default",),
+)
+
+
+def add_low_rank(
+    input: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor
+) -> torch.Tensor:
+    """Return ``input + x @ down @ up``: the result of a linear layer with an adapter.
+
+    The formula is that of LoRA (E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language
+    Models", 2021).
+    A rank of 0 is that of an absent adapter: the result is ``input``, and the kernel neither
+    copies nor multiplies.
+
+    Args:
+        input: ``[..., T, N]``, floating.
+        x: ``[..., T, K]``, what the layer multiplies by its weight.
+        down: ``[..., K, R]``; the leading axes are those of ``input``, or of size 1, or absent.
+        up: ``[..., R, N]``, the leading axes as those of ``down``; ``[..., 0, 1]`` if ``R`` is 0.
+
+    Returns:
+        The shape and dtype of ``input``; computed in float32 (float64 in float64).
+    """
+    wide = compute_dtype(input)
+    product = torch.matmul(torch.matmul(x.to(wide), down.to(wide)), up.to(wide))
+    return (input.to(wide) + product).to(input.dtype)
+
+
+def _check_low_rank(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    for name, shape in dims.items():
+        if len(shape) < 2:
+            return f"{name} must have rank 2 or higher, got {len(shape)}"
+    total, x, down, up = (dims[name] for name in ("input", "x", "down", "up"))
+    if len(x) != len(total) or any(map(_differ, x[:-1], total[:-1])):
+        return f"x must have the sizes of input but for the last, {list(total)}, got {list(x)}"
+    for name, shape in (("down", down), ("up", up)):
+        lead = shape[:-2]
+        is_lead = len(lead) == len(total) - 2 and not any(map(_differ, lead, total))
+        if not is_lead and (len(lead) > len(total) - 2 or any(_differ(size, 1) for size in lead)):
+            return f"the leading axes of {name} must be those of input or 1, got {list(shape)}"
+    if _differ(down[-2], x[-1]):
+        return f"x has {x[-1]} columns, down has {down[-2]} rows"
+    if _differ(down[-1], up[-2]):
+        return f"down has {down[-1]} columns, up has {up[-2]} rows"
+    if _differ(up[-1], total[-1]) and (_differ(up[-1], 1) or _differ(down[-1], 0)):
+        return f"input has {total[-1]} columns, up has {up[-1]}"
+    return ""
+
+
+def _differ(size: int | None, other: int | None) -> bool:
+    return size is not None and other is not None and size != other
+
+
+ADD_LOW_RANK = Composite(
+    name="add_low_rank",
+    inputs=(
+        Input("input"),
+        Input("x", aliases=("hidden_states",)),
+        Input("down", aliases=("lora_A",)),
+        Input("up", aliases=("lora_B",)),
+    ),
+    outputs=("output",),
+    reference=add_low_rank,
+    kernel=True,
+    formula="input + x @ down @ up",
+    check=_check_low_rank,
 )

@@ -1,4 +1,4 @@
-"""Comparison of a file with itself, bit by bit: in batches, threads, chunks and repeated runs."""
+"""Comparison of a file with itself, bit by bit: in batches, threads and chunks, on targets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.debugging.difference import Array
+from coreai_onnx.debugging.row_runs import RowsRun, Runs
 from coreai_onnx.errors import ComparisonError
 from coreai_onnx.messages import render
-from coreai_onnx.model.contract import read_contract
-from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.sources import Source, model_of
 
 THREADS = (1, 2, 3, 4, 8, 16)
@@ -21,6 +19,9 @@ BATCHES = (2, 3, 4, 5, 8, 16, 33, 64)
 _CHUNKS = (1, 2, 3, 5, 7, 16)
 _REPEATED = 4
 _MORE_CAPACITY = (1, 37, 128)
+_TARGETS = ("avx2", "avx512", "avx512_bf16")
+"""Those that an x86 processor may have several of. The scalar one has no fused multiply-add."""
+_TARGET_VARIABLE = "COREAI_OPS_TARGET"
 _LOGITS = 3
 """Rank of logits: rows, tokens, vocabulary."""
 
@@ -81,18 +82,6 @@ class Determinism:
         return f"{render(header, rows)}\n{bits:,} bits differ in {compared:,} comparisons"
 
 
-@dataclass(frozen=True)
-class _RowsRun:
-    """A way to run some rows of the inputs."""
-
-    label: str
-    rows: tuple[int, ...]
-    cuts: tuple[int, ...] = ()  # where calls begin, in tokens, after the first
-    threads: int | None = None
-    capacity: int = 0  # of a static cache, beside its tokens
-    shift: int = 0  # of the inputs in memory, in elements
-
-
 def verify_determinism(
     model: Source,
     inputs: Mapping[str, Array],
@@ -122,7 +111,7 @@ def verify_determinism(
     """
     if unknown := [axis for axis in axes or () if axis not in AXES]:
         raise ComparisonError(f"axes must be some of {', '.join(AXES)}, got {unknown[0]!r}")
-    runs = _Runs(model, inputs, batch, sequence, settings)
+    runs = Runs(model, inputs, batch, sequence, settings)
     found: list[Deviation] = []
     for axis in AXES:
         if axis in (axes or AXES):
@@ -130,163 +119,37 @@ def verify_determinism(
     return Determinism(tuple(found))
 
 
-class _Runs:
-    """Runs a model in cases; results are kept by case."""
-
-    def __init__(
-        self,
-        model: Source,
-        inputs: Mapping[str, Array],
-        batch: str | None,
-        sequence: str | None,
-        settings: Mapping[str, Any],
-    ) -> None:
-        self.model, self._settings = model, dict(settings)
-        self._threads = self._settings.pop("threads", None)
-        self._sessions: dict[int | None, Session] = {}
-        session = self._session(self._threads)
-        self._inputs = {name: np.asarray(value) for name, value in inputs.items()}
-        if missing := [x.name for x in session.inputs if x.name not in self._inputs]:
-            raise ComparisonError(f"there is no value of the input {missing[0]!r}")
-        self._infos = [x for x in session.inputs if x.name in self._inputs]
-        self.batch = self._dim(batch, 0)
-        self.sequence = self._dim(sequence, 1) if sequence or session.states else None
-        contract = read_contract(session.model.metadata_props)
-        cache = contract.cache if contract is not None and session.states else ""
-        self.is_static = cache == "static"
-        self._results: dict[_RowsRun, dict[str, Array]] = {}
-
-    def _dim(self, wanted: str | None, axis: int) -> str | None:
-        dims = [x.dims[axis] for x in self._infos if len(x.dims) > axis]
-        names = [dim for dim in dims if isinstance(dim, str)]
-        everywhere = {dim for x in self._infos for dim in x.dims if isinstance(dim, str)}
-        if wanted is not None and wanted not in everywhere:
-            there = ", ".join(sorted(everywhere)) or "none"
-            raise ComparisonError(f"the inputs have no dim {wanted!r}; there are {there}")
-        return wanted or next(iter(names), None)
-
-    def _session(self, threads: int | None) -> Session:
-        if threads not in self._sessions:
-            self._sessions[threads] = Session(self.model, threads=threads, **self._settings)
-        return self._sessions[threads]
-
-    def size(self, dim: str | None) -> int:
-        """Return the size of a dim in the inputs; 0 if there is none."""
-        sizes = [
-            self._inputs[x.name].shape[axis]
-            for x in self._infos
-            for axis, name in enumerate(x.dims)
-            if dim is not None and name == dim
-        ]
-        return sizes[0] if sizes else 0
-
-    def axis_of(self, name: str, dim: str | None, session: Session | None = None) -> int | None:
-        """Return the axis of an output or state that a dim counts, if there is one."""
-        session = session or self._session(self._threads)
-        infos = {info.name: info for info in (*session.outputs, *session.state_inputs)}
-        dims = infos[name].dims
-        if dim is not None and dim in dims:
-            return dims.index(dim)
-        # The logits of a prompt have a dim of their own, whose size is that of the tokens.
-        is_tokens = dim == self.sequence and name not in session.states and len(dims) == _LOGITS
-        return 1 if is_tokens and isinstance(dims[1], str) else None
-
-    def result(self, case: _RowsRun) -> dict[str, Array]:
-        """Return the outputs of a case, and the states that it ends with."""
-        if case not in self._results:
-            self._results[case] = self.run(self._session(case.threads or self._threads), case)
-        return self._results[case]
-
-    def run(self, session: Session, case: _RowsRun) -> dict[str, Array]:
-        """Run a session in a case."""
-        stream, length = session.stream(), self.size(self.sequence)
-        starts = (0, *case.cuts) if length else (0,)
-        calls = []
-        for start, end in zip(starts, (*starts[1:], length), strict=True):
-            feeds = {x.name: self._part(x, case, start, end) for x in self._infos}
-            if start == 0:
-                feeds |= self._first_states(session, case)
-            outputs = stream.run(**feeds)
-            calls.append({name: np.array(outputs[name]) for name in outputs.names})
-        results = {}
-        for name in calls[0]:
-            axis, parts = self.axis_of(name, self.sequence, session), [call[name] for call in calls]
-            others = {tuple(np.delete(part.shape, axis)) for part in parts if axis is not None}
-            # A value inside of the graph may grow with the tokens along another axis as well.
-            results[name] = np.concatenate(parts, axis) if len(others) == 1 else parts[-1]
-        states = {name: np.array(value) for name, value in stream.state.items()}
-        # Beyond the tokens a static cache has no meaning.
-        if self.is_static:
-            states = {name: value[:, :, :length] for name, value in states.items()}
-        return results | states
-
-    def _part(self, info: TensorInfo, case: _RowsRun, start: int, end: int) -> Array:
-        """Return the rows and tokens of an input."""
-        value, length = self._inputs[info.name], self.size(self.sequence)
-        for axis, dim in enumerate(info.dims):
-            if dim == self.batch:
-                value = value.take(case.rows, axis)
-            elif length and dim == self.sequence:
-                value = value.take(range(start, end), axis)
-            elif length and isinstance(dim, str) and value.shape[axis] == length:
-                value = value.take(range(end), axis)  # a mask covers the tokens before as well
-        moved = np.empty(value.size + case.shift, value.dtype)[case.shift :].reshape(value.shape)
-        moved[...] = value
-        return moved
-
-    def _first_states(self, session: Session, case: _RowsRun) -> dict[str, Array]:
-        """Return states to start from where the file has none: empty ones, or zeros."""
-        free = self.size(self.sequence) + case.capacity if self.is_static else 0
-        empty = {}
-        for name, info in zip(session.states, session.state_inputs, strict=True):
-            sizes = [len(case.rows) if dim == self.batch else dim for dim in info.dims]
-            shape = [size if isinstance(size, int) else free for size in sizes]
-            if any(isinstance(dim, str) for dim in info.dims):
-                empty[name] = np.zeros(shape, info.numpy_dtype)
-        return empty
-
-    def observed(self, threads: int | None) -> Session:
-        """Return a session whose outputs are all values of the graph that have a type."""
-        copy = model_of(self.model).clone()
-        present = set(copy.graph.outputs)
-        for node in copy.graph:
-            for value in node.outputs:
-                if value not in present and value.dtype is not None and value.name:
-                    copy.graph.outputs.append(value)
-        return Session(copy, threads=threads or self._threads, **self._settings)
-
-
-_Pair = tuple[_RowsRun, _RowsRun]
+_Pair = tuple[RowsRun, RowsRun]
 """Cases that must have equal results; the rows of the first are among those of the second."""
 
 
-def _several(runs: _Runs) -> _RowsRun:
-    return _RowsRun("", tuple(range(min(max(1, runs.size(runs.batch)), 4))), threads=1)
+def _several(runs: Runs) -> RowsRun:
+    return RowsRun("", tuple(range(min(max(1, runs.size(runs.batch)), 4))), threads=1)
 
 
-def _repeated(runs: _Runs) -> Iterator[_Pair]:
+def _repeated(runs: Runs) -> Iterator[_Pair]:
     first = _several(runs)
     for turn in range(1, _REPEATED + 1):
         yield first, replace(first, label=f"run {turn + 1}", shift=turn)
 
 
-def _threads(runs: _Runs) -> Iterator[_Pair]:
-    one = _RowsRun("", tuple(range(max(1, runs.size(runs.batch)))), threads=1)
+def _threads(runs: Runs) -> Iterator[_Pair]:
+    one = RowsRun("", tuple(range(max(1, runs.size(runs.batch)))), threads=1)
     for threads in THREADS[1:]:
         yield one, replace(one, label=f"{threads} threads", threads=threads)
 
 
-def _batches(runs: _Runs) -> Iterator[_Pair]:
+def _batches(runs: Runs) -> Iterator[_Pair]:
     rows = runs.size(runs.batch)
     for size in (size for size in BATCHES if size <= rows):
         # Other rows, and the same ones at other positions.
         turned = tuple(np.roll(np.arange(rows), size)[:size].tolist())
         for chosen in (tuple(range(size)), turned, turned[::-1]):
             for at, row in enumerate(chosen):
-                yield _RowsRun("", (row,)), _RowsRun(f"row {at} in a batch of {size}", chosen)
+                yield RowsRun("", (row,)), RowsRun(f"row {at} in a batch of {size}", chosen)
 
 
-def _chunks(runs: _Runs) -> Iterator[_Pair]:
+def _chunks(runs: Runs) -> Iterator[_Pair]:
     whole, length = _several(runs), runs.size(runs.sequence)
     for chunk in (chunk for chunk in _CHUNKS if chunk < length):
         cuts = tuple(range(chunk, length, chunk))
@@ -295,25 +158,37 @@ def _chunks(runs: _Runs) -> Iterator[_Pair]:
         yield whole, replace(whole, label="a step after the prompt", cuts=(length - 1,))
 
 
-def _caches(runs: _Runs) -> Iterator[_Pair]:
+def _caches(runs: Runs) -> Iterator[_Pair]:
     whole = _several(runs)
     for more in _MORE_CAPACITY if runs.is_static else ():
         yield whole, replace(whole, label=f"{more} more places", capacity=more)
 
 
-_PAIRS: Mapping[str, Callable[[_Runs], Iterator[_Pair]]] = {
+def _targets(runs: Runs) -> Iterator[_Pair]:
+    rows = tuple(range(max(1, runs.size(runs.batch))))
+    first, *others = runs.targets() or [""]
+    for target in others:
+        yield (
+            RowsRun("", rows, target=first),
+            RowsRun(f"{target}, not {first}", rows, target=target),
+        )
+
+
+_PAIRS: Mapping[str, Callable[[Runs], Iterator[_Pair]]] = {
     "repeated": _repeated,
     "threads": _threads,
     "batch": _batches,
     "chunks": _chunks,
     "cache": _caches,
+    "targets": _targets,
 }
 AXES = tuple(_PAIRS)
 """What may change the order of sums: another run of the same inputs at another address, the number
-of threads, the other rows of a batch, the calls that read a prompt, and the capacity of a cache."""
+of threads, the other rows of a batch, the calls that read a prompt, the capacity of a cache, and
+the instructions of the kernels."""
 
 
-def _deviations(axis: str, runs: _Runs, pairs: Iterator[_Pair]) -> Iterator[Deviation]:
+def _deviations(axis: str, runs: Runs, pairs: Iterator[_Pair]) -> Iterator[Deviation]:
     """Yield the comparisons of each output along an axis."""
     totals: dict[str, list[int]] = {}
     first: dict[str, _Pair] = {}
@@ -335,7 +210,7 @@ def _deviations(axis: str, runs: _Runs, pairs: Iterator[_Pair]) -> Iterator[Devi
         yield Deviation(axis, name, compared, differ, bits, label, node if label else "")
 
 
-def _matching(runs: _Runs, name: str, value: Array, pair: _Pair) -> Array | None:
+def _matching(runs: Runs, name: str, value: Array, pair: _Pair) -> Array | None:
     """Return the rows of an output of the second case that the first one has; None if unknown."""
     expected, actual = pair
     if expected.rows == actual.rows:
@@ -356,7 +231,7 @@ def _differing(one: Array, other: Array) -> tuple[int, int]:
     return int(changed.any(axis=1).sum()), int(np.unpackbits(changed).sum())
 
 
-def _first_node(runs: _Runs, pair: _Pair) -> str:
+def _first_node(runs: Runs, pair: _Pair) -> str:
     """Return the first node in graph order whose result differs; empty if none does.
 
     Each value is an output in these runs, so that onnxruntime fuses fewer nodes.
@@ -364,7 +239,7 @@ def _first_node(runs: _Runs, pair: _Pair) -> str:
     nodes = {value.name: node for node in model_of(runs.model).graph for value in node.outputs}
     results = []
     for case in pair:
-        session = runs.observed(case.threads)
+        session = runs.observed(case)
         results.append(runs.run(session, case))
     for name, node in nodes.items():
         if name not in results[0] or name not in results[1]:

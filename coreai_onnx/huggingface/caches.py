@@ -44,9 +44,10 @@ class Slot:
 
     Attributes:
         layer: Index of its layer, or of the state of all layers.
-        kind: ``"key"`` or ``"value"``, of which each token adds one; ``"conv"``, the last inputs of
-            a convolution, ``"ssm"`` or ``"recurrent"``, the state of a linear attention, or
-            ``"state"``, one of those that RWKV has for all layers.
+        kind: ``"key"`` or ``"value"``, of which each token adds one, ``"key_scale"`` or
+            ``"value_scale"`` of those of few bits; ``"conv"``, the last inputs of a convolution,
+            ``"ssm"`` or ``"recurrent"``, the state of a linear attention, or ``"state"``, one of
+            those that RWKV has for all layers.
         shape: The shape without the batch; 0 is the length of keys and values.
         dtype: The dtype.
         part: The part of the name before ``key``: ``"encoder."`` or ``"decoder."`` where a model
@@ -64,7 +65,7 @@ class Slot:
     @property
     def grows(self) -> bool:
         """Whether each token adds to it: keys and values."""
-        return self.kind in ("key", "value")
+        return self.kind.startswith(("key", "value"))
 
     @property
     def past(self) -> str:
@@ -105,7 +106,7 @@ class Growing(DynamicLayer):
         return self.keys.shape[-2]  # a symbolic size while it is exported
 
 
-class _Static(Growing):
+class Static(Growing):
     """Keys and values of a fixed capacity, which attention reads whole, under a mask."""
 
     filled: Any = 0
@@ -385,7 +386,7 @@ def _states_of_rwkv(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def _static(layer: Any, filled: int) -> Any:
     if not isinstance(layer, Growing):
         return layer
-    static = _Static()
+    static = Static()
     static.hold(layer.keys, layer.values)
     static.filled = filled
     return static

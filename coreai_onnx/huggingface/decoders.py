@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ import onnx_ir as ir
 import torch
 from torch.export import Dim
 
+from coreai_onnx.composites.attention import dequantized_rows, quantized_rows
+from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface.caches import (
     EXAMPLE_PAST,
     STATE,
+    Both,
+    Growing,
     Slot,
+    Static,
     cache_of,
     cache_parameter,
     slots_of,
@@ -100,7 +106,7 @@ class Decoder(torch.nn.Module):
         """Return the logits and the cache after the call."""
         # The mask covers cached and new tokens, so that no input has to say how many are cached.
         filled = 0 if attention_mask is None else attention_mask.shape[1] - input_ids.shape[1]
-        cache = cache_of(self.slots, past, filled)
+        cache = self._filled(past, filled)
         further: dict[str, Any] = {"position_ids": position_ids} if self.takes_positions else {}
         parameter = cache_parameter(self.model)
         if parameter is not None:
@@ -114,7 +120,15 @@ class Decoder(torch.nn.Module):
         # In ``forward``, because torch.export traces the patched layers only while it runs.
         with states_in_cache(self.model):
             result = self.model(input_ids=input_ids, **further)
-        return (result.logits, *tensors_of(cache, self.slots))
+        return (result.logits, *self._presents(cache))
+
+    def _filled(self, past: Sequence[torch.Tensor], filled: int) -> Any:
+        """Return a cache that holds tensors in the slots; a static one has ``filled`` tokens."""
+        return cache_of(self.slots, past, filled)
+
+    def _presents(self, cache: Any) -> Iterator[torch.Tensor]:
+        """Yield the tensors of a cache after a call."""
+        return tensors_of(cache, self.slots)
 
     def example(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return example arguments: a batch of 2 with 3 tokens after 4 cached ones.
@@ -148,6 +162,128 @@ class Decoder(torch.nn.Module):
         positions = ids if self.takes_positions else None
         kept = {0: KEPT_DIM} if self.selects_logits else None
         return ids, mask if self.takes_mask else None, positions, kept, past
+
+
+class _InCodes:
+    """Keys and values as codes of few bits, with a scale for each token and head."""
+
+    bits: int
+    scales: dict[str, torch.Tensor]
+
+    def update(
+        self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the codes of the keys and values of new tokens, and return the values of all."""
+        del args, kwargs
+        results = []
+        for kind, x in (("keys", key_states), ("values", value_states)):
+            codes, scales = quantized_rows(x, self.bits)
+            codes = self.joined(getattr(self, kind), codes)
+            self.scales[kind] = self.joined(self.scales[kind], scales)
+            setattr(self, kind, codes)
+            results.append(dequantized_rows(codes, self.scales[kind], self.bits, x.dtype))
+        return results[0], results[1]
+
+    @staticmethod
+    def joined(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Return codes or scales with those of new tokens."""
+        return torch.cat([old, new], dim=2)
+
+
+class _Coded(_InCodes, Growing):
+    """A layer with keys and values."""
+
+
+class _CodedBoth(_InCodes, Both):
+    """A layer with a recurrent state, too."""
+
+
+class _CodedStatic(_InCodes, Static):
+    """A layer of a fixed capacity."""
+
+    def joined(  # type: ignore[override]  # the place follows from the layer
+        self, old: torch.Tensor, new: torch.Tensor
+    ) -> torch.Tensor:
+        """Return codes or scales with those of new tokens, written after the earlier ones."""
+        batch, heads, length = (torch.arange(size) for size in new.shape[:3])
+        # By indices of whole rows: index_copy would transpose the cache.
+        where = batch[:, None, None], heads[:, None], length + self.filled
+        return old.index_put(where, new)
+
+
+class CodedDecoder(Decoder):
+    """A decoder whose keys and values are codes of few bits; recurrent states stay as they are."""
+
+    def __init__(self, model: torch.nn.Module, bits: int, *, is_static: bool = False) -> None:
+        """Find out what the decoder caches.
+
+        Args:
+            model: The decoder.
+            bits: Size of a code: 8 or 4.
+            is_static: Whether the cache has a fixed capacity.
+
+        Raises:
+            ConversionError: If it caches no keys and values, or their size is odd.
+        """
+        super().__init__(model, is_static=is_static)
+        name, self._bits, self._values = type(model).__name__, bits, self.slots
+        if not any(slot.grows for slot in self.slots):
+            raise ConversionError(
+                f"{name} has no keys and values to store in {bits} bits: its recurrent states stay "
+                "in the dtype of the computation",
+                advice="export it without cache_bits",
+            )
+        if odd := [slot for slot in self.slots if slot.grows and slot.shape[2] * bits % 8]:
+            raise ConversionError(
+                f"{name}: {odd[0].past} has {odd[0].shape[2]} values for each token, "
+                "and two codes of 4 bits are in a byte",
+                advice="choose cache_bits=8",
+            )
+        first = self.input_names[: len(self.input_names) - len(self.slots)]
+        self.slots = [coded for slot in self.slots for coded in _coded_slots(slot, bits)]
+        self.input_names = [*first, *(slot.past for slot in self.slots)]
+        self.output_names = [self.output_names[0], *(slot.present for slot in self.slots)]
+
+    def _filled(self, past: Sequence[torch.Tensor], filled: int) -> Any:
+        pairs = list(zip(self.slots, past, strict=True))
+        codes = [x for slot, x in pairs if not slot.kind.endswith(_SCALE)]
+        cache = cache_of(self._values, codes, filled)
+        for index, layer in enumerate(cache.layers):
+            scales = {
+                f"{slot.kind.removesuffix(_SCALE)}s": x
+                for slot, x in pairs
+                if slot.layer == index and slot.kind.endswith(_SCALE)
+            }
+            if scales:
+                cache.layers[index] = _in_codes(layer, scales, self._bits)
+        return cache
+
+    def _presents(self, cache: Any) -> Iterator[torch.Tensor]:
+        for slot, x in zip(self._values, tensors_of(cache, self._values), strict=True):
+            yield x
+            if slot.grows:
+                yield cache.layers[slot.layer].scales[f"{slot.kind}s"]
+
+
+_SCALE = "_scale"
+
+
+def _coded_slots(slot: Slot, bits: int) -> list[Slot]:
+    """Return the slots of codes and scales of keys or values, or the slot of a recurrent state."""
+    if not slot.grows:
+        return [slot]
+    heads, length, dim = slot.shape
+    codes = replace(slot, shape=(heads, length, dim * bits // 8), dtype=torch.uint8)
+    return [codes, replace(slot, kind=f"{slot.kind}{_SCALE}", shape=(heads, length, 1))]
+
+
+def _in_codes(layer: Any, scales: dict[str, torch.Tensor], bits: int) -> Any:
+    """Return a layer whose keys and values are codes."""
+    coded: Any = _CodedStatic() if isinstance(layer, Static) else _Coded()
+    if isinstance(layer, Both):
+        coded = _CodedBoth()
+    vars(coded).update(vars(layer), scales=scales, bits=bits)
+    return coded
 
 
 def cache_dims(slot: Slot, length: Any = PAST) -> dict[int, Any]:

@@ -42,7 +42,7 @@ from coreai_onnx.huggingface.media.parts import (
     encodes_prompts,
     media_parts,
 )
-from coreai_onnx.huggingface.paged import checked_decoder, decoder_of
+from coreai_onnx.huggingface.paged import CACHES, CacheForm, checked_decoder, decoder_of
 from coreai_onnx.huggingface.quantizing import (
     check_arguments,
     first_target,
@@ -77,7 +77,6 @@ WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
 """The dtypes of stored weights."""
 MAPPED_BYTES = 64 << 20
 """More weights for kernels are in a data file: sessions map it, and copy a model file."""
-CACHES = ("growing", "static", "paged")
 
 
 def export_model(
@@ -86,6 +85,7 @@ def export_model(
     *,
     task: str | None = None,
     cache: Literal["growing", "static", "paged"] | None = None,
+    cache_bits: int | None = None,
     padding: str | None = None,
     dtype: str | None = None,
     weights_dtype: str | None = None,
@@ -110,6 +110,7 @@ def export_model(
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: Of a decoder: ``"growing"``, ``"static"``, or ``"paged"``, for an engine.
+        cache_bits: Of keys and values in a growing or static cache: 8 or 4; None: as computed.
         padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
@@ -136,16 +137,18 @@ def export_model(
     """
     check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
-    cache, padding = _cache_options(cache, padding, default_padding(target, dtype))
+    form = CacheForm(CACHES[0] if cache is None else cache, cache_bits)
+    usual = default_padding(target, dtype)
+    padding = _one_of(PADDINGS, "padding", usual if padding is None else padding)
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
     with scratch_in(path.parent):
         loaded = load_source(source, task, dtype=DTYPES[dtype], weights_dtype=stored, seed=seed)
         how = (target, opset, minimum_onnxruntime, check, quantization, padding, include, lora)
-        programs, files = _Conversion(loaded, *how).programs(cache)
+        programs, files = _Conversion(loaded, *how).programs(form)
         with new_folder(path, replaces=replaces) as temporary:
-            maps = target == "kernels" or cache == "paged"
+            maps = target == "kernels" or form.kind == "paged"
             _save(programs, temporary, maps=maps, external_data=external_data)
             _write_further(temporary, loaded, files, library)
     return ExportedFolder(path, loaded.task.name, programs, _files_of(path))
@@ -198,12 +201,6 @@ def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
     return name
 
 
-def _cache_options(cache: str | None, padding: str | None, usual: str) -> tuple[Any, str]:
-    """Return the kind of the cache, and the padding."""
-    padding = usual if padding is None else padding
-    return _one_of(CACHES, "cache", cache), _one_of(PADDINGS, "padding", padding)
-
-
 def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
     """Return the dtype of stored weights; None keeps that of the source.
 
@@ -235,7 +232,7 @@ class _Conversion:
     include: Sequence[str] = ()
     lora: bool | Sequence[str] = False
 
-    def programs(self, cache: str) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
+    def programs(self, cache: CacheForm) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
         """Convert and quantize a model; return programs and contents of JSON files by file name."""
         if self.loaded.is_deferred:
             refuse_runs(self.quantization)
@@ -251,7 +248,7 @@ class _Conversion:
         """Return the same for another model, which is in memory."""
         return replace(self, loaded=replace(self.loaded, model=model, is_deferred=False))
 
-    def check_layers(self, cache: str, model: Any) -> None:
+    def check_layers(self, cache: CacheForm, model: Any) -> None:
         """Convert some layers of a model, and compare them with torch."""
         self.with_model(model)(checked_decoder(model, cache))
 
@@ -307,11 +304,11 @@ class _Conversion:
 
 @torch.no_grad()
 def _programs(
-    loaded: LoadedModel, convert: _Conversion, cache: str
+    loaded: LoadedModel, convert: _Conversion, cache: CacheForm
 ) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
-    if (cache != CACHES[0] or convert.lora) and loaded.task.name != "text-generation":
-        what = f"{cache} cache" if cache != CACHES[0] else "inputs for adapters"
+    if (not cache.is_plain or convert.lora) and loaded.task.name != "text-generation":
+        what = "inputs for adapters" if cache.is_plain else str(cache)
         raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")
     if loaded.task.name == "text-generation":
         if convert.check and loaded.is_deferred:
@@ -319,8 +316,9 @@ def _programs(
             convert = replace(convert, check=False)
         # Before the export, which takes longer.
         decoder = (checked_decoder if convert.check else decoder_of)(loaded.model, cache)
-        # onnxruntime-genai has names for keys and values only, not for recurrent states.
-        known = cache != "paged" and bool(decoder.slots) and all(x.grows for x in decoder.slots)
+        # onnxruntime-genai has names for keys and values only, not for states and scales.
+        known = bool(decoder.slots) and all(x.kind in ("key", "value") for x in decoder.slots)
+        known &= cache.kind != "paged"
         files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
         return {MODEL_FILE: convert(decoder)}, files
     if isinstance(loaded.model, PipelineModel):

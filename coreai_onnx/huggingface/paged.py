@@ -9,12 +9,13 @@ beginning. Tokens are aligned on the left: what a row reads does not depend on t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from coreai_onnx.errors import ConversionError, failures_as
+from coreai_onnx.composites.attention import CACHE_BITS
+from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import (
     Both,
     Growing,
@@ -24,11 +25,19 @@ from coreai_onnx.huggingface.caches import (
     states_in_cache,
     tensors_of,
 )
-from coreai_onnx.huggingface.decoders import BATCH, KEPT, KEPT_DIM, SEQUENCE, Decoder
+from coreai_onnx.huggingface.decoders import (
+    BATCH,
+    KEPT,
+    KEPT_DIM,
+    SEQUENCE,
+    CodedDecoder,
+    Decoder,
+)
 from coreai_onnx.huggingface.transformers_names import offsets_by_row
 from coreai_onnx.huggingface.verification import check_generation, difference, random_tokens
 from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
 
+CACHES = ("growing", "static", "paged")
 BLOCK = 16
 """Tokens in a block, as in vLLM: half a block of each row is unused on average."""
 _TABLE = "table_length"
@@ -268,12 +277,54 @@ def check_pages(decoder: PagedDecoder) -> None:
         )
 
 
-def decoder_of(model: torch.nn.Module, cache: str) -> Decoder:
-    """Return a decoder with a cache of a kind: ``"growing"``, ``"static"`` or ``"paged"``."""
-    return PagedDecoder(model) if cache == "paged" else Decoder(model, is_static=cache == "static")
+@dataclass(frozen=True)
+class CacheForm:
+    """What the cache of a decoder is.
+
+    Attributes:
+        kind: ``"growing"``, ``"static"`` or ``"paged"``.
+        bits: The bits of keys and values, 8 or 4; None for those of the computation.
+    """
+
+    kind: str = "growing"
+    bits: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ModelSourceError: If there is no such cache.
+        """
+        if self.kind not in CACHES:
+            raise ModelSourceError(f"cache {self.kind!r} must be one of {', '.join(CACHES)}")
+        if self.bits is not None and (type(self.bits) is not int or self.bits not in CACHE_BITS):
+            raise ModelSourceError(f"cache_bits {self.bits!r:.20} must be 8 or 4")
+        if self.bits is not None and self.kind == "paged":
+            raise ModelSourceError(
+                'cache_bits: a paged cache has no few bits yet; choose cache="growing" or "static"'
+            )
+
+    def __str__(self) -> str:
+        """Return the part of a message: ``paged cache``."""
+        return f"{self.kind} cache" + (f" of {self.bits} bits" if self.bits else "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every model with a cache has one like it."""
+        return self == CacheForm()
 
 
-def checked_decoder(model: torch.nn.Module, cache: str) -> Decoder:
+def decoder_of(model: torch.nn.Module, cache: CacheForm) -> Decoder:
+    """Return a decoder with a cache."""
+    if cache.kind == "paged":
+        return PagedDecoder(model)
+    is_static = cache.kind == "static"
+    if cache.bits is not None:
+        return CodedDecoder(model, cache.bits, is_static=is_static)
+    return Decoder(model, is_static=is_static)
+
+
+def checked_decoder(model: torch.nn.Module, cache: CacheForm) -> Decoder:
     """Return a decoder with a cache of a kind, whose calls compute what the model itself does.
 
     Raises:
@@ -285,5 +336,7 @@ def checked_decoder(model: torch.nn.Module, cache: str) -> Decoder:
         check_generation(Decoder(model))
         check_pages(decoder)
     else:
-        check_generation(decoder)
+        # Rounded keys and values change the logits by more than any tolerance.
+        floats = replace(cache, bits=None)
+        check_generation(decoder if cache == floats else decoder_of(model, floats))
     return decoder

@@ -51,12 +51,31 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
         nodes = _nodes_of(part, module)
     if not nodes:
         raise StagingError(_unknown(part, module))
-    graph = part.graph
     # The inputs and outputs of a model must have types in ONNX, those between nodes need none.
-    _infer_types(part)
+    infer_types(part)
+    return _reduced(part, nodes, _outputs(part.graph, nodes))
+
+
+def with_nodes(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Return some nodes as a model, with the values that others read and cannot compute alone.
+
+    Args:
+        model: A model whose nodes have names, and whose values have types; it is not changed.
+        names: The nodes.
+    """
+    part = model.clone()
+    graph = part.graph
+    nodes = {node for node in graph if node.name in names}
+    fixed, results = fixed_values(graph), set(graph.outputs)
+    outputs = [x for x in _outputs(graph, nodes) if x not in fixed or x in results]
+    return _reduced(part, nodes, outputs)
+
+
+def _reduced(part: ir.Model, nodes: set[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
+    """Remove the other nodes, without those that compute constants for the first."""
+    graph = part.graph
     copied = _constants_of(graph, nodes)
     kept = [node for node in graph if node in copied or node in nodes]
-    outputs = _outputs(graph, nodes)
     graph.outputs.clear()
     # After the outputs are cleared: onnx_ir refuses to replace values that are outputs.
     inputs = _inputs(graph, kept)
@@ -65,7 +84,7 @@ def extracted(model: ir.Model, module: str) -> ir.Model:
     graph.remove([node for node in graph if node not in chosen], safe=False)
     graph.inputs.clear()
     graph.inputs.extend(inputs)
-    read = {value.name for node in kept for value in _reads(node)}
+    read = {value.name for node in kept for value in reads(node)}
     for name in [name for name in graph.initializers if name not in read]:
         del graph.initializers[name]
     RemoveUnusedFunctionsPass()(part)
@@ -112,7 +131,7 @@ def _unknown(model: ir.Model, module: str) -> str:
     return f"no node comes from the module {module!r}; there are {', '.join(close)} …"
 
 
-def _infer_types(model: ir.Model) -> None:
+def infer_types(model: ir.Model) -> None:
     """Give every value of the main graph the type that it lacks, where it can be inferred."""
     values = [value for node in model.graph for value in node.outputs]
     if all(value.dtype is not None for value in values):
@@ -125,39 +144,45 @@ def _infer_types(model: ir.Model) -> None:
             value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
 
 
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
+def reads(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node and the nodes of its subgraphs read."""
     yield from (value for value in node.inputs if value is not None)
     for graph in subgraphs(node):
         for inner in graph:
-            yield from _reads(inner)
+            yield from reads(inner)
         yield from graph.outputs
+
+
+def fixed_values(graph: ir.Graph) -> dict[ir.Value, ir.Node]:
+    """Return the results that depend on no input, and the nodes that compute them."""
+    fixed = set(graph.initializers.values()) - set(graph.inputs)
+    makers: dict[ir.Value, ir.Node] = {}
+    for node in graph:
+        read = list(reads(node))
+        is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in read)
+        # A node without inputs may draw random numbers, as RandomNormal does.
+        if node.op_type == "Constant" or (read and is_fixed):
+            fixed.update(node.outputs)
+            makers.update(dict.fromkeys(node.outputs, node))
+    return makers
 
 
 def _constants_of(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[ir.Node]:
     """Return the nodes that depend on no input, and that some nodes need, without these nodes."""
-    fixed = set(graph.initializers.values()) - set(graph.inputs)
-    makers: dict[ir.Value, ir.Node] = {}
-    for node in graph:
-        reads = list(_reads(node))
-        is_fixed = node.domain in ONNX_DOMAINS and all(value in fixed for value in reads)
-        # A node without inputs may draw random numbers, as RandomNormal does.
-        if node.op_type == "Constant" or (reads and is_fixed):
-            fixed.update(node.outputs)
-            makers.update(dict.fromkeys(node.outputs, node))
+    makers = fixed_values(graph)
     needed: set[ir.Node] = set()
-    waiting = [value for node in nodes for value in _reads(node)]
+    waiting = [value for node in nodes for value in reads(node)]
     while waiting:
         maker = makers.get(waiting.pop())
         if maker is not None and maker not in needed and maker not in nodes:
             needed.add(maker)
-            waiting += _reads(maker)
+            waiting += reads(maker)
     return needed
 
 
 def _outputs(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Value]:
     """Return the values of nodes that others read, and those that the graph returns, in order."""
-    read = {value for node in graph if node not in nodes for value in _reads(node)}
+    read = {value for node in graph if node not in nodes for value in reads(node)}
     results = read | set(graph.outputs)
     return [value for node in graph if node in nodes for value in node.outputs if value in results]
 
@@ -167,7 +192,7 @@ def _inputs(graph: ir.Graph, nodes: Sequence[ir.Node]) -> list[ir.Value]:
     computed = {value for node in nodes for value in node.outputs}
     weights = set(graph.initializers.values()) - set(graph.inputs)
     local = set(graph.inputs) | {value for node in graph for value in node.outputs}
-    read = dict.fromkeys(value for node in nodes for value in _reads(node))
+    read = dict.fromkeys(value for node in nodes for value in reads(node))
     inputs = []
     for value in read:
         if value in computed or value in weights or value not in local:

@@ -146,6 +146,7 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
     ),
     "paged_attention": _paged_attention,
     "scaled_dot_product_attention_bshd": _bshd_attention,
+    "attention_nbits": lambda i, o: _attention([i[0], i[1], i[3]], o),
     # 7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2.
     "gated_delta_update": lambda i, o: 7 * o[0].elements * i[0].shape[-1],
 }  # fmt: skip

@@ -64,15 +64,21 @@ from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
+from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
+from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
+from coreai_onnx.passes.fuse.fuse_low_rank import fuse_low_rank
 from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from coreai_onnx.passes.fuse.fuse_paged_attention import fuse_paged_attention
-from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
+from coreai_onnx.passes.fuse.fuse_products import (
+    fuse_products,
+    fuse_tiled_products,
+    sums_in_order,
+)
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.masks import (
@@ -87,7 +93,12 @@ from coreai_onnx.passes.layout.attention_of_rows import (
     attention_without_transposes,
 )
 from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequantization
-from coreai_onnx.passes.layout.exact_on_webgpu import centered_norms, sines_by_polynomials
+from coreai_onnx.passes.layout.exact_on_webgpu import (
+    centered_norms,
+    exponentials_by_polynomials,
+    powers_by_products,
+    sines_by_polynomials,
+)
 from coreai_onnx.passes.layout.integers_in_int32 import (
     casts_before_views,
     integers_in_int32,
@@ -176,11 +187,13 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_rms_norm,  # after common subexpressions: patterns share nodes
     fuse_rope,  # likewise; all layers then share the angles
     fuse_gated_activations,  # matches activations as composites, as ops, or decomposed
+    fuse_low_rank,  # before the next one, which may take its sum
     fuse_skip_norms,  # after norms are one node
     remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant
     fuse_causal_masks,  # after known conditions, which hide the comparison of positions
     remove_repeated_heads,  # after shapes are known
+    fuse_attention_nbits,  # after repeated heads, which hide the codes of keys and values
     fuse_paged_attention,  # after repeated heads, which hide the blocks of keys and values
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
@@ -212,6 +225,10 @@ KERNELS: Final[tuple[Pass, ...]] = (
 
 DETERMINISTIC: Final[tuple[Pass, ...]] = (
     fuse_products,  # after narrow products, which have a dtype of their own
+    fuse_float32_biases,  # likewise
+    powers_by_products,  # after norms and activations are fused, whose patterns contain squares
+    exponentials_by_polynomials,  # likewise; makes sums
+    sums_in_order,  # after squares and means are fused into norms
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines
 )
 """In addition to `KERNELS`, for sessions with ``deterministic=True``."""

@@ -16,12 +16,12 @@ from coreai_onnx.model.metadata import DETERMINISM
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 KERNELS = frozenset(
-    "add_bias gather_mm geglu group_norm kv_cache_update layer_norm paged_attention rms_norm rope "
-    "scaled_dot_product_attention skip_layer_norm skip_rms_norm swiglu".split()
+    "add_bias add_low_rank attention_nbits gated_delta_update gather_mm gather_mm_nbits geglu "
+    "group_norm kv_cache_update layer_norm linear_nbits paged_attention rms_norm rope "
+    "scaled_dot_product_attention scaled_dot_product_attention_bshd skip_layer_norm skip_rms_norm "
+    "swiglu".split()
 )
 """Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""
-OTHER_KERNELS = frozenset("gated_delta_update gather_mm_nbits linear_nbits".split())
-"""Composites whose kernels sum few and many rows in different orders."""
 EXACT = frozenset(
     # what moves data, and computes sizes and conditions
     "And Cast CastLike Compress Concat Constant ConstantOfShape DepthToSpace Equal Expand EyeLike "
@@ -54,27 +54,34 @@ def outside_ops(model: ir.Model) -> dict[str, int]:
     return dict(found.most_common())
 
 
+def measured_ops(model: ir.Model) -> dict[str, int]:
+    """Count the nodes of operators that only measurements vouch for, by name."""
+    return dict(Counter(x.op_type for x in _run_nodes(model) if x.op_type in MEASURED))
+
+
 def write_promise(model: ir.Model) -> None:
     """Write in the metadata of a model what it promises in a session with ``deterministic=True``.
 
-    A model with operators of `outside_ops` promises nothing.
+    A model with operators of `outside_ops` promises nothing, one with operators of `MEASURED`
+    nothing about processors with other instructions.
     """
     model.metadata_props.pop(DETERMINISM, None)
     if outside_ops(model):
         return
-    measured = sorted({node.op_type for node in _run_nodes(model) if node.op_type in MEASURED})
-    promise = {"axes": ["repeated", "threads", "batch", "chunks", "cache"], "measured": measured}
+    measured = sorted(measured_ops(model))
+    axes = ["repeated", "threads", "batch", "chunks", "cache"]
+    promise = {"axes": axes if measured else [*axes, "targets"], "measured": measured}
     model.metadata_props[DETERMINISM] = json.dumps(promise)
 
 
 def _is_fixed(node: ir.Node) -> bool:
     if node.domain in ONNX_DOMAINS:
         return node.op_type in EXACT or node.op_type in MEASURED or _has_integers(node)
-    return _is_kernel(node, KERNELS)
+    return _is_kernel(node)
 
 
-def _is_kernel(node: ir.Node, names: frozenset[str]) -> bool:
-    return node.domain == STANDARD_DOMAIN and node.op_type.split(".")[0] in names
+def _is_kernel(node: ir.Node) -> bool:
+    return node.domain == STANDARD_DOMAIN and node.op_type.split(".")[0] in KERNELS
 
 
 def _has_integers(node: ir.Node) -> bool:
@@ -90,7 +97,7 @@ def _run_nodes(model: ir.Model) -> Iterator[ir.Node]:
     while waiting:
         for node in waiting.pop():
             function = model.functions.get(node.op_identifier())
-            if function is None or _is_kernel(node, KERNELS | OTHER_KERNELS):
+            if function is None or _is_kernel(node):
                 yield node
             elif node.op_identifier() not in seen:
                 seen.add(node.op_identifier())

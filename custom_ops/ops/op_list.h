@@ -11,6 +11,8 @@ namespace coreai {
 #else
 #define COREAI_EACH_OP(V)             \
   V(kAddBiasOp)                       \
+  V(kAddLowRankOp)                    \
+  V(kAttentionNbitsOp)                \
   V(kGatedDeltaUpdateOp)              \
   V(kGatherMmOp)                      \
   V(kGatherMmNbitsOp)                 \

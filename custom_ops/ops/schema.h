@@ -29,6 +29,60 @@ inline constexpr Composite kComposite = {
     "add_bias", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace add_bias
 
+namespace add_low_rank {
+enum InputIndex : std::size_t {
+  kInputInput, kXInput, kDownInput, kUpInput, kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"x", false, InputKind::kT},
+    {"down", false, InputKind::kT},
+    {"up", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "add_low_rank", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace add_low_rank
+
+namespace attention_nbits {
+enum InputIndex : std::size_t {
+  kQueryInput, kKeyCodesInput, kKeyScalesInput, kValueCodesInput, kValueScalesInput, kAttnMaskInput, kSinksInput, kInputCount
+};
+inline constexpr char kScale[] = "scale";
+inline constexpr char kIsCausal[] = "is_causal";
+inline constexpr std::int64_t kIsCausalDefault = 0;
+inline constexpr char kWindowSize[] = "window_size";
+inline constexpr std::int64_t kWindowSizeDefault = 0;
+inline constexpr char kCausalAlignment[] = "causal_alignment";
+inline constexpr char kCausalAlignmentDefault[] = "lower_right";
+inline constexpr char kSoftcap[] = "softcap";
+inline constexpr float kSoftcapDefault = 0.0f;
+inline constexpr char kBits[] = "bits";
+inline constexpr std::int64_t kBitsDefault = 8;
+inline constexpr std::size_t kAttributeCount = 6;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key_codes", false, InputKind::kAny},
+    {"key_scales", false, InputKind::kT},
+    {"value_codes", false, InputKind::kAny},
+    {"value_scales", false, InputKind::kT},
+    {"attn_mask", true, InputKind::kAny},
+    {"sinks", true, InputKind::kAny},
+};
+inline constexpr const char* kVariants[] = {
+    "causal causal_upper_left window window_upper_left causal_window causal_window_upper_left mask bias",
+    "sinks value_heads",
+    "softcap",
+    "bits4",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "attention_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace attention_nbits
+
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
   kQueryInput, kKeyInput, kValueInput, kGInput, kBetaInput, kInitialStateInput, kInputCount
@@ -345,30 +399,6 @@ inline constexpr Composite kComposite = {
     "scaled_dot_product_attention", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace scaled_dot_product_attention
 
-namespace scaled_dot_product_attention_bshd {
-enum InputIndex : std::size_t {
-  kQueryInput, kKeyInput, kValueInput, kAttnMaskInput, kInputCount
-};
-inline constexpr char kScale[] = "scale";
-inline constexpr char kIsCausal[] = "is_causal";
-inline constexpr std::int64_t kIsCausalDefault = 0;
-inline constexpr char kCausalAlignment[] = "causal_alignment";
-inline constexpr char kCausalAlignmentDefault[] = "lower_right";
-inline constexpr std::size_t kAttributeCount = 3;
-inline constexpr Input kInputs[] = {
-    {"query", false, InputKind::kT},
-    {"key", false, InputKind::kT},
-    {"value", false, InputKind::kT},
-    {"attn_mask", true, InputKind::kAny},
-};
-inline constexpr const char* kVariants[] = {
-    "causal causal_upper_left mask bias",
-    nullptr};
-inline constexpr unsigned kDTypes = 15;
-inline constexpr Composite kComposite = {
-    "scaled_dot_product_attention_bshd", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
-}  // namespace scaled_dot_product_attention_bshd
-
 namespace skip_layer_norm {
 enum InputIndex : std::size_t {
   kInputInput, kSkipInput, kScaleInput, kBiasInput, kInputCount
@@ -436,6 +466,8 @@ inline constexpr Composite kComposite = {
 /// Every composite with a kernel.
 inline constexpr const Composite* kComposites[] = {
     &add_bias::kComposite,
+    &add_low_rank::kComposite,
+    &attention_nbits::kComposite,
     &gated_delta_update::kComposite,
     &gather_mm::kComposite,
     &gather_mm_nbits::kComposite,
@@ -448,7 +480,6 @@ inline constexpr const Composite* kComposites[] = {
     &rms_norm::kComposite,
     &rope::kComposite,
     &scaled_dot_product_attention::kComposite,
-    &scaled_dot_product_attention_bshd::kComposite,
     &skip_layer_norm::kComposite,
     &skip_rms_norm::kComposite,
     &swiglu::kComposite,

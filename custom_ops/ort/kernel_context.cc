@@ -4,12 +4,20 @@
 
 namespace coreai {
 
+namespace {
+
+std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(OrtApi::ReleaseTensorTypeAndShapeInfo)> InfoOf(
+    const OrtApi& api, const OrtValue* value) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  ThrowOnError(api, api.GetTensorTypeAndShape(value, &info));
+  return {info, api.ReleaseTensorTypeAndShapeInfo};
+}
+
+}  // namespace
+
 TensorView ViewOf(const OrtApi& api, const OrtValue* value) {
   TensorView view;
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  ThrowOnError(api, api.GetTensorTypeAndShape(value, &raw));
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ReleaseTensorTypeAndShapeInfo)>
-      info(raw, api.ReleaseTensorTypeAndShapeInfo);
+  const auto info = InfoOf(api, value);
   std::size_t rank = 0;
   ThrowOnError(api, api.GetTensorElementType(info.get(), &view.type));
   ThrowOnError(api, api.GetDimensionsCount(info.get(), &rank));
@@ -28,6 +36,14 @@ TensorView KernelContext::Input(std::size_t index) const {
   const OrtValue* value = nullptr;
   ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
   return value == nullptr ? TensorView() : ViewOf(api_, value);
+}
+
+bool KernelContext::IsEmpty(std::size_t index) const {
+  const OrtValue* value = nullptr;
+  ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
+  std::size_t count = 0;
+  ThrowOnError(api_, api_.GetTensorShapeElementCount(InfoOf(api_, value).get(), &count));
+  return count == 0;
 }
 
 void* KernelContext::Output(std::size_t index, const Shape& shape) const {

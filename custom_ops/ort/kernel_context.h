@@ -34,6 +34,10 @@ class KernelContext {
   /// The input at `index`; false if it is omitted, at the end or in the middle.
   TensorView Input(std::size_t index) const;
 
+  /// Whether the input at `index`, which is present, has no elements: a fraction of the time of
+  /// viewing it.
+  bool IsEmpty(std::size_t index) const;
+
   /// Allocates output `index`.
   void* Output(std::size_t index, const Shape& shape) const;
 

@@ -132,6 +132,7 @@ def test_rows_are_selected_first_and_variants_are_named() -> None:
     model, _ = model_of(calls, 23)
     names = {function.name for function in model.functions.values()}
     assert {"embedding_nbits", "embedding_nbits.bits2_palette"} <= names
+    assert "embedding_nbits.bits8_like" in names
     assert {"embedding_nbits.zero_points", "embedding_nbits.bits8_zero_points"} <= names
     assert not any(name.rpartition(".")[2].isdigit() for name in names)
     plain = model.functions["ai.coreai", "embedding_nbits", ""]

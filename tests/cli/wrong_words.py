@@ -5,12 +5,14 @@ from __future__ import annotations
 RIGHT = {
     "convert": ("convert", "FACTORY", "-o", "out.onnx"),
     "export": ("export", "SOURCE", "-o", "out"),
+    "serve": ("serve", "SOURCE", "--port", "0"),
     "perplexity": ("perplexity", "SOURCE", "TEXT"),
     "optimize": ("optimize", "MODEL", "-o", "out.onnx"),
     "quantize": ("quantize", "MODEL", "-o", "out.onnx", "--minimum-size", "0", "--group-size", "0"),
     "convert-dtype": ("convert-dtype", "MODEL", "-o", "out.onnx"),
     "run": ("run", "MODEL"),
     "map": ("map", "MODEL", "ROWS", "-o", "out.parquet"),
+    "package": ("package", "MODEL", "--for", "triton", "-o", "package"),
     "compare": ("compare", "MODEL", "FACTORY"),
     "blame": ("blame", "MODEL", "RECORD"),
     "profile": ("profile", "MODEL"),
@@ -191,6 +193,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "include_kernels": [["--include-kernels=yes"]],
         "overwrite": [["--overwrite=yes"]],
         "cache": [["--cache", value] for value in ("paged", "", "static")],
+        "cache_bits": [["--cache-bits", value] for value in ("", "5", "x", "-8", "4.0")],
         "include": [
             ["--include", value] for value in ("tokens", "", "tokenizer", "nms", "cross_attentions")
         ],
@@ -201,6 +204,21 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "opset": [["--opset", value] for value in ("7", "99", "-1", "new", "")],
         "seed": [["--seed", value] for value in _SEEDS],
         **{n: _SHARED[n] for n in ("target", "minimum_onnxruntime", "external_data", "debug")},
+    },
+    "serve": {
+        "folder": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
+        "host": [["--host", value] for value in ("256.1.1.1", "no where", "::x", "1.2.3.4:80")],
+        "port": [["--port", value] for value in ("-1", "65536", "http", "")],
+        "name": [["--name"]],
+        **{
+            name: [[f"--{name.replace('_', '-')}", value] for value in ("0", "-1", "many", "")]
+            for name in ("slots", "tokens", "chunk", "queue", "max_body", "max_prompt")
+        },
+        "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "86401", "")],
+        "grace": [["--grace", value] for value in ("0", "-1", "nan", "86401", "")],
+        "threads": _RUNS["threads"],
+        **_EXECUTIONS,
+        "debug": [["--debug=yes"]],
     },
     "perplexity": {
         "folder": [["SOURCE", value] for value in ("nowhere", "", ".", "models.py", "model.onnx")],
@@ -238,6 +256,19 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "ray": [["--ray", value] for value in ("nowhere:1",)],
         "on_error": [["--on-error", value] for value in ("skip", "")],
         "deterministic": [["--deterministic=yes"]],
+        "kernels": _RUNS["kernels"],
+        "threads": _RUNS["threads"],
+        **_PROVIDERS,
+        "debug": [["--debug=yes"]],
+    },
+    "package": {
+        "model": [["MODEL", value] for value in _MODELS if value not in (".", "")],
+        "reader": [["--for", value] for value in ("torchserve", "")],
+        "output": [["--output", value] for value in ("no/such/folder/p", ".", "", "models.py")],
+        "name": [["--name", value] for value in ("a/b", "..", "")],
+        "batch_size": [["--batch-size", value] for value in ("0", "-1", "many", "1.5", "")],
+        "served_from": [["--served-from", value] for value in ("models", "")],
+        "variant": [["--variant", value] for value in ("tpu", "", "stock")],
         "kernels": _RUNS["kernels"],
         "threads": _RUNS["threads"],
         **_PROVIDERS,

@@ -276,6 +276,17 @@ def test_rows_have_the_dtype_of_the_scales() -> None:
     assert_close(rows, torch.full((64,), -1.0, dtype=torch.float16))
 
 
+def test_rows_of_narrow_scales_are_not_rounded() -> None:
+    codes = torch.arange(96, dtype=torch.uint8).view(3, 2, 16)
+    scales = torch.rand(3, 2).half()
+    table = (codes.float() - 128) * scales.float().unsqueeze(-1)
+    like = torch.zeros((), dtype=torch.float32)
+    attributes = {"bits": 8, "group_size": 16}
+    rows = embedding_nbits(scales, codes, torch.tensor([2, 0]), like=like, **attributes)
+    assert torch.equal(rows, table.flatten(1)[[2, 0]])
+    assert not torch.equal(rows, rows.half().float())
+
+
 @pytest.mark.parametrize(
     ("shapes", "attributes", "message"),
     [

@@ -55,6 +55,10 @@ def every_op_model() -> onnx.ModelProto:
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
         "pages": np.array([BATCH * LENGTH // 4, 4, HEADS, DIM], dtype=np.int64),
         "table": np.arange(BATCH * LENGTH // 4, dtype=np.int64).reshape(BATCH, -1),
+        "bytes": np.arange(BATCH * HEADS * LENGTH * DIM)
+        .reshape(BATCH, HEADS, LENGTH, DIM)
+        .astype(np.uint8),
+        "steps": np.full((BATCH, HEADS, LENGTH, 1), 0.01, np.float32),
         "heads": np.array([BATCH, HEADS, LENGTH, DIM], dtype=np.int64),
         "rows": np.array(ROWS, dtype=np.int64),
         "channels": np.array([BATCH, HEADS * DIM, LENGTH], dtype=np.int64),
@@ -77,7 +81,9 @@ def every_op_model() -> onnx.ModelProto:
         call("scaled_dot_product_attention", ["turned", "key", "query"], ["mixed"], is_causal=1),
         call("scaled_dot_product_attention_bshd", ["mixed"] * 3, ["mixed_rows"]),
         helper.make_node("Reshape", ["key", "pages"], ["pool"]),
-        call("paged_attention", ["mixed_rows", "pool", "pool", "table"], ["paged"]),
+        call("attention_nbits", ["key", "bytes", "steps", "bytes", "steps"], ["coded"]),
+        helper.make_node("Add", ["mixed_rows", "coded"], ["both"]),
+        call("paged_attention", ["both", "pool", "pool", "table"], ["paged"]),
         call("gated_delta_update", ["turned", "key", "paged", "decay", "beta"], ["delta", "state"]),
         helper.make_node("Reshape", ["delta", "rows"], ["hidden"]),
         call("skip_rms_norm", ["hidden", "x", "scale"], ["skipped", "sum"]),

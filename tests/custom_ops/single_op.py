@@ -80,7 +80,11 @@ def single_op_model(
 
 
 def open_session(
-    model: onnx.ModelProto, library: Path | None, threads: int = 1, op_types: str = ""
+    model: onnx.ModelProto,
+    library: Path | None,
+    threads: int = 1,
+    op_types: str = "",
+    deterministic: bool = False,
 ) -> ort.InferenceSession:
     """Open a model, with the kernels of ``library`` if there is one: all, or those named."""
     options = ort.SessionOptions()
@@ -88,6 +92,8 @@ def open_session(
     options.intra_op_num_threads = threads
     if op_types:
         options.add_session_config_entry("coreai.op_types", op_types)
+    if deterministic:
+        options.add_session_config_entry("coreai.deterministic", "1")
     if library is not None:
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(

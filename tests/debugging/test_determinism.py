@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pytest
@@ -14,7 +14,16 @@ from coreai_onnx.debugging import verify_determinism
 from coreai_onnx.debugging.determinism import AXES, BATCHES, THREADS
 from coreai_onnx.errors import ComparisonError
 from tests.support.huggingface_folders import llama
+from tests.support.kernel_targets import targets_of_this_machine
 from tests.support.small_models import parse
+from tools.sweep_determinism import (
+    CACHED_LENGTH,
+    CACHED_ROWS,
+    CHUNKS,
+    Cache,
+    compare_caches,
+    program_of,
+)
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 agraph (float[batch, 3] x) => (float[batch, 3] y) {{ {nodes} }}"""
@@ -80,7 +89,13 @@ class Block(torch.nn.Module):
         return torch.sin(self.second(hidden)) + torch.matmul(scores, x)
 
 
-def test_rows_and_threads_of_a_deterministic_session() -> None:
+def present(kernels: Path) -> tuple[str, ...]:
+    """The axes of a deterministic decoder with a static cache on this machine."""
+    several = len({"avx2", "avx512", "avx512_bf16"} & set(targets_of_this_machine(kernels))) > 1
+    return AXES if several else AXES[:-1]
+
+
+def test_rows_and_threads_of_a_deterministic_session(kernels: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(33, 7, 48)
     shapes = {"x": {0: torch.export.Dim("batch")}}
@@ -89,12 +104,13 @@ def test_rows_and_threads_of_a_deterministic_session() -> None:
     assert program.composites()["ai.coreai::gather_mm"] == 4
     found = verify_determinism(program, {"x": x.numpy()}, deterministic=True)
     assert found.ok, found
-    assert found.axes == ("repeated", "threads", "batch")
+    decoders = {"chunks", "cache"}
+    assert found.axes == tuple(axis for axis in present(kernels) if axis not in decoders)
 
 
 @pytest.mark.parametrize("cache", ["growing", "static"])
 def test_chunks_of_a_deterministic_session(
-    cache: Literal["growing", "static"], tmp_path: Path
+    cache: Literal["growing", "static"], tmp_path: Path, kernels: Path
 ) -> None:
     folder = tmp_path / "llama"
     coreai_onnx.export_model(llama(), folder, cache=cache, target="kernels", check=False)
@@ -108,7 +124,8 @@ def test_chunks_of_a_deterministic_session(
     }
     found = verify_determinism(program, inputs, deterministic=True)
     assert found.ok, found
-    assert found.axes == (AXES if cache == "static" else AXES[:-1])
+    absent = {"cache"} if cache == "growing" else set()
+    assert found.axes == tuple(axis for axis in present(kernels) if axis not in absent)
 
 
 def test_calls_that_count_are_found_in_chunks() -> None:
@@ -121,3 +138,22 @@ def test_calls_that_count_are_found_in_chunks() -> None:
     assert found.axes == ("repeated", "threads", "batch")
     assert {one.node.split()[0] for one in found.deviations if one.axis == "chunks"} == {"Mul"}
     assert found.deviations[-2].case == "chunks of 1"
+
+
+def test_norms_have_equal_bits_on_every_target_in_any_session(kernels: Path) -> None:
+    if present(kernels) != AXES:
+        pytest.skip("this machine has one target")
+    torch.manual_seed(0)
+    x = torch.randn(3, 1000)
+    program = coreai_onnx.convert(torch.nn.RMSNorm(1000), (x,), dynamic_shapes=({0: "batch"},))
+    program.optimize(target="kernels")
+    before = program.model.graph[-1]
+    found = verify_determinism(program, {before.inputs[0].name: x.numpy()}, axes=["targets"])
+    assert found.ok, found
+    assert found.axes == ("targets",)
+
+
+def test_growing_static_and_paged_caches(tmp_path: Path) -> None:
+    programs = {cache: program_of(tmp_path / cache, llama(), cache) for cache in get_args(Cache)}
+    differ, compared = compare_caches(programs)
+    assert (differ, compared) == (0, 3 * len(CHUNKS) * CACHED_ROWS * CACHED_LENGTH * 260)

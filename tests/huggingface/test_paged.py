@@ -11,7 +11,14 @@ import torch
 
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface import export_model, paged
-from coreai_onnx.huggingface.paged import BLOCK, PagedDecoder, Pages, check_pages, decoder_of
+from coreai_onnx.huggingface.paged import (
+    BLOCK,
+    CacheForm,
+    PagedDecoder,
+    Pages,
+    check_pages,
+    decoder_of,
+)
 from tests.models.generators import GENERATORS, RWKV
 from tests.support.huggingface_folders import llama
 from tests.support.tolerances import assert_close
@@ -33,8 +40,8 @@ def test_names_and_arguments() -> None:
     recurrent = PagedDecoder(GENERATORS["mamba2"].module())
     assert recurrent.input_names[:3] == ["input_ids", "cache_lengths", "state_slots"]
     assert recurrent.arguments(3, 2, 7)[1] is None
-    assert type(decoder_of(llama(), "growing")) is not PagedDecoder
-    assert decoder_of(llama(), "static").slots[0].is_static
+    assert type(decoder_of(llama(), CacheForm())) is not PagedDecoder
+    assert decoder_of(llama(), CacheForm("static")).slots[0].is_static
 
 
 def test_tokens_are_written_to_the_blocks_of_their_rows() -> None:

@@ -24,6 +24,7 @@ _ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] 
     "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid},
     "batch_norm": {4: lambda variance: variance.abs() + 0.5},
     "linear_nbits": {2: lambda scales: scales / 256},
+    "attention_nbits": {2: lambda scales: scales.abs() / 64, 4: lambda scales: scales.abs() / 64},
     "paged_attention": {3: lambda table: table % 5},
     "gather_mm_nbits": {2: lambda scales: scales / 256, 3: lambda indices: indices % 4},
 }
@@ -135,7 +136,7 @@ def call_model(
         graph.inputs.append(value)
         values.append(value)
     attributes = dict(case.attributes)
-    if "_attention" in case.composite and not attributes.get("scale"):
+    if "attention" in case.composite and not attributes.get("scale"):
         attributes["scale"] = inputs[0].shape[-1] ** -0.5  # type: ignore[union-attr]  # never absent
     results = op.composite_outputs(case.composite, values, **attributes)
     for index, (result, wanted) in enumerate(

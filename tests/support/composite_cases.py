@@ -103,6 +103,31 @@ def paged_cases() -> Iterator[Case]:
     yield Case(name, (q, k, values, (2, 3), (3, 12)), everything, dtypes, "value_heads_softcap")
 
 
+def coded_cases() -> Iterator[Case]:
+    """Attention to codes of 8 and 4 bits: positions and masks × heads × sinks × soft cap."""
+    name, q, byte = "attention_nbits", (2, 4, 5, 8), {1: torch.uint8, 3: torch.uint8}
+    kinds: dict[str, tuple[Any, dict[str, Any], dict[int, Any]]] = {
+        "full": (None, {}, {}),
+        "causal": (None, {"is_causal": 1}, {}),
+        "upper_left": (None, {"is_causal": 1, "causal_alignment": "upper_left"}, {}),
+        "window": (None, {"is_causal": 1, "window_size": 3}, {}),
+        "mask": ((2, 1, 5, 9), {}, {5: torch.bool}),
+        "bias": ((5, 9), {}, {}),
+    }
+    for bits, (label, (mask, attributes, dtypes)) in itertools.product((8, 4), kinds.items()):
+        codes = 8 * bits // 8
+        k, v = (2, 2, 9, codes), (2, 2, 9, codes)
+        rows = (2, 2, 9, 1)
+        how = {**attributes, "bits": bits}
+        for extra, sinks in (("", ()), ("_sinks", ((4,),))):
+            shapes = (q, k, rows, v, rows, mask, *sinks)
+            yield Case(name, shapes, how, {**byte, **dtypes}, f"{label}{extra}_{bits}")
+        values = ((2, 1, 9, codes), (2, 1, 9, 1))
+        capped = {**how, "softcap": 2.0}
+        shapes = (q, k, rows, *values, mask)
+        yield Case(name, shapes, capped, {**byte, **dtypes}, f"{label}_value_heads_softcap_{bits}")
+
+
 def rope_cases() -> Iterator[Case]:
     """Rotary embedding: where the angles come from × lane order × partial."""
     i64, f32 = torch.int64, torch.float32
@@ -172,6 +197,18 @@ def expert_cases() -> Iterator[Case]:
     yield Case(name, ((2, 5, 3), (8, 6), None, (3,)), {}, {3: i64}, "rhs_rows", limit=8)
     yield Case(name, ((2, 5, 8), (2, 8, 6)), {}, label="no_indices")
     yield Case(name, ((2, 5, 8), (6, 8)), {"transpose_rhs": 1}, label="linear")
+
+
+def low_rank_cases() -> Iterator[Case]:
+    """Adapters: rank × one for all rows, or for each; absent ones."""
+    for rank in (1, 4):
+        y, x = (2, 5, 6), (2, 5, 8)
+        for label, lead in (("shared", (1,)), ("matrices", ()), ("by_row", (2,))):
+            factors = ((*lead, 8, rank), (*lead, rank, 6))
+            yield Case("add_low_rank", (y, x, *factors), label=f"{label}_{rank}")
+    for label, up in (("no_rank", (1, 0, 6)), ("no_columns", (1, 0, 1))):
+        yield Case("add_low_rank", ((2, 5, 6), (2, 5, 8), (1, 8, 0), up), label=label)
+    yield Case("add_low_rank", ((0, 6), (0, 8), (8, 4), (4, 6)), label="no_tokens")
 
 
 def few_bit_cases() -> Iterator[Case]:
@@ -258,6 +295,9 @@ def few_bit_tables() -> Iterator[Case]:
     wide = {1: u8, 2: i64, 3: torch.float32}
     yield Case(name, ((7, 3), (7, 3, 8), (), (7, 3)), {"group_size": 16}, wide, "one_row", 7)
     yield Case(name, ((7, 3), (7, 3, 8), (0,)), {"group_size": 16}, {1: u8, 2: i64}, "no_rows", 7)
+    narrow = ((7, 3), (7, 3, 16), (2, 5), *[None] * 6, ())
+    types = {0: torch.float16, 1: u8, 2: i64}
+    yield Case(name, narrow, {"bits": 8, "group_size": 16}, types, "narrow_scales", 7)
 
 
 def few_bit_blocks() -> Iterator[Case]:
@@ -363,8 +403,10 @@ CASES = [
     *attention_cases(),
     *bshd_cases(),
     *paged_cases(),
+    *coded_cases(),
     *rope_cases(),
     *expert_cases(),
+    *low_rank_cases(),
     *few_bit_cases(),
     *few_bit_tables(),
     *few_bit_levels(),

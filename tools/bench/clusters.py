@@ -4,8 +4,9 @@
 
 FOLDER is a sentence encoder of `export_model` with ``include=["tokenizer", "pooling"]``. Every row
 must be in each result once, in order, and equal that of one process. Ray has a local cluster of two
-nodes with one worker each, one of which is killed after a third of the rows; before that, its rates
-with one and two workers are printed, beside those of an actor that is written by hand. Needs
+nodes with one worker each, one of which is killed after a third of the rows; with ``--rates``, its
+rates with one and two workers are printed first, beside those of an actor that is written by hand.
+``--words`` limits the length of sentences. Needs
 ``ray[data]``, ``dask[dataframe,distributed]``, ``pyspark`` (and Java) or ``mlflow``.
 """
 
@@ -32,10 +33,11 @@ _BATCH = 64
 _Result = tuple[list[int], np.ndarray]
 
 
-def sentences(count: int) -> list[str]:
-    """Return different sentences of 4 to 16 words."""
+def sentences(count: int, words: int = 15) -> list[str]:
+    """Return different sentences of at most so many words, and of at least four if there may be."""
     random = np.random.default_rng(0)
-    texts = [" ".join(random.choice(_WORDS, random.integers(4, 16))) for _ in range(count)]
+    lengths = random.integers(min(4, words), words + 1, count)
+    texts = [" ".join(random.choice(_WORDS, length)) for length in lengths]
     return [f"{text} {i}" for i, text in enumerate(texts)]
 
 
@@ -81,8 +83,8 @@ class Actor:
         return {"row": batch["row"], "embedding": np.concatenate(parts)}
 
 
-def with_ray(folder: Path, texts: list[str]) -> _Result:
-    """Kill one of two workers after a third of the rows; print the rates without that."""
+def with_ray(folder: Path, texts: list[str], *, rates: bool, rate: float) -> _Result:
+    """Kill one of two workers after a third of the rows; perhaps print the rates without that."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -108,10 +110,11 @@ def with_ray(folder: Path, texts: list[str]) -> _Result:
         ).take_all()
 
     predictor(folder).check(data.schema())
-    for name, call, arguments in (
+    kinds = (
         ("Predictor", Predictor, _arguments(folder)),
         ("a hand-written actor", Actor, {"path": str(folder / "model.onnx")}),
-    ):
+    )
+    for name, call, arguments in kinds if rates else ():
         for workers in (1, 2):
             start = time.perf_counter()
             run(call, arguments, workers)
@@ -120,9 +123,14 @@ def with_ray(folder: Path, texts: list[str]) -> _Result:
     killed: list[int] = []
     killer = threading.Timer(len(texts) / 3 / rate, lambda: killed.append(_kill_a_worker()))
     killer.start()
+    start = time.perf_counter()
     result = run(Predictor, _arguments(folder), 2)
+    seconds = time.perf_counter() - start
     killer.join()
-    print(f"ray: killed the worker with the process {killed[0]}", flush=True)
+    print(
+        f"ray: {len(texts) / seconds:.0f} rows/s with the worker in process {killed[0]} killed",
+        flush=True,
+    )
     ray.shutdown()
     cluster.shutdown()
     return [int(x["row"]) for x in result], np.stack([x["embedding"] for x in result])
@@ -209,14 +217,18 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("engines", nargs="+", choices=_ENGINES)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--words", type=int, default=15)
+    parser.add_argument("--rates", action="store_true")
     options = parser.parse_args()
-    texts = sentences(options.rows)
+    texts = sentences(options.rows, options.words)
     start = time.perf_counter()
     _, wanted = one_process(options.folder, texts)
-    print(f"one process: {len(texts) / (time.perf_counter() - start):.0f} rows/s", flush=True)
+    rate = len(texts) / (time.perf_counter() - start)
+    print(f"one process: {rate:.0f} rows/s", flush=True)
     for engine in options.engines:
         start = time.perf_counter()
-        rows, embeddings = _ENGINES[engine](options.folder.resolve(), texts)
+        chosen = {"rates": options.rates, "rate": rate} if engine == "ray" else {}
+        rows, embeddings = _ENGINES[engine](options.folder.resolve(), texts, **chosen)
         seconds = time.perf_counter() - start
         assert rows == list(range(len(texts))), "rows are missing, doubled or in another order"
         difference = np.abs(embeddings - wanted).max()

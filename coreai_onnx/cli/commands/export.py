@@ -40,6 +40,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "paged, for an engine that serves many requests (docs/serving.md)",
     )
     parser.add_argument(
+        "--cache-bits",
+        type=int,
+        metavar="BITS",
+        help="of keys and values in a growing or static cache: 8 or 4, with a scale for each token "
+        "and head (default: as computed)",
+    )
+    parser.add_argument(
         "--padding",
         choices=PADDINGS,
         help="of the prompts of a batch: left, or none, with which the targets contrib, webgpu and "
@@ -98,6 +105,7 @@ def execute(options: argparse.Namespace) -> int:
             options.output,
             task=options.task,
             cache=options.cache,
+            cache_bits=options.cache_bits,
             padding=options.padding,
             dtype=options.dtype,
             weights_dtype=options.weights_dtype,

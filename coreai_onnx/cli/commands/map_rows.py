@@ -103,7 +103,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker needs; a part is a range of ``size`` rows."""
+    """What a worker needs; a part is a range of ``size`` rows, of which it reads ``columns``."""
 
     predict: Predictor
     source: Path
@@ -111,8 +111,7 @@ class _Job:
     size: int
     rows: int
     keeps_failed: bool
-    keep: list[str] | None
-    threads: int
+    columns: tuple[str, ...]
 
     def part(self, index: int) -> Path:
         return self.folder / f"{index:06}.parquet"
@@ -134,14 +133,13 @@ def execute(options: argparse.Namespace) -> int:
         raise CommandError("the output must be another file than the input")
     with failures_as(CommandError, f"{options.source} is not a readable Parquet file"):
         file = pq.ParquetFile(source)
-    threads = options.threads or max((os.cpu_count() or 1) // options.workers, 1)
     predict = Predictor(
         options.model,
         inputs=_pairs(options.input, "--input"),
         outputs=_pairs(options.result, "--result") or None,
         keep=options.keep or None,
         batch_size=options.batch_size,
-        threads=threads,
+        threads=options.threads or max((os.cpu_count() or 1) // options.workers, 1),
         deterministic=options.deterministic,
         kernels=options.kernels,
         provider=chosen_provider(options),
@@ -155,8 +153,7 @@ def execute(options: argparse.Namespace) -> int:
         size=options.part_size,
         rows=file.metadata.num_rows,
         keeps_failed=options.on_error == "keep",
-        keep=options.keep or None,
-        threads=threads,
+        columns=tuple(predict.reads(file.schema_arrow.names)),
     )
     with failures_as(CommandError, f"{target} cannot be written"):
         _begin(job)
@@ -253,7 +250,7 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
     with failures_as(CommandError, f"cannot connect to a Ray cluster at {address!r}"):
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
     # A task whose process or machine is lost is run again.
-    task = ray.remote(num_cpus=job.threads, max_retries=3)(_make_part)
+    task = ray.remote(num_cpus=job.predict.settings["threads"], max_retries=3)(_make_part)
     pending = [task.remote(job, i) for i in parts]
     try:
         while pending:
@@ -270,23 +267,24 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1)
-def _row_group(source: Path, index: int) -> Any:
+def _row_group(source: Path, index: int, columns: tuple[str, ...]) -> Any:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(source).read_row_group(index)
+    return pq.ParquetFile(source).read_row_group(index, columns=list(columns))
 
 
-def _rows_of(source: Path, first: int, count: int) -> Any:
-    """Return some rows of a Parquet file."""
+def _rows_of(job: _Job, first: int, count: int) -> Any:
+    """Return some rows of the Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    metadata, found, start = pq.read_metadata(source), [], 0
+    metadata, found, start = pq.read_metadata(job.source), [], 0
     for index in range(metadata.num_row_groups):
         end = start + metadata.row_group(index).num_rows
         if start < first + count and first < end:
             offset = max(first - start, 0)
-            found.append(_row_group(source, index).slice(offset, first + count - start - offset))
+            group = _row_group(job.source, index, job.columns)
+            found.append(group.slice(offset, first + count - start - offset))
         start = end
     return pa.concat_tables(found)
 
@@ -297,7 +295,7 @@ def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:
     import pyarrow.parquet as pq
 
     first = index * job.size
-    table = _rows_of(job.source, first, min(job.size, job.rows - first))
+    table = _rows_of(job, first, min(job.size, job.rows - first))
     job.predict.open()  # what fails here is no fault of a row
     failed: dict[int, str] = {}
     result = _predicted(job, table, first, failed)
@@ -321,7 +319,7 @@ def _predicted(job: _Job, table: Any, first: int, failed: dict[int, str]) -> Any
     except SessionError as error:
         if len(table) == 1:
             failed[first] = error.reason if isinstance(error, RowError) else str(error)
-            return with_columns(table, job.keep, {})
+            return with_columns(table, job.predict.keep, {})
     half = len(table) // 2
     upper = _predicted(job, table.slice(0, half), first, failed)
     if failed and not job.keeps_failed:

@@ -7,7 +7,7 @@ import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from coreai_onnx.errors import GenerationError, SaveError, failures_as
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.model.interface import LORA_A, LORA_B, TensorInfo
+from coreai_onnx.model.metadata import read_ranges
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.values import write_adapter_file
@@ -40,7 +41,7 @@ _SELECTIONS = ("exclude_modules", "layers_to_transform", "layers_pattern")
 
 
 def adapter_inputs(session: Session) -> dict[str, TensorInfo]:
-    """Return the inputs for adapters by name.
+    """Return the inputs for adapters by name; only their rows and ranks are symbolic.
 
     Raises:
         GenerationError: If the model has none.
@@ -50,7 +51,11 @@ def adapter_inputs(session: Session) -> dict[str, TensorInfo]:
         raise GenerationError(
             "the model has no inputs for adapters: export it with export_model(..., lora=True)"
         )
-    return infos
+    ranges = read_ranges(session.ort.get_modelmeta().custom_metadata_map)
+    return {
+        name: replace(info, dims=tuple(ranges.get(str(dim), (None, dim))[1] for dim in info.dims))
+        for name, info in infos.items()
+    }
 
 
 def read_adapter(folder: str | PathLike[str], session: Session) -> Adapter:

@@ -174,6 +174,11 @@ class Engine:
         self.close()
 
     @property
+    def longest(self) -> int:
+        """The most tokens of a prompt and its reply."""
+        return self._stream.longest
+
+    @property
     def statistics(self) -> Mapping[str, int]:
         """Requests that wait, read their prompt and run; free blocks; tokens read and shared."""
         with self._lock:

@@ -64,7 +64,7 @@ class PagedStream:
         if CACHE_LENGTHS not in self._names:
             raise GenerationError(
                 "an engine needs a decoder with a paged cache: export the model with "
-                'export_model(..., cache="paged")'
+                '--cache paged, or export_model(..., cache="paged")'
             )
         # Blocks of states alone hold nothing, and rows may have any number of tokens.
         pools = [info.dims[1] for info in session.state_inputs if info.dims[0] == BLOCKS]
@@ -80,6 +80,11 @@ class PagedStream:
         self._context, self._free = context, list(range(slots))[::-1]
         self._stream = session.stream()
         self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a row may have."""
+        return min(self._tokens, self._context or self._tokens)
 
     def check(self, most: int, prompt: int) -> None:
         """Check that a row fits into the empty cache.

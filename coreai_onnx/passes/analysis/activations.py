@@ -10,9 +10,13 @@ from coreai_onnx.passes.engine.match import (
     composite,
     is_standard,
     maker,
+    scalar_of,
     scaled,
 )
 from coreai_onnx.passes.engine.narrow import Computation, computation, computed_by
+
+_NEAR = 1e-7
+"""Constants of float32 differ by less from their decimal numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,37 @@ def activation_of(tensor: gs.Tensor) -> Activation | None:
         return Activation(kinds[approximate], node.inputs[0]) if approximate in kinds else None
     spelled = computation(node)
     return _spelled_silu(spelled) or _spelled_gelu(spelled)
+
+
+def spelled_gelu_tanh(node: gs.Node) -> Activation | None:
+    """Match ``0.5 * x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³)))``, as transformers writes it."""
+    if not is_standard(node, "Mul"):
+        return None
+    for factor, other in (node.inputs, node.inputs[::-1]):
+        half, shifted = computed_by(factor, "Mul"), computed_by(other, "Add")
+        x, one_half = (half and scaled(half)) or (None, 0.0)
+        tanh_result, one = (shifted and scaled(shifted)) or (None, 0.0)
+        tanh = None if tanh_result is None else computed_by(tanh_result, "Tanh")
+        inner = None if tanh is None else computed_by(tanh.inputs[0], "Mul")
+        total, slope = (inner and scaled(inner)) or (None, 0.0)
+        if total is None or (one_half, one) != (0.5, 1) or abs(slope - 0.7978845608) > _NEAR:
+            continue
+        for term in _others(computed_by(total, "Add"), x):
+            cubic = computed_by(term, "Mul")
+            cube, weight = (cubic and scaled(cubic)) or (None, 0.0)
+            power = None if cube is None else computed_by(cube, "Pow")
+            if power is None or power.inputs[0] is not x or scalar_of(power.inputs[1]) != 3:
+                continue
+            if x is not None and abs(weight - 0.044715) < _NEAR:
+                return Activation("gelu_tanh", x)
+    return None
+
+
+def _others(total: Computation | None, term: gs.Tensor | None) -> list[gs.Tensor]:
+    """Return the operands of a sum of two beside one of them."""
+    if total is None or all(x is not term for x in total.inputs):
+        return []
+    return [x for x in total.inputs if x is not term]
 
 
 def _spelled_silu(node: Computation) -> Activation | None:

@@ -1,11 +1,13 @@
-"""Fuses biases of bfloat16 and float16 with the activations after them: add_bias."""
+"""Fuses biases with the activations after them: add_bias."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.passes.analysis.activations import activation_of
+from coreai_onnx.passes.analysis.activations import activation_of, spelled_gelu_tanh
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -21,6 +23,7 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.narrow import NARROW, Computation, computation, in_dtype
 from coreai_onnx.passes.engine.why import Why
 
+_FLOAT32 = np.dtype(np.float32)
 _IN_ANY_ORDER = ("Transpose", *VIEWS)
 """Ops that an elementwise op can precede as well as follow."""
 
@@ -36,7 +39,40 @@ def fuse_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     onnxruntime has neither op in these dtypes on x86, and casts operands and results. The sum is
     not rounded before the activation.
     """
-    terms = _terms(edit, computation(node))
+    return _fuse(edit, node, why, bodies, NARROW)
+
+
+@makes_functions
+@rewrites()
+def fuse_float32_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """The same in float32, for an activation with the same bits on every processor.
+
+    Add(x[…, n], b[n]) → s, gelu(s) → y
+    becomes     add_bias(x, b, activation = gelu) → y
+
+    An activation without a bias gets one of zeros.
+    """
+    if _fuse(edit, node, why, bodies, (_FLOAT32,)):
+        return True
+    activation = activation_of(node.outputs[0]) if len(node.outputs) == 1 else None
+    activation = activation or spelled_gelu_tanh(node)
+    if activation is None or dtype_of(activation.input) != _FLOAT32:
+        return False
+    *_, width = shape_of(activation.input) or (None,)
+    if not isinstance(width, int):
+        return why("the size of a row is not known", node)
+    op_type = _call(bodies, node, activation.kind, why)
+    if op_type is None:
+        return False
+    zeros = edit.constant(f"{node.name}_bias", np.zeros(width, np.float32))
+    edit.become(node, op_type, [activation.input, zeros], **_attributes(activation.kind))
+    return True
+
+
+def _fuse(
+    edit: Edit, node: gs.Node, why: Why, bodies: Bodies, dtypes: tuple[np.dtype[Any], ...]
+) -> bool:
+    terms = _terms(edit, computation(node), dtypes)
     if terms is None:
         # The add_bias before it may be a node that the pass has just rewritten.
         return _activate(edit, bodies, node, why)
@@ -59,10 +95,12 @@ def _call(bodies: Bodies, node: gs.Node, activation: str, why: Why) -> str | Non
     return op_type
 
 
-def _terms(edit: Edit, total: Computation) -> list[gs.Tensor] | None:
-    """Return ``x`` and ``b`` of a sum in bfloat16 or float16; None for any other op."""
+def _terms(
+    edit: Edit, total: Computation, dtypes: tuple[np.dtype[Any], ...]
+) -> list[gs.Tensor] | None:
+    """Return ``x`` and ``b`` of a sum in one of the dtypes; None for any other op."""
     dtype = dtype_of(total.outputs[0])
-    if not is_standard(total, "Add") or dtype is None or dtype not in NARROW:
+    if not is_standard(total, "Add") or dtype is None or dtype not in dtypes:
         return None
     for x, row in (total.inputs, total.inputs[::-1]):
         # The row must be constant: a sum of two computed tensors is a residual, which

@@ -1,4 +1,4 @@
-"""Operators that WebGPU computes with large errors, in a form without them."""
+"""Operators that WebGPU, or another processor, computes otherwise, by operators that are exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
-from coreai_onnx.passes.engine.match import attribute_of, dtype_of, ints_of, made_by, shape_of
+from coreai_onnx.passes.engine.match import (
+    attribute_of,
+    dtype_of,
+    ints_of,
+    made_by,
+    scalar_of,
+    shape_of,
+)
 from coreai_onnx.passes.engine.why import Why
 
 _FLOAT32, _FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
@@ -47,11 +54,7 @@ def sines_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
         rest = f("Sub", rest, f("Mul", turns, part))
     rest = f("Clip", rest, -_LARGEST, _LARGEST)
     square = f("Mul", rest, rest)
-    *lower, value = _POLYNOMIALS[node.op]
-    total: gs.Tensor | float = value
-    for coefficient in reversed(lower):
-        total = f("Add", f("Mul", square, total), coefficient)
-    total = f("Mul", square, total)
+    total = f("Mul", square, f.polynomial(square, _POLYNOMIALS[node.op]))
     result = f("Add", total, 1.0) if node.op == "Cos" else f("Add", f("Mul", rest, total), rest)
     # The fraction of k / 2 is 0 for even k and 1/2 for odd ones, and NaN for infinities.
     half = f("Mul", turns, 0.5)
@@ -73,13 +76,133 @@ class _Formula:
 
     def __call__(self, op: str, *operands: gs.Tensor | float, **attrs: Any) -> gs.Tensor:
         """Add a node and return its output; numbers become constants."""
-        inputs = [
-            self._edit.constant(f"{self._node.name}_{op.lower()}", np.array(one, np.float32))
-            if isinstance(one, float)
-            else one
-            for one in operands
-        ]
+        inputs = [self.number(one) if isinstance(one, float) else one for one in operands]
         return self._edit.add(op, self._node, inputs, _FLOAT32, self._shape, **attrs)
+
+    def number(self, value: float | np.ndarray) -> gs.Tensor:
+        """Return a constant in float32."""
+        return self._edit.constant(f"{self._node.name}_number", np.array(value, np.float32))
+
+    def polynomial(self, x: gs.Tensor, coefficients: tuple[float, ...]) -> gs.Tensor:
+        """Return c[0] + c[1] x + c[2] x² + …, of two coefficients at least."""
+        *lower, value = coefficients
+        total: gs.Tensor | float = value
+        for coefficient in reversed(lower):
+            total = self("Add", self("Mul", x, total), coefficient)
+        assert not isinstance(total, float)
+        return total
+
+    def power_index(self, x: gs.Tensor, size: int, offset: int) -> gs.Tensor:
+        """Return x + offset as an index into a table; any for NaN, whose product is NaN."""
+        integers = np.dtype(np.int64)
+
+        def add(op: str, *inputs: gs.Tensor, **attrs: Any) -> gs.Tensor:
+            return self._edit.add(op, self._node, inputs, integers, self._shape, **attrs)
+
+        bounds = [
+            self._edit.constant(f"{self._node.name}_bound", np.array(bound, integers))
+            for bound in (offset, 0, size - 1)
+        ]
+        index = add("Add", add("Cast", x, to=int(ir.DataType.INT64)), bounds[0])
+        return add("Min", add("Max", index, bounds[1]), bounds[2])
+
+
+# Cephes, expf.c and tanhf.c (Moshier 1992): e^r = 1 + r + r²·p(r) for |r| ≤ ln(2) / 2, and
+# tanh(x) = x + x·x²·p(x²) for |x| < 0.625.
+_EXP = (0.5, 1.6666665459e-1, 4.1665795894e-2, 8.3334519073e-3, 1.3981999507e-3, 1.9875691500e-4)
+_TANH = (
+    -3.33332819422e-1,
+    1.33314422036e-1,
+    -5.37397155531e-2,
+    2.06390887954e-2,
+    -5.70498872745e-3,
+)
+_SMALL = 0.625
+# ln(2) in two parts, of which the first has 9 bits: products with exponents are exact.
+_LN2 = (0.693359375, -2.12194440e-4)
+# ln(1 + e) = 2 (s + s³ / 3 + s⁵ / 5 + …) with s = e / (2 + e) ≤ 1/3: the rest is 2e-9 of the sum.
+_LOG = tuple(1 / n for n in range(3, 17, 2))
+_LEAST_EXPONENT, _MOST_EXPONENT = -150, 128
+_FEW_CLASSES = 256
+"""Up to this number, which is that of experts and not of keys, a Softmax is small."""
+
+
+@rewrites("Pow")
+def powers_by_products(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """A square or cube, for which processors have several formulas → products.
+
+    Pow(x, 3)     becomes     Mul(Mul(x, x), x)
+    """
+    x, exponent = node.inputs[0], scalar_of(node.inputs[1])
+    if dtype_of(x) != _FLOAT32 or exponent not in (2, 3):
+        return why("it is not a square or cube of float32", node)
+    if exponent == 3:
+        x = edit.add("Mul", node, [x, x], _FLOAT32, shape_of(x))
+    edit.become(node, "Mul", [x, node.inputs[0]])
+    return True
+
+
+@rewrites("Exp", "Sigmoid", "Tanh", "Softplus", "Softmax")
+def exponentials_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """Exponentials, for which each processor has another formula → exact arithmetic.
+
+    Exp(x)     becomes     p(x - k * ln(2)) * 2^k, where k = Floor(x / ln(2) + 1 / 2)
+
+    The others follow from e^-|x|. The powers of two are a table. Errors are below 2 units in the
+    last place for Exp, and below 4 for the others.
+    """
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    if dtype_of(x) != _FLOAT32:
+        return why("the dtype is not float32", node)
+    f = _Formula(edit, node)
+    if node.op == "Softmax":
+        axis = attribute_of(node, "axis", -1)
+        size = None if shape is None else shape[axis]
+        if shape is None or not isinstance(size, int) or size > _FEW_CLASSES:
+            return why("it may have more classes than a choice of experts", node)
+        places = edit.constant(f"{node.name}_axis", np.array([axis], np.int64))
+        rows = [1 if i == axis % len(shape) else dim for i, dim in enumerate(shape)]
+        top = edit.add("ReduceMax", node, [x, places], _FLOAT32, rows, keepdims=1)
+        powers = _exp(f, f("Sub", x, top))
+        total = edit.add("ReduceSum", node, [powers, places], _FLOAT32, rows, keepdims=1)
+        edit.become(node, "Div", [powers, total])
+        return True
+    if node.op == "Exp":
+        edit.become(node, "Identity", [_exp(f, x)])
+        return True
+    size_of = f("Abs", x)
+    e = _exp(f, f("Mul", size_of, -2.0 if node.op == "Tanh" else -1.0))
+    below = edit.add("Less", node, [x, f.number(0.0)], np.dtype(np.bool_), shape)
+    if node.op == "Sigmoid":
+        edit.become(node, "Div", [f("Where", below, e, 1.0), f("Add", e, 1.0)])
+    elif node.op == "Softplus":
+        s = f("Div", e, f("Add", e, 2.0))
+        square = f("Mul", s, s)
+        series = f("Add", f("Mul", square, f.polynomial(square, _LOG)), 1.0)
+        edit.become(node, "Add", [f("Max", x, 0.0), f("Mul", f("Mul", s, 2.0), series)])
+    else:
+        large = f("Div", f("Sub", 1.0, e), f("Add", e, 1.0))
+        square = f("Mul", x, x)
+        small = f("Add", f("Mul", f("Mul", square, f.polynomial(square, _TANH)), x), x)
+        signed = f("Where", below, f("Neg", large), large)
+        is_small = edit.add("Less", node, [size_of, f.number(_SMALL)], np.dtype(np.bool_), shape)
+        edit.become(node, "Where", [is_small, small, signed])
+    return True
+
+
+def _exp(f: _Formula, x: gs.Tensor) -> gs.Tensor:
+    """Return e^x."""
+    bounded = f("Clip", x, (_LEAST_EXPONENT - 2) * np.log(2), (_MOST_EXPONENT + 2) * np.log(2))
+    k = f("Floor", f("Add", f("Mul", bounded, 1 / np.log(2)), 0.5))
+    r = bounded
+    for part in _LN2:
+        r = f("Sub", r, f("Mul", k, part))
+    p = f("Add", f("Add", f("Mul", f("Mul", r, r), f.polynomial(r, _EXP)), r), 1.0)
+    # Half the power, so that the largest results are finite; 0 below the least number.
+    exponents = np.arange(_LEAST_EXPONENT, _MOST_EXPONENT + 1)
+    table = np.concatenate([[0], np.ldexp(0.5, exponents), [np.inf]])
+    index = f.power_index(k, len(table), 1 - _LEAST_EXPONENT)
+    return f("Mul", f("Mul", p, 2.0), f("Gather", f.number(table), index))
 
 
 @rewrites("LayerNormalization", "InstanceNormalization")

@@ -18,17 +18,18 @@ HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-template <typename T, class Tile>
+template <typename T, class Tile, class Stored = AttentionFloats<T>>
 void Attention(const AttentionProblem& a, size_t item, void* scratch) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<Wide<T>>());
   const size_t rows = AttentionSpan(a);
   // With rows in the lanes, rows for less than half of the lanes waste more than sums across lanes.
   if constexpr (kLanes > 1) {
-    if (rows <= HWY_MIN(kMaxFewRows, kLanes / 2) && !a.deterministic) {
-      if (rows == 1) return AttentionFew<T, 1>(a, item, scratch).Run();
-      if (rows == 2) return AttentionFew<T, 2>(a, item, scratch).Run();
-      if (rows <= 4) return AttentionFew<T, 4>(a, item, scratch).Run();
-      return AttentionFew<T, 8>(a, item, scratch).Run();
+    const bool few = rows <= HWY_MIN(kMaxFewRows, kLanes / 2) && Stored::IsWhole(a, kLanes);
+    if (few && !a.deterministic) {
+      if (rows == 1) return AttentionFew<T, 1, Stored>(a, item, scratch).Run();
+      if (rows == 2) return AttentionFew<T, 2, Stored>(a, item, scratch).Run();
+      if (rows <= 4) return AttentionFew<T, 4, Stored>(a, item, scratch).Run();
+      return AttentionFew<T, 8, Stored>(a, item, scratch).Run();
     }
   }
   Tile(a, item, scratch).Run();

@@ -33,15 +33,26 @@ struct AttentionBlocks {
   unsigned shift = 0;                   ///< at most 62
 };
 
+/// Keys and values as codes of a few bits, one scale in the kernel's type for each token and head:
+/// value i of a token is (code i - 2^(bits - 1)) * scale. With 4 bits, byte i of a row of `dim`
+/// values has code i in its lower and code i + dim / 2 in its upper half.
+struct AttentionCodes {
+  unsigned bits = 0;                    ///< 8 or 4; 0: keys and values are floating-point
+  const std::uint8_t* key = nullptr;    ///< [batch, key_heads, keys, head_dim * bits / 8]
+  const std::uint8_t* value = nullptr;  ///< [batch, value_heads, keys, value_dim * bits / 8]
+  const void* key_scales = nullptr;     ///< [batch, key_heads, keys]
+  const void* value_scales = nullptr;   ///< [batch, value_heads, keys]
+};
+
 /// Scaled dot-product attention over contiguous tensors of the kernel's type. Pointers need only
 /// the alignment of their element; the output overlaps nothing. With `bshd`, the second and third
 /// axes of query, key, value and output are swapped: all heads of a token are side by side.
 struct AttentionProblem {
-  const void* query;  ///< [batch, heads, queries, head_dim]
-  const void* key;    ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
-  const void* value;  ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
+  const void* query;       ///< [batch, heads, queries, head_dim]
+  const void* key;         ///< [batch, key_heads, keys, head_dim]; heads % key_heads == 0
+  const void* value;       ///< [batch, value_heads, keys, value_dim]; heads % value_heads == 0
   AttentionBlocks blocks;  ///< where `key` and `value` are pools of blocks instead
-  void* output;       ///< [batch, heads, queries, value_dim]
+  void* output;            ///< [batch, heads, queries, value_dim]
   std::size_t batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim;
   double scale;
   double softcap;  ///< 0: none
@@ -54,7 +65,8 @@ struct AttentionProblem {
   AttentionMask mask;
   const void* sinks;   ///< [heads] in the compute type, or null
   bool deterministic;  ///< rows are summed in the same order, whatever the numbers of rows and keys
-  bool tile_registers;  ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
+  bool tile_registers;   ///< AttentionUsesTileRegisters() of the kernel: items may have more rows
+  AttentionCodes codes;  ///< if it has bits: instead of `key` and `value`, which are null
 };
 
 /// Number of heads that share a key head and a value head; they are computed together.
@@ -75,6 +87,9 @@ std::size_t AttentionScratchBytes(const AttentionProblem& problem, DType dtype);
 /// NaN value makes the row NaN.
 using AttentionKernel = void (*)(const AttentionProblem& problem, std::size_t item, void* scratch);
 AttentionKernel FindAttention(Target target, DType dtype);
+
+/// The same for keys and values that are codes of 8 or 4 bits.
+AttentionKernel FindAttentionNbits(Target target, DType dtype, unsigned bits);
 
 /// Whether the kernel multiplies in tile registers (AMX).
 bool AttentionUsesTileRegisters(Target target, DType dtype);

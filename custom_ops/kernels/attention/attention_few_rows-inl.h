@@ -18,13 +18,14 @@ namespace coreai {
 namespace HWY_NAMESPACE {
 
 /// kRows is 1, 2, 4 or 8; rows beyond the item's are computed from zero queries and not stored.
-template <typename T, size_t kRows>
+template <typename T, size_t kRows, class Stored = AttentionFloats<T>>
 class AttentionFew {
  public:
   using W = Wide<T>;
+  using E = typename Stored::E;
 
   AttentionFew(const AttentionProblem& a, size_t item, void* memory)
-      : a_(a), rows_(a, item), s_(a, memory) {}
+      : a_(a), rows_(a, item), stored_(a, rows_), s_(a, memory) {}
 
   void Run() {
     const KeyRange range = Attended(SetRows(a_, rows_, s_));
@@ -95,29 +96,36 @@ class AttentionFew {
       for (k = count; k < padded; ++k) scores[k] = Hidden();
       SoftmaxRow(row, padded, scores);
     }
+    if constexpr (Stored::kCodes) {
+      for (k = 0; k < count; ++k) {
+        const W scale = Stored::Scale(stored_.value_scales, key + k);
+        for (size_t row = 0; row < kRows; ++row) s_.scores[row * kFewKeys + k] *= scale;
+      }
+    }
     AddValues(key, count);
   }
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Prefetches a row of keys or values that is read later, if there is one, so that memory
-  /// accesses and computation overlap.
-  HWY_INLINE void Prefetch(const AttentionTokens<T>& rows, size_t key, size_t dim) const {
-    if (key >= a_.keys) return;
-    const T* row = rows[key];
-    for (size_t i = 0; i < dim; i += 64 / sizeof(T)) __builtin_prefetch(row + i, 0, 2);
+  /// Prefetches a row of keys or values that is read later, so that memory accesses and computation
+  /// overlap.
+  HWY_INLINE void Prefetch(const E* row, size_t dim) const {
+    const auto* bytes = reinterpret_cast<const char*>(row);
+    for (size_t i = 0; i < Stored::Bytes(dim); i += 64) __builtin_prefetch(bytes + i, 0, 2);
   }
 
   /// scores[row, k + j] = query[row] . key[key + j], for all rows and kKeys keys.
   template <size_t kKeys>
   HWY_INLINE void Score(size_t key, size_t k) {
     const hn::ScalableTag<W> d;
-    const T* keys[kKeys];
+    const E* keys[kKeys];
+    const E* values[kKeys];
+    stored_.key.Rows(key, keys);
+    stored_.value.Rows(key, values);
     hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kKeys; ++j) {
-      keys[j] = rows_.key[key + j];
-      Prefetch(rows_.value, key + j, a_.value_dim);
+      Prefetch(values[j], a_.value_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
     }
@@ -125,7 +133,7 @@ class AttentionFew {
     for (; i + kLanes <= a_.head_dim; i += kLanes) {
       hn::Vec<decltype(d)> x[kKeys];
 #pragma GCC unroll 8
-      for (size_t j = 0; j < kKeys; ++j) x[j] = LoadWide(d, keys[j] + i);
+      for (size_t j = 0; j < kKeys; ++j) x[j] = Stored::Load(d, keys[j], i, a_.head_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) {
         const auto q = hn::LoadU(d, s_.query + row * a_.head_dim + i);
@@ -136,7 +144,7 @@ class AttentionFew {
     if (const size_t n = a_.head_dim - i; n != 0) {
 #pragma GCC unroll 8
       for (size_t j = 0; j < kKeys; ++j) {
-        const auto x = LoadWideN(d, keys[j] + i, n);
+        const auto x = Stored::LoadN(d, keys[j], i, a_.head_dim, n);
 #pragma GCC unroll 8
         for (size_t row = 0; row < kRows; ++row) {
           const auto q = hn::LoadN(d, s_.query + row * a_.head_dim + i, n);
@@ -148,7 +156,9 @@ class AttentionFew {
     for (size_t row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
       for (size_t j = 0; j < kKeys; ++j) {
-        s_.scores[row * kFewKeys + k + j] = hn::ReduceSum(d, sums[j][row]);
+        W score = hn::ReduceSum(d, sums[j][row]);
+        if constexpr (Stored::kCodes) score *= Stored::Scale(stored_.key_scales, key + j);
+        s_.scores[row * kFewKeys + k + j] = score;
       }
     }
   }
@@ -217,14 +227,21 @@ class AttentionFew {
         sums[row][v] = hn::Mul(x, factor);
       }
     }
-    for (size_t k = 0; k < count; ++k) {
-      if (column == 0) Prefetch(rows_.key, key + kFewKeys + k, a_.head_dim);
-      const T* HWY_RESTRICT value = rows_.value[key + k] + column;
+    const E* HWY_RESTRICT value = nullptr;
+    for (size_t k = 0, run = 0; k < count; ++k, value += stored_.value.stride()) {
+      if (k == run) {
+        value = stored_.value[key + k];
+        run = count - k < stored_.value.Run(key + k) ? count : k + stored_.value.Run(key + k);
+      }
+      if (column == 0 && key + kFewKeys + k < a_.keys) {
+        Prefetch(stored_.key[key + kFewKeys + k], a_.head_dim);
+      }
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8
       for (size_t v = 0; v < kVecs; ++v) {
-        const T* p = value + v * kLanes;
-        x[v] = kTail ? LoadWideN(d, p, n) : LoadWide(d, p);
+        const size_t i = column + v * kLanes;
+        x[v] = kTail ? Stored::LoadN(d, value, i, a_.value_dim, n)
+                     : Stored::Load(d, value, i, a_.value_dim);
       }
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) {
@@ -263,6 +280,7 @@ class AttentionFew {
 
   const AttentionProblem& a_;
   const AttentionRows<T> rows_;
+  const Stored stored_;
   const AttentionScratch<W> s_;
 };
 

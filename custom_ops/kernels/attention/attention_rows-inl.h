@@ -25,6 +25,7 @@ class AttentionTokens {
   AttentionTokens(const AttentionProblem& a, const void* all, size_t batch, size_t head,
                   size_t heads, size_t dim)
       : first_(static_cast<const T*>(all)), stride_(dim) {
+    if (all == nullptr) return;
     if (a.blocks.table == nullptr && !a.bshd) {
       first_ += (batch * heads + head) * a.keys * dim;
       return;
@@ -44,11 +45,29 @@ class AttentionTokens {
     contiguous_ = false;
   }
 
+  /// Contiguous tokens.
+  AttentionTokens(const T* first, size_t dim) : first_(first), stride_(dim) {}
+
   bool contiguous() const { return contiguous_; }
 
   HWY_INLINE const T* operator[](size_t token) const {
     return first_ + static_cast<size_t>(table_[token >> shift_]) * block_ +
            (token & mask_) * stride_;
+  }
+
+  size_t stride() const { return stride_; }
+
+  /// The number of tokens from `token` to the end of its block, whose rows are `stride` apart.
+  HWY_INLINE size_t Run(size_t token) const { return mask_ - (token & mask_) + 1; }
+
+  /// The rows of consecutive tokens.
+  template <size_t kCount>
+  HWY_INLINE void Rows(size_t token, const T* (&rows)[kCount]) const {
+    rows[0] = (*this)[token];
+    const bool one_block = kCount - 1 <= mask_ - (token & mask_);
+    for (size_t i = 1; i < kCount; ++i) {
+      rows[i] = one_block ? rows[i - 1] + stride_ : (*this)[token + i];
+    }
   }
 
  private:
@@ -59,7 +78,7 @@ class AttentionTokens {
   bool contiguous_ = true;
   const std::int64_t* table_ = &kNone;
   unsigned shift_ = 63;
-  size_t mask_ = ~size_t{0};
+  size_t mask_ = ~size_t{0} >> 1;
   size_t block_ = 0;
 };
 
@@ -113,6 +132,113 @@ struct AttentionRows {
     output = static_cast<T*>(a.output) + row * a.value_dim;
     query_step = step * a.head_dim;
     output_step = step * a.value_dim;
+  }
+};
+
+/// How keys and values in the type of the queries are read.
+template <typename T>
+struct AttentionFloats {
+  using E = T;
+  static constexpr bool kCodes = false;
+  AttentionTokens<T> key;
+  AttentionTokens<T> value;
+
+  AttentionFloats(const AttentionProblem&, const AttentionRows<T>& rows)
+      : key(rows.key), value(rows.value) {}
+
+  /// Whether a vector never has values of both halves of a row.
+  static bool IsWhole(const AttentionProblem&, size_t) { return true; }
+  static size_t Bytes(size_t dim) { return dim * sizeof(T); }
+
+  /// Values [i, i + lanes) of a row of `dim` values.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* row, size_t i, size_t) {
+    return LoadWide(d, row + i);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> LoadN(D d, const T* row, size_t i, size_t, size_t n) {
+    return LoadWideN(d, row + i, n);
+  }
+};
+
+/// How codes of `kBits` bits are read: the values without their scales.
+template <typename T, size_t kBits>
+struct AttentionNbits {
+  using E = std::uint8_t;
+  using W = Wide<T>;
+  static constexpr bool kCodes = true;
+  AttentionTokens<E> key;
+  AttentionTokens<E> value;
+  AttentionTokens<T> key_scales;
+  AttentionTokens<T> value_scales;
+
+  AttentionNbits(const AttentionProblem& a, const AttentionRows<T>& rows)
+      : AttentionNbits(a, rows.batch, rows.Head(a, 0) / (a.heads / a.key_heads),
+                       rows.Head(a, 0) / (a.heads / a.value_heads)) {}
+
+  static bool IsWhole(const AttentionProblem& a, size_t lanes) {
+    return kBits == 8 || (a.head_dim % (2 * lanes) == 0 && a.value_dim % (2 * lanes) == 0);
+  }
+  static size_t Bytes(size_t dim) { return dim * kBits / 8; }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const E* row, size_t i, size_t dim) {
+    const hn::Rebind<E, D> bytes;
+    const size_t width = Bytes(dim);
+    if (kBits == 8 || i < width) return Values<0>(d, hn::LoadU(bytes, row + i));
+    return Values<1>(d, hn::LoadU(bytes, row + i - width));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> LoadN(D d, const E* row, size_t i, size_t, size_t n) {
+    // Only with 8 bits: rows of two halves are read in whole vectors, see IsWhole().
+    return Values<0>(d, hn::LoadN(hn::Rebind<E, D>(), row + i, n));
+  }
+
+  static W Scale(const AttentionTokens<T>& scales, size_t token) {
+    return static_cast<W>(hwy::ConvertScalarTo<W>(*scales[token]));
+  }
+
+  /// Writes rows [first, first + count) as values with their scales.
+  static void Dequantize(const AttentionTokens<E>& codes, const AttentionTokens<T>& scales,
+                         size_t first, size_t count, size_t dim, W* HWY_RESTRICT out) {
+    const hn::ScalableTag<W> d;
+    const size_t lanes = hn::Lanes(d), width = Bytes(dim);
+    for (size_t token = first; token < first + count; ++token, out += dim) {
+      const E* HWY_RESTRICT row = codes[token];
+      const auto scale = hn::Set(d, Scale(scales, token));
+      for (size_t i = 0; i < width; i += lanes) {
+        const size_t n = HWY_MIN(lanes, width - i);
+        const auto bytes = hn::LoadN(hn::Rebind<E, decltype(d)>(), row + i, n);
+        hn::StoreN(hn::Mul(Values<0>(d, bytes), scale), d, out + i, n);
+        if constexpr (kBits == 4) {
+          hn::StoreN(hn::Mul(Values<1>(d, bytes), scale), d, out + width + i, n);
+        }
+      }
+    }
+  }
+
+ private:
+  AttentionNbits(const AttentionProblem& a, size_t batch, size_t key_head, size_t value_head)
+      : key(a, a.codes.key, batch, key_head, a.key_heads, Bytes(a.head_dim)),
+        value(a, a.codes.value, batch, value_head, a.value_heads, Bytes(a.value_dim)),
+        key_scales(a, a.codes.key_scales, batch, key_head, a.key_heads, 1),
+        value_scales(a, a.codes.value_scales, batch, value_head, a.value_heads, 1) {}
+
+  /// The codes of one half of each byte as signed numbers.
+  template <int kHalf, class D, class V>
+  static HWY_INLINE hn::Vec<D> Values(D d, V bytes) {
+    const hn::Rebind<E, D> u8;
+    const hn::Rebind<std::int8_t, D> i8;
+    if constexpr (kBits == 4) {
+      bytes = kHalf == 0 ? hn::And(bytes, hn::Set(u8, E{15})) : hn::ShiftRight<4>(bytes);
+    }
+    const auto codes = hn::BitCast(i8, hn::Sub(bytes, hn::Set(u8, E{1} << (kBits - 1))));
+    const auto wide = hn::PromoteTo(hn::Rebind<std::int32_t, D>(), codes);
+    if constexpr (sizeof(W) == 8) {
+      return hn::PromoteTo(d, wide);
+    } else {
+      return hn::ConvertTo(d, wide);
+    }
   }
 };
 

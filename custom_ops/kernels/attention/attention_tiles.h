@@ -63,6 +63,7 @@ struct AttentionScratch {
   W* output;                ///< panels of [value_dim, width]
   W* keys;                  ///< packed
   W* values;                ///< packed
+  W* floats;                ///< the keys or values of a tile, if they are codes
   W* best;                  ///< [rows] largest score so far
   W* total;                 ///< [rows] sum of the exponentials so far
   W* rescale;               ///< [rows]
@@ -92,6 +93,8 @@ struct AttentionScratch {
     output = Take<W>(start, value_dim * rows);
     keys = Take<W>(start, tile_keys * head_dim);
     values = Take<W>(start, tile_keys * value_dim);
+    const std::size_t dim = a.codes.bits == 0 ? 0 : head_dim > value_dim ? head_dim : value_dim;
+    floats = Take<W>(start, tile_keys * dim);
     best = Take<W>(start, rows);
     total = Take<W>(start, rows);
     rescale = Take<W>(start, rows);

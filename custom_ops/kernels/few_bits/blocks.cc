@@ -23,17 +23,15 @@ std::string BlockCodes::Fault(std::size_t block_bytes, std::size_t bits) const {
   const auto bits_of_block = static_cast<std::int64_t>(block_bytes) * 8;
   const std::int32_t* next = layout;
   for (std::size_t i = 0; i < numbers(); ++i) {
-    std::int64_t least = *next++, most = least;
+    ++next;
     for (std::size_t f = 0; f < fields; ++f, next += 3) {
-      const std::int64_t place = next[0], size = next[1], factor = next[2];
+      const std::int64_t place = next[0], size = next[1];
       if (size < 1 || size > kLargestField || place < 0 || place > bits_of_block - size) {
         return "layout has a field of " + std::to_string(size) + " bits at " +
                std::to_string(place) + " of " + std::to_string(bits_of_block);
       }
-      const std::int64_t product = factor * ((1 << size) - 1);
-      least += std::min<std::int64_t>(product, 0);
-      most += std::max<std::int64_t>(product, 0);
     }
+    const auto [least, most] = RangeOf(i);
     const bool is_factor = i < groups;
     const std::int64_t low = is_factor ? -kLargestFactor : 0;
     const std::int64_t end = is_factor ? kLargestFactor : static_cast<std::int64_t>(rows);
@@ -43,6 +41,18 @@ std::string BlockCodes::Fault(std::size_t block_bytes, std::size_t bits) const {
     }
   }
   return "";
+}
+
+BlockCodes::Range BlockCodes::RangeOf(std::size_t index) const {
+  const std::int32_t* next = layout + index * (1 + 3 * fields);
+  Range range = {*next, *next};
+  ++next;
+  for (std::size_t f = 0; f < fields; ++f, next += 3) {
+    const std::int64_t product = std::int64_t{next[2]} * ((1 << next[1]) - 1);
+    range.least += std::min<std::int64_t>(product, 0);
+    range.most += std::max<std::int64_t>(product, 0);
+  }
+  return range;
 }
 
 std::int64_t BlockCodes::Number(const std::uint8_t* block, std::size_t index) const {

@@ -29,6 +29,12 @@ struct BlockCodes {
   /// empty if they always do. The functions below require that it is empty.
   std::string Fault(std::size_t block_bytes, std::size_t bits) const;
 
+  /// The least and the largest number at an index that any block may have.
+  struct Range {
+    std::int64_t least, most;
+  };
+  Range RangeOf(std::size_t index) const;
+
   std::int64_t Number(const std::uint8_t* block, std::size_t index) const;
 
   /// The code of a value of a block.

@@ -11,6 +11,7 @@
 
 #include "kernels/few_bits/few_bits.h"
 #include "simd/lanes-inl.h"
+#include "simd/quad-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -26,15 +27,25 @@ using Ints = hn::Vec<IntTag>;
 inline constexpr size_t kLanes = hn::MaxLanes(FloatTag());
 static_assert(kFewBitsStrip % kLanes == 0, "whole vectors in a strip");
 
-// Size of a unit of all columns of a strip.
-inline constexpr size_t kUnitBytes = kFewBitsStrip * 4;
+// Size of a word of all columns of a strip, and of a unit.
+inline constexpr size_t kWordBytes = kFewBitsStrip * 4;
+template <size_t kBits>
+inline constexpr size_t kUnitBytes = kFewBitsStrip * UnitCodes(kBits) * kBits / 8;
+// Bits of a code in a register: those of 5 and 6 bits become bytes.
+template <size_t kBits>
+inline constexpr size_t kWordBits = kBits > 4 ? 8 : kBits;
+// Codes of a register's word, and words of a unit.
+template <size_t kBits>
+inline constexpr size_t kWordCodes = 32 / kWordBits<kBits>;
+template <size_t kBits>
+inline constexpr size_t kUnitWords = UnitCodes(kBits) / kWordCodes<kBits>;
 // Distance at which a weight is prefetched, in bytes: a page, at whose end hardware
 // prefetchers stop.
 inline constexpr size_t kCodesAhead = 4096;
 
 /// Parts of a packed weight, for the vector of columns that begins at `column`.
 struct Columns {
-  const uint8_t* codes;  ///< words of consecutive units are kUnitBytes apart
+  const uint8_t* codes;  ///< consecutive words are kWordBytes apart
   size_t scales;         ///< index of its first scale; those of groups are kFewBitsStrip apart
 
   Columns() = default;
@@ -47,24 +58,74 @@ HWY_INLINE Words LoadWords(const uint8_t* HWY_RESTRICT p) {
   return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(p));
 }
 
-/// Scales from index `at` on. The type is looked up at run time, since a kernel per type would be
-/// as fast and three times as large.
-HWY_INLINE Floats ScalesOf(const FewBitsWeight& w, size_t at) {
-  switch (w.scale) {
-    case DType::kFloat16:
-      return LoadWide(FloatTag(), static_cast<const hwy::float16_t*>(w.scales) + at);
-    case DType::kBFloat16:
-      return LoadWide(FloatTag(), static_cast<const hwy::bfloat16_t*>(w.scales) + at);
-    default:
-      return hn::LoadU(FloatTag(), static_cast<const float*>(w.scales) + at);
+/// Word `i` of the unit at `p`, of codes of kWordBits.
+template <size_t kBits>
+HWY_INLINE Words UnitWord(const uint8_t* HWY_RESTRICT p, size_t i) {
+  if constexpr (kUnitWords<kBits> == 1) {
+    return LoadWords(p);
+  } else {
+    constexpr uint32_t kAbove = ((1u << kBits) - 16) * 0x01010101u;
+    const Words low = QuadsOf<4>(LoadWords(p + i / 2 * kWordBytes), static_cast<int>(i % 2));
+    const Words last = LoadWords(p + kUnitWords<kBits> / 2 * kWordBytes);
+    const int place = static_cast<int>(i * (kBits - 4));
+    const Words above =
+        place < 4 ? hn::ShiftLeftSame(last, 4 - place) : hn::ShiftRightSame(last, place - 4);
+    return hn::OrAnd(low, above, hn::Set(WordTag(), kAbove));
   }
+}
+
+/// Prefetches what is kCodesAhead after the unit at `p`, for columns that fill `vecs` vectors.
+template <size_t kBits>
+HWY_INLINE void PrefetchUnit(const uint8_t* p, size_t vecs) {
+#pragma GCC unroll 5
+  for (size_t word = 0; word < kUnitBytes<kBits> / kWordBytes; ++word) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < vecs; ++v) {
+      if (v * kLanes % 16 == 0) {
+        __builtin_prefetch(p + word * kWordBytes + v * kLanes * 4 + kCodesAhead);
+      }
+    }
+  }
+}
+
+/// Numbers of a type from index `at` on. The type is looked up at run time, since a kernel per type
+/// would be as fast and three times as large.
+HWY_INLINE Floats LoadOf(DType type, const void* from, size_t at) {
+  switch (type) {
+    case DType::kFloat16:
+      return LoadWide(FloatTag(), static_cast<const hwy::float16_t*>(from) + at);
+    case DType::kBFloat16:
+      return LoadWide(FloatTag(), static_cast<const hwy::bfloat16_t*>(from) + at);
+    default:
+      return hn::LoadU(FloatTag(), static_cast<const float*>(from) + at);
+  }
+}
+
+/// Scales or minimums of groups, of one or two levels.
+HWY_INLINE Floats LevelsOf(const FewBitsWeight& w, DType type, const void* levels,
+                           const int8_t* factors, size_t at) {
+  if (factors == nullptr) return LoadOf(type, levels, at);
+  const hn::Rebind<int8_t, FloatTag> narrow;
+  const size_t block = at / kFewBitsStrip >> w.block_shift;
+  const Ints factor = hn::PromoteTo(IntTag(), hn::LoadU(narrow, factors + at));
+  return hn::Mul(LoadOf(type, levels, block * kFewBitsStrip + at % kFewBitsStrip),
+                 hn::ConvertTo(FloatTag(), factor));
+}
+
+/// Scales from the index `at` of a group and a column on.
+HWY_INLINE Floats ScalesOf(const FewBitsWeight& w, size_t at) {
+  return LevelsOf(w, w.scale, w.scales, w.scale_factors, at);
+}
+
+HWY_INLINE Floats MinimumsOf(const FewBitsWeight& w, size_t at) {
+  return LevelsOf(w, w.minimum, w.minimums, w.minimum_factors, at);
 }
 
 HWY_INLINE Floats ZerosOf(const FewBitsWeight& w, size_t at) {
   return w.zeros == nullptr ? hn::Set(FloatTag(), w.zero) : hn::LoadU(FloatTag(), w.zeros + at);
 }
 
-/// Code j (below 32 / kBits) of each word of a unit, in the low bits; the order is that of k.
+/// Code j (below 32 / kBits) of each word, in the low bits; the order is that of k.
 template <size_t kBits>
 HWY_INLINE Ints ShiftedCode(Words unit, size_t j) {
   const int shift = static_cast<int>(j % 4 * 8 + j / 4 * kBits);

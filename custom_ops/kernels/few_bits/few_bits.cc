@@ -21,6 +21,10 @@ FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target) {
   return COREAI_FOR(target, MultiplySmallBatch);
 }
 
+FewBitsSmallBatchKernel FindFewBitsInOrder(Target target) {
+  return COREAI_FOR(target, MultiplyInOrder);
+}
+
 FewBitsLargeBatchKernel FindFewBitsLargeBatch(Target target) {
   return COREAI_FOR(target, MultiplyLargeBatch);
 }

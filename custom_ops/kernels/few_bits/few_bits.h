@@ -16,12 +16,18 @@ inline constexpr std::size_t kFewBitsSmallBatch = 4;
 /// Elements of a row in a tile of pairs of bfloat16.
 inline constexpr std::size_t kFewBitsPairDepth = 32;
 
+/// Codes of a unit of packed memory: the fewest that fill whole 32-bit words.
+constexpr std::size_t UnitCodes(std::size_t bits) { return 32 / (bits & (~bits + 1)); }
+
 /// A weight packed by PackCodes: strips of 64 columns, in each strip the groups, in each group
-/// units of a 32-bit word per column, so that a product of one row reads memory in order. A word
-/// has codes of consecutive k: with 8 bits one per byte, with 4 bits those of k + j in the low and
-/// of k + 4 + j in the high half of byte j, with 2 bits likewise in quarters. 3-bit codes take 4
-/// bits, 5-bit and 6-bit codes 8. Groups are padded to whole units, columns to whole strips.
-/// Scales, zero points and minimums are [strip, group, 64].
+/// units, in each unit a 32-bit word per column or several, so that a product of one row reads
+/// memory in order. A word has codes of consecutive k: with 8 bits one per byte, with 4 bits those
+/// of k + j in the low and of k + 4 + j in the high half of byte j, with 2 bits likewise in
+/// quarters. With 5 or 6 bits, the words of a unit have the low four bits of its codes, as with 4
+/// bits, and a last word the bits above: byte j those of k + j, k + 4 + j, ..., from its lowest bit
+/// on. Groups are padded to whole units, columns to whole strips. Scales, zero points and minimums
+/// are [strip, group, 64]; scales and minimums of two levels are [strip, block, 64], and the bytes
+/// by which they are multiplied [strip, group, 64].
 struct FewBitsWeight {
   const std::uint8_t* codes;  ///< aligned to 64
   const void* scales;         ///< of type `scale`
@@ -29,18 +35,20 @@ struct FewBitsWeight {
   const float* palette;       ///< [256] values of the codes; null: codes are their own values
   DType scale;                ///< float32, float16 or bfloat16
   float zero;                 ///<
-  std::size_t bits;           ///< in memory: 8, 4 or 2
+  std::size_t bits;           ///< in memory: 8, 6, 5, 4 or 2
   std::size_t groups;         ///<
   std::size_t group;          ///< size of a group
   std::size_t padded;         ///< size of a group in memory
   float least, most;          ///< codes less zero points are integers between these; infinite if
                               ///< they are not integers
   bool is_bfloat16;           ///< the values of codes are finite numbers of bfloat16
-  const float* minimums;      ///< subtracted from codes times scales; null: none. Products leave
-                              ///< them out: see FewBitsMinimumsKernel
+  const void* minimums;       ///< of type `minimum`, subtracted from codes times scales; null:
+                              ///< none. Products leave them out: see FewBitsMinimumsKernel
+  DType minimum;              ///< float32, float16 or bfloat16
+  const std::int8_t* scale_factors;    ///< null: scales and minimums have one level
+  const std::int8_t* minimum_factors;  ///< null without minimums of two levels
+  std::size_t block_shift;             ///< a block has 1 << block_shift groups
 
-  /// Codes of a word.
-  std::size_t unit() const { return 32 / bits; }
   std::size_t strip_bytes() const { return groups * padded * kFewBitsStrip * bits / 8; }
   /// Whether codes less zero points are integers from `low` to `high`.
   bool IsWithin(float low, float high) const { return low <= least && most <= high; }
@@ -58,6 +66,9 @@ struct FewBitsSmallBatch {
 };
 using FewBitsSmallBatchKernel = void (*)(const FewBitsWeight&, const FewBitsSmallBatch&);
 FewBitsSmallBatchKernel FindFewBitsSmallBatch(Target target);
+/// The same for any number of rows, each of which has the same bits on every target: the codes of a
+/// group are summed in order, then the groups.
+FewBitsSmallBatchKernel FindFewBitsInOrder(Target target);
 
 /// Products without minimums, from which those of the minimums are subtracted: output[r][c] -= sum
 /// over g of sums[r][g] * minimums[column + c][g].

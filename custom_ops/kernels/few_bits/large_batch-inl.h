@@ -34,9 +34,9 @@ template <size_t kBits, size_t kVecs, class MakeValue>
 HWY_INLINE void DequantizeRows(const FewBitsWeight& w, const Columns (&columns)[kVecs], size_t g,
                                size_t at, size_t count, const MakeValue& make,
                                float* HWY_RESTRICT panel) {
-  constexpr size_t kUnit = 32 / kBits;
+  constexpr size_t kCodes = kWordCodes<kBits>;
   const FloatTag d;
-  const size_t begin = (g * w.padded + at) / kUnit * kUnitBytes;
+  const size_t begin = (g * w.padded + at) / UnitCodes(kBits) * kUnitBytes<kBits>;
   const uint8_t* codes[kVecs];
   decltype(make(size_t{})) value[kVecs];
   Floats scale[kVecs];
@@ -46,26 +46,27 @@ HWY_INLINE void DequantizeRows(const FewBitsWeight& w, const Columns (&columns)[
     value[v] = make(columns[v].scales + g * kFewBitsStrip);
     scale[v] = ScalesOf(w, columns[v].scales + g * kFewBitsStrip);
   }
-  for (size_t k = 0; k < count; k += kUnit) {
-    Words units[kVecs];
+  for (size_t k = 0; k < count;) {
+#pragma GCC unroll 1
+    for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kCodes) {
+      Words words[kVecs];
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVecs; ++v) {
-      units[v] = LoadWords(codes[v]);
-      codes[v] += kUnitBytes;
-    }
-    const auto write = [&](size_t j) HWY_ATTR {
+      for (size_t v = 0; v < kVecs; ++v) words[v] = UnitWord<kBits>(codes[v], word);
+      const auto write = [&](size_t j) HWY_ATTR {
 #pragma GCC unroll 4
-      for (size_t v = 0; v < kVecs; ++v) {
-        hn::Store(hn::Mul(value[v](units[v], j), scale[v]), d, panel + v * kLanes);
-      }
-      panel += kVecs * kLanes;
-    };
-    if (k + kUnit <= count) {
+        for (size_t v = 0; v < kVecs; ++v) {
+          hn::Store(hn::Mul(value[v](words[v], j), scale[v]), d, panel + v * kLanes);
+        }
+        panel += kVecs * kLanes;
+      };
+      if (k + kCodes <= count) {
 #pragma GCC unroll 16
-      for (size_t j = 0; j < kUnit; ++j) write(j);
-    } else {
-      for (size_t j = 0; k + j < count; ++j) write(j);
+        for (size_t j = 0; j < kCodes; ++j) write(j);
+      } else {
+        for (size_t j = 0; k + j < count; ++j) write(j);
+      }
     }
+    for (size_t v = 0; v < kVecs; ++v) codes[v] += kUnitBytes<kBits>;
   }
 }
 
@@ -124,7 +125,7 @@ void MultiplyPanels(const FewBitsWeight& w, const FewBitsLargeBatch& rows, float
   constexpr size_t kWidth = kPanelVecs * kLanes;
   static_assert((kPanelDepth + kGatherMmMaxRows) * kWidth * sizeof(float) <= kFewBitsScratchBytes,
                 "scratch is too small");
-  WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
+  WithValues<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
     size_t first = 0;
     for (; first + (kPanelVecs - 1) * kLanes < rows.count; first += kWidth) {
       MultiplyPanel<kBits, kPanelVecs>(w, rows, first, make, scratch);
@@ -139,6 +140,8 @@ inline void MultiplyLargeBatch(const FewBitsWeight& w, const FewBitsLargeBatch& 
                                void* scratch) {
   if (w.bits == 2) return MultiplyPanels<2>(w, rows, static_cast<float*>(scratch));
   if (w.bits == 4) return MultiplyPanels<4>(w, rows, static_cast<float*>(scratch));
+  if (w.bits == 5) return MultiplyPanels<5>(w, rows, static_cast<float*>(scratch));
+  if (w.bits == 6) return MultiplyPanels<6>(w, rows, static_cast<float*>(scratch));
   MultiplyPanels<8>(w, rows, static_cast<float*>(scratch));
 }
 

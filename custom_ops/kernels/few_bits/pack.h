@@ -3,10 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/few_bits/few_bits.h"
+
 namespace coreai {
 
-/// Size of a code in packed memory: 3-bit codes take 4 bits, 5-bit and 6-bit codes 8.
-constexpr std::size_t StoredBits(std::size_t bits) { return bits == 3 ? 4 : bits > 4 ? 8 : bits; }
+/// Size of a code in packed memory: 3-bit codes take 4 bits, 5-bit and 6-bit codes 8 unless their
+/// units, which are large, fill a group.
+constexpr std::size_t StoredBits(std::size_t bits, std::size_t group) {
+  if (bits == 3) return 4;
+  return bits > 4 && group % UnitCodes(bits) != 0 ? 8 : bits;
+}
 
 /// Up to 9 bits of a little-endian stream, from `bit` on.
 inline unsigned BitsAt(const std::uint8_t* stream, std::size_t bit, std::size_t bits) {

@@ -10,7 +10,6 @@
 #endif
 
 #include "kernels/few_bits/codes-inl.h"
-#include "simd/quad-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -35,7 +34,6 @@ HWY_INLINE void SetZero(D d, V (&all)[kRows][kVecs]) {
 template <bool kVnni, size_t kBits, size_t kRows, size_t kVecs>
 HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& rows, size_t row,
                                   size_t first) {
-  constexpr size_t kUnit = 32 / kBits;
   const FloatTag d;
   const size_t depth = w.groups * w.padded;
   const Columns columns(w, rows.column + first);
@@ -46,27 +44,29 @@ HWY_NOINLINE void MultiplyRounded(const FewBitsWeight& w, const RoundedRows& row
   for (size_t g = 0; g < w.groups; ++g, left += w.padded) {
     Ints sums[kRows][kVecs];
     SetZero(IntTag(), sums);
-    for (size_t k = 0; k < w.padded; k += kUnit, codes += kUnitBytes) {
-      Words units[kVecs];
-#pragma GCC unroll 4
-      for (size_t v = 0; v < kVecs; ++v) {
-        const uint8_t* const of_vector = codes + v * kLanes * 4;
-        if (kRows == 1 && v * kLanes % 16 == 0) __builtin_prefetch(of_vector + kCodesAhead);
-        units[v] = LoadWords(of_vector);
-      }
-#pragma GCC unroll 4
-      for (size_t part = 0; part < 8 / kBits; ++part) {
-        Words quads[kVecs];
+    for (size_t k = 0; k < w.padded; codes += kUnitBytes<kBits>) {
+      if constexpr (kRows == 1) PrefetchUnit<kBits>(codes, kVecs);
+#pragma GCC unroll 8
+      for (size_t word = 0; word < kUnitWords<kBits>; ++word) {
+        Words words[kVecs];
 #pragma GCC unroll 4
         for (size_t v = 0; v < kVecs; ++v) {
-          quads[v] = QuadsOf<kBits>(units[v], static_cast<int>(part));
+          words[v] = UnitWord<kBits>(codes + v * kLanes * 4, word);
         }
-#pragma GCC unroll 8
-        for (size_t r = 0; r < kRows; ++r) {
-          const Ints x = BroadcastQuad(left + r * depth + k + part * 4);
+#pragma GCC unroll 4
+        for (size_t part = 0; part < kWordCodes<kBits> / 4; ++part, k += 4) {
+          Words quads[kVecs];
 #pragma GCC unroll 4
           for (size_t v = 0; v < kVecs; ++v) {
-            sums[r][v] = AddQuads<kVnni>(quads[v], x, sums[r][v]);
+            quads[v] = QuadsOf<kWordBits<kBits>>(words[v], static_cast<int>(part));
+          }
+#pragma GCC unroll 8
+          for (size_t r = 0; r < kRows; ++r) {
+            const Ints x = BroadcastQuad(left + r * depth + k);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < kVecs; ++v) {
+              sums[r][v] = AddQuads<kVnni>(quads[v], x, sums[r][v]);
+            }
           }
         }
       }
@@ -116,6 +116,8 @@ template <bool kVnni>
 void RoundedOfBits(const FewBitsWeight& w, const RoundedRows& rows) {
   if (w.bits == 2) return RoundedStrip<kVnni, 2>(w, rows);
   if (w.bits == 4) return RoundedStrip<kVnni, 4>(w, rows);
+  if (w.bits == 5) return RoundedStrip<kVnni, 5>(w, rows);
+  if (w.bits == 6) return RoundedStrip<kVnni, 6>(w, rows);
   RoundedStrip<kVnni, 8>(w, rows);
 }
 

@@ -66,7 +66,6 @@ class TiledStrip {
   }
 
  private:
-  static constexpr size_t kUnit = 32 / kBits;
   using ByteTag = hn::Repartition<uint8_t, WordTag>;
   using Sums = int32_t[kTiledGroups][kAmxRows * kAmxColumns];
 
@@ -92,7 +91,7 @@ class TiledStrip {
 
   void ExpandGroup(size_t g) {
     const size_t begin = (first_ + g) * w_.padded;
-    const uint8_t* codes = columns_.codes + begin / kUnit * kUnitBytes;
+    const uint8_t* codes = columns_.codes + begin / UnitCodes(kBits) * kUnitBytes<kBits>;
     hn::Vec<ByteTag> zeros[kFewBitsStrip / kLanes];
     for (size_t c = 0; c < kFewBitsStrip; c += kLanes) {
       zeros[c / kLanes] = ZeroBytesOf(columns_.scales + (first_ + g) * kFewBitsStrip + c);
@@ -101,19 +100,25 @@ class TiledStrip {
     const bool is_zero = first_ != 0 && w_.padded % 16 == 0 && 2 * kAmxByteDepth % w_.padded == 0;
     if (!is_zero) hwy::ZeroBytes(codes_[g], sizeof(codes_[g]));
     is_used_[g][0] = is_used_[g][1] = false;
-    for (size_t k = begin; k < begin + w_.padded; k += kUnit, codes += kUnitBytes) {
-      const size_t tile = k / kAmxByteDepth - first_tile_;
-      const size_t at = k % kAmxByteDepth / 4 * kAmxRowBytes;
-      is_used_[g][tile] = true;
-      for (size_t c = 0; c < kFewBitsStrip; c += kLanes) {
-        const Words unit = LoadWords(codes + c * 4);
-        uint8_t* to = codes_[g][tile][c / kAmxColumns] + at + c % kAmxColumns * 4;
-#pragma GCC unroll 4
-        for (size_t part = 0; part < 8 / kBits; ++part, to += kAmxRowBytes) {
-          const auto quads = hn::BitCast(ByteTag(), QuadsOf<kBits>(unit, static_cast<int>(part)));
-          hn::StoreU(hn::Sub(quads, zeros[c / kLanes]), ByteTag(), to);
+    for (size_t k = begin; k < begin + w_.padded; codes += kUnitBytes<kBits>) {
+#pragma GCC unroll 8
+      for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kWordCodes<kBits>) {
+        const size_t tile = k / kAmxByteDepth - first_tile_;
+        const size_t at = k % kAmxByteDepth / 4 * kAmxRowBytes;
+        is_used_[g][tile] = true;
+        for (size_t c = 0; c < kFewBitsStrip; c += kLanes) {
+          uint8_t* to = codes_[g][tile][c / kAmxColumns] + at + c % kAmxColumns * 4;
+          ExpandWord(UnitWord<kBits>(codes + c * 4, word), zeros[c / kLanes], to);
         }
       }
+    }
+  }
+
+  static HWY_INLINE void ExpandWord(Words word, hn::Vec<ByteTag> zeros, uint8_t* HWY_RESTRICT to) {
+#pragma GCC unroll 4
+    for (size_t part = 0; part < kWordCodes<kBits> / 4; ++part, to += kAmxRowBytes) {
+      const Words quads = QuadsOf<kWordBits<kBits>>(word, static_cast<int>(part));
+      hn::StoreU(hn::Sub(hn::BitCast(ByteTag(), quads), zeros), ByteTag(), to);
     }
   }
 
@@ -227,6 +232,8 @@ template <class Tiles>
 void TileRounded(const FewBitsWeight& w, const RoundedRows& rows) {
   if (w.bits == 2) return TiledStrip<Tiles, 2>(w, rows).Run();
   if (w.bits == 4) return TiledStrip<Tiles, 4>(w, rows).Run();
+  if (w.bits == 5) return TiledStrip<Tiles, 5>(w, rows).Run();
+  if (w.bits == 6) return TiledStrip<Tiles, 6>(w, rows).Run();
   TiledStrip<Tiles, 8>(w, rows).Run();
 }
 

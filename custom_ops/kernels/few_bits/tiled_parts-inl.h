@@ -175,20 +175,23 @@ class PartsStrip {
 
   template <class MakePairs>
   void Expand(const MakePairs& make, Piece& piece) const {
-    constexpr size_t kUnit = 32 / kBits;
+    constexpr size_t kUnit = UnitCodes(kBits);
     const size_t begin = piece.first % w_.pair_tiles() * kAmxPairDepth;
     for (size_t c = 0; c < kFewBitsStrip; c += kLanes) {
       const auto pairs = make(columns_.scales + piece.group * kFewBitsStrip + c);
       const uint8_t* codes =
-          columns_.codes + (piece.group * w_.padded + begin) / kUnit * kUnitBytes + c * 4;
+          columns_.codes + (piece.group * w_.padded + begin) / kUnit * kUnitBytes<kBits> + c * 4;
       for (size_t tile = 0; tile < piece.count; ++tile) {
         uint32_t* to = piece.codes[tile][c / kAmxColumns] + c % kAmxColumns;
-        for (size_t k = 0; k < kAmxPairDepth; k += kUnit, codes += kUnitBytes) {
+        for (size_t k = 0; k < kAmxPairDepth; k += kUnit, codes += kUnitBytes<kBits>) {
           const bool any = begin + tile * kAmxPairDepth + k < w_.padded;
-          const Words unit = any ? LoadWords(codes) : hn::Zero(WordTag());
 #pragma GCC unroll 8
-          for (size_t i = 0; i < kUnit / 2; ++i, to += kAmxColumns) {
-            hn::StoreU(any ? pairs(unit, i) : unit, WordTag(), to);
+          for (size_t n = 0; n < kUnitWords<kBits>; ++n) {
+            const Words word = any ? UnitWord<kBits>(codes, n) : hn::Zero(WordTag());
+#pragma GCC unroll 8
+            for (size_t i = 0; i < kWordCodes<kBits> / 2; ++i, to += kAmxColumns) {
+              hn::StoreU(any ? pairs(word, i) : word, WordTag(), to);
+            }
           }
         }
       }
@@ -315,7 +318,7 @@ class PartsStrip {
 
 template <class Tiles, size_t kBits>
 void TileParts(const FewBitsWeight& w, const FewBitsParts& rows) {
-  WithPairs<kBits>(w, [&](const auto& make) HWY_ATTR {
+  WithPairs<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
     if (rows.parts == 1) return PartsStrip<Tiles, kBits, 1>(w, rows).Run(make);
     if (rows.parts == 2) return PartsStrip<Tiles, kBits, 2>(w, rows).Run(make);
     PartsStrip<Tiles, kBits, 3>(w, rows).Run(make);
@@ -326,6 +329,8 @@ template <class Tiles>
 void FewBitsPartsInTiles(const FewBitsWeight& w, const FewBitsParts& rows) {
   if (w.bits == 2) return TileParts<Tiles, 2>(w, rows);
   if (w.bits == 4) return TileParts<Tiles, 4>(w, rows);
+  if (w.bits == 5) return TileParts<Tiles, 5>(w, rows);
+  if (w.bits == 6) return TileParts<Tiles, 6>(w, rows);
   TileParts<Tiles, 8>(w, rows);
 }
 

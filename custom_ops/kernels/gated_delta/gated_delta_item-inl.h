@@ -87,16 +87,22 @@ void WidenToken(const T* HWY_RESTRICT in, size_t n, bool normalize, W scale, siz
   }
 }
 
-/// Sum of x[i] * y[i] over n elements; n is a multiple of the number of lanes.
+/// Sum of x[i] * y[i] over n elements; n is a multiple of kPack.
 template <typename W>
 HWY_INLINE W DotPadded(const W* HWY_RESTRICT x, const W* HWY_RESTRICT y, size_t n) {
   const hn::ScalableTag<W> d;
-  const size_t lanes = hn::Lanes(d);
-  auto sum = hn::Zero(d);
-  for (size_t i = 0; i < n; i += lanes) {
-    sum = hn::MulAdd(hn::Load(d, x + i), hn::Load(d, y + i), sum);
+  constexpr size_t kLanes = hn::MaxLanes(d), kVecs = kSumLanes<W> / kLanes;
+  hn::Vec<decltype(d)> sums[kVecs];
+#pragma GCC unroll 16
+  for (auto& sum : sums) sum = hn::Zero(d);
+  for (size_t i = 0; i < n; i += kSumLanes<W>) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVecs; ++v) {
+      const size_t at = i + v * kLanes;
+      sums[v] = hn::MulAdd(hn::Load(d, x + at), hn::Load(d, y + at), sums[v]);
+    }
   }
-  return hn::ReduceSum(d, sum);
+  return SumOfHalves(d, sums);
 }
 
 }  // namespace HWY_NAMESPACE

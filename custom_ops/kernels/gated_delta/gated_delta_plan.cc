@@ -9,7 +9,7 @@ std::size_t GatedDeltaItems(const GatedDeltaProblem& a) {
 std::size_t GatedDeltaScratchBytes(const GatedDeltaProblem& a, DType dtype) {
   if (dtype == DType::kFloat64) return GatedDeltaScratch<double>(a, nullptr).bytes;
   const std::size_t bytes = GatedDeltaScratch<float>(a, nullptr).bytes;
-  if (dtype == DType::kFloat32 || a.length < kMinTileTokens) return bytes;
+  if (dtype == DType::kFloat32 || a.length < kMinTileTokens || a.steps) return bytes;
   return std::max(bytes, GatedDeltaTileScratch(a, PartsOf(dtype), nullptr).bytes);
 }
 

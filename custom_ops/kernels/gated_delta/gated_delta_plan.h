@@ -58,7 +58,7 @@ struct GatedDeltaScratch : GatedDeltaArrays {
   GatedDeltaScratch(const GatedDeltaProblem& a, void* start) {
     padded = (a.key_dim + kPack - 1) / kPack * kPack;
     const std::size_t columns = std::min(a.value_dim, kItemColumns) + kMaxBlockBytes / sizeof(W);
-    const bool chunks = a.length != 1;
+    const bool chunks = a.length != 1 && !a.steps;
     state = Take<W>(start, chunks ? a.key_dim * columns : 0);
     rows = Take<W>(start, chunks ? 0 : 2 * padded);
     // Chunks may be shorter than kMaxChunk, but are whole.

@@ -1,5 +1,5 @@
-// One token of the gated delta rule, as in decoding: the state is updated in place. Included once
-// per target.
+// Token after token of the gated delta rule, as in decoding: the state is updated in place.
+// Included once per target.
 
 #include "hwy/highway.h"
 
@@ -35,10 +35,25 @@ class GatedDeltaStep {
   void Run() {
     key_ = s_.rows;
     query_ = s_.rows + s_.padded;
-    WidenToken(item_.key, a_.key_dim, a_.normalize, W{1}, kPack, key_);
-    WidenToken(item_.query, a_.key_dim, a_.normalize, item_.scale, kPack, query_);
-    decay_ = ExpOf(item_.log_decay[0]);
+    if (a_.length == 0 && item_.state != nullptr) KeepState();
+    for (size_t token = 0; token < a_.length; ++token) Step(token);
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  using D = hn::ScalableTag<W>;
+  using V = hn::Vec<D>;
+
+  void Step(size_t token) {
+    const size_t at = token * a_.key_dim;
+    WidenToken(item_.key + at, a_.key_dim, a_.normalize, W{1}, kPack, key_);
+    WidenToken(item_.query + at, a_.key_dim, a_.normalize, item_.scale, kPack, query_);
+    decay_ = ExpOf(item_.log_decay[token]);
+    beta_ = item_.beta[token];
     both_ = DotPadded(query_, key_, s_.padded);
+    before_ = static_cast<const S*>(token == 0 ? item_.initial_state : item_.state);
+    value_ = item_.value + token * a_.value_dim;
+    output_ = item_.output + token * item_.output_stride;
     size_t column = 0;
     for (; column + kStepVecs * kLanes <= item_.columns; column += kStepVecs * kLanes) {
       Columns<kStepVecs, false>(column, 0);
@@ -47,10 +62,19 @@ class GatedDeltaStep {
     if (column < item_.columns) Columns<1, true>(column, item_.columns - column);
   }
 
- private:
-  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  using D = hn::ScalableTag<W>;
-  using V = hn::Vec<D>;
+  /// Without tokens, the state is the initial one, or zeros.
+  void KeepState() const {
+    const auto* before = static_cast<const S*>(item_.initial_state);
+    auto* after = static_cast<S*>(item_.state);
+    for (size_t row = 0; row < a_.key_dim; ++row) {
+      S* const to = after + row * a_.value_dim;
+      if (before == nullptr) {
+        hwy::ZeroBytes(to, item_.columns * sizeof(S));
+      } else if (before != after) {
+        hwy::CopyBytes(before + row * a_.value_dim, to, item_.columns * sizeof(S));
+      }
+    }
+  }
 
   template <bool kTail, typename E>
   static HWY_INLINE V LoadColumns(const E* p, size_t n) {
@@ -69,7 +93,7 @@ class GatedDeltaStep {
   template <size_t kVecs, bool kTail>
   HWY_INLINE void Columns(size_t column, size_t n) {
     const D d;
-    const auto* before = static_cast<const S*>(item_.initial_state);
+    const S* before = before_;
     V known[kVecs], seen[kVecs];
 #pragma GCC unroll 8
     for (size_t v = 0; v < kVecs; ++v) known[v] = seen[v] = hn::Zero(d);
@@ -87,14 +111,14 @@ class GatedDeltaStep {
       }
     }
     const V decay = hn::Set(d, decay_);
-    const V beta = hn::Set(d, item_.beta[0]);
+    const V beta = hn::Set(d, beta_);
     V write[kVecs];
 #pragma GCC unroll 8
     for (size_t v = 0; v < kVecs; ++v) {
-      const V value = LoadColumns<kTail>(item_.value + column + v * kLanes, n);
+      const V value = LoadColumns<kTail>(value_ + column + v * kLanes, n);
       write[v] = hn::Mul(beta, hn::NegMulAdd(decay, known[v], value));
       const V out = hn::MulAdd(hn::Set(d, both_), write[v], hn::Mul(decay, seen[v]));
-      StoreColumns<kTail>(out, item_.output + column + v * kLanes, n);
+      StoreColumns<kTail>(out, output_ + column + v * kLanes, n);
     }
     if (item_.state == nullptr) return;
     auto* after = static_cast<S*>(item_.state) + column;
@@ -115,7 +139,11 @@ class GatedDeltaStep {
   const GatedDeltaScratch<W> s_;
   W* key_ = nullptr;
   W* query_ = nullptr;
+  const S* before_ = nullptr;
+  const T* value_ = nullptr;
+  T* output_ = nullptr;
   W decay_ = 0;
+  W beta_ = 0;
   W both_ = 0;  // query . key
 };
 

@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 
 template <typename T>
 void GatedDelta(const GatedDeltaProblem& a, size_t item, void* scratch) {
-  if (a.length != 1) return GatedDeltaChunks<T>(a, item, scratch).Run();
+  if (a.length != 1 && !a.steps) return GatedDeltaChunks<T>(a, item, scratch).Run();
   if (a.wide_state) return GatedDeltaStep<T, Wide<T>>(a, item, scratch).Run();
   GatedDeltaStep<T, T>(a, item, scratch).Run();
 }
@@ -33,7 +33,7 @@ inline GatedDeltaKernel SelectGatedDelta(DType dtype) {
 /// With tiles, unless there are too few tokens for them.
 template <typename T>
 void GatedDeltaOfAmx(const GatedDeltaProblem& a, size_t item, void* scratch) {
-  if (a.length < kMinTileTokens || a.key_dim == 0) return GatedDelta<T>(a, item, scratch);
+  if (a.length < kMinTileTokens || a.key_dim == 0 || a.steps) return GatedDelta<T>(a, item, scratch);
   GatedDeltaTiles<T, KernelTiles>(a, item, scratch).Run();
 }
 

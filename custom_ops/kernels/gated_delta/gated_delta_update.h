@@ -22,6 +22,8 @@ struct GatedDeltaProblem {
   std::size_t batch, heads, value_heads, length, key_dim, value_dim;
   bool wide_state;  ///< both states are in the wide type, else in the kernel's
   bool normalize;   ///< queries and keys are first divided by sqrt(sum(x²) + 1e-6)
+  bool steps;       ///< token after token, rounding the state to its type; then `state` is not null
+                    ///< unless there is one token
 };
 
 /// Number of items: independent parts of the work, which may run in any order or concurrently.

@@ -28,8 +28,11 @@ AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& t
       bshd_(tensors.bshd) {
   const bool paged = tensors.block_table.present;
   check.Require("query", query_, dtype);
-  check.Require(paged ? "key_pool" : "key", key_, dtype);
-  check.Require(paged ? "value_pool" : "value", value_, dtype);
+  if (tensors.bits != 0) CheckCodes(check, tensors);
+  if (codes_.bits == 0) {
+    check.Require(paged ? "key_pool" : "key", key_, dtype);
+    check.Require(paged ? "value_pool" : "value", value_, dtype);
+  }
   CheckShapes(check);
   if (bshd_) {
     for (TensorView* tensor : {&query_, &key_, &value_}) {
@@ -66,6 +69,31 @@ void AttentionInputs::CheckShapes(const Checker& check) const {
           "query and key must have the same last size");
 }
 
+void AttentionInputs::CheckCodes(const Checker& check, const AttentionTensors& tensors) {
+  const auto read = [&](const char* name, TensorView& codes, const TensorView& scales) {
+    const std::string full = std::string(name) + "_codes";
+    if (!codes || codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
+      check.Fail("input " + full + " must be uint8");
+    }
+    check.Require((std::string(name) + "_scales").c_str(), scales, dtype_);
+    Shape rows = codes.shape;
+    if (rows.size() == kRank) rows[kDim] = 1;
+    if (rows.size() != kRank || scales.shape != rows) {
+      check.Fail("input " + full + " must have rank 4, and its scales one number for each row: " +
+                 full + " " + ToString(codes.shape) + ", scales " + ToString(scales.shape));
+    }
+    const auto* data = static_cast<const std::uint8_t*>(codes.data);
+    codes.shape[kDim] *= 8 / static_cast<std::int64_t>(tensors.bits);
+    codes.data = nullptr;
+    return data;
+  };
+  codes_.bits = tensors.bits;
+  codes_.key = read("key", key_, tensors.key_scales);
+  codes_.value = read("value", value_, tensors.value_scales);
+  codes_.key_scales = tensors.key_scales.data;
+  codes_.value_scales = tensors.value_scales.data;
+}
+
 void AttentionInputs::CheckContiguous(const Checker& check) {
   Require(check,
           query_.shape[kBatch] == key_.shape[kBatch] && key_.shape[kBatch] == value_.shape[kBatch],
@@ -83,10 +111,10 @@ void AttentionInputs::CheckHeads(const Checker& check) const {
 }
 
 void AttentionInputs::CheckPools(const Checker& check, const TensorView& table) {
-  Require(check,
-          key_.shape[kBlocks] == value_.shape[kBlocks] &&
-              key_.shape[kTokens] == value_.shape[kTokens],
-          "the pools must have the same blocks of the same number of tokens");
+  Require(
+      check,
+      key_.shape[kBlocks] == value_.shape[kBlocks] && key_.shape[kTokens] == value_.shape[kTokens],
+      "the pools must have the same blocks of the same number of tokens");
   const std::int64_t tokens = key_.shape[kTokens];
   Require(check, tokens > 0 && (tokens & (tokens - 1)) == 0,
           "the number of tokens of a block must be a power of two");
@@ -116,8 +144,7 @@ void AttentionInputs::ReadTable(const Checker& check, const TensorView& table) {
 }
 
 void AttentionInputs::ReadMask(const Checker& check, const TensorView& mask) {
-  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength],
-                        keys_};
+  const Shape scores = {query_.shape[kBatch], query_.shape[kHeads], query_.shape[kLength], keys_};
   Shape aligned(kRank, 1);
   bool fits = mask.shape.size() <= kRank;
   if (fits) std::copy(mask.shape.rbegin(), mask.shape.rend(), aligned.rbegin());
@@ -175,6 +202,7 @@ void AttentionInputs::Describe(AttentionProblem* problem) const {
   problem->heads = Size(query_, kHeads);
   problem->blocks = blocks_;
   problem->bshd = bshd_;
+  problem->codes = codes_;
   problem->key_heads = static_cast<std::size_t>(key_heads_);
   problem->value_heads = static_cast<std::size_t>(value_heads_);
   problem->queries = Size(query_, kLength);

@@ -13,6 +13,8 @@ namespace coreai {
 /// [blocks, tokens of a block, heads, dim].
 struct AttentionTensors {
   TensorView query, key, value, block_table, mask, sinks;
+  unsigned bits = 0;  ///< 8 or 4: key and value are codes with scales, see AttentionCodes
+  TensorView key_scales = {}, value_scales = {};
   bool bshd = false;  ///< query, key and value are [batch, length, heads, dim]
 };
 
@@ -34,6 +36,7 @@ class AttentionInputs {
   void CheckPools(const Checker& check, const TensorView& table);
   void ReadTable(const Checker& check, const TensorView& table);
   void CheckHeads(const Checker& check) const;
+  void CheckCodes(const Checker& check, const AttentionTensors& tensors);
   void ReadMask(const Checker& check, const TensorView& mask);
   void ReadSinks(const Checker& check, const TensorView& sinks);
 
@@ -47,6 +50,7 @@ class AttentionInputs {
   std::vector<std::int64_t> table_;
   AttentionBlocks blocks_;
   bool bshd_;
+  AttentionCodes codes_;
   AttentionMask mask_;
   Widened wide_mask_;  // if the mask has a type the kernel does not read
   Widened sinks_;

@@ -59,28 +59,28 @@ const std::uint8_t* FewBitsInputs::RowOf(std::size_t column, std::size_t g) cons
          (column * rows + at) * static_cast<std::size_t>(codes.shape[2]);
 }
 
+std::size_t FewBitsInputs::groups_of_block() const {
+  if (!scale_codes) return groups_of_row();
+  return groups() / std::max<std::size_t>(1, static_cast<std::size_t>(scale_codes.shape[1]));
+}
+
+FewBitsInputs::Levels FewBitsInputs::FactorsOf(std::size_t column, std::size_t g) const {
+  const std::size_t of_block = groups_of_block(), place = g % of_block;
+  if (table) return {static_cast<double>(blocks().Number(RowOf(column, g), place)), 1};
+  if (!scale_codes) return {1, 1};
+  const std::size_t at = (column * groups() + g) / of_block;
+  const auto* const stream = static_cast<const std::uint8_t*>(scale_codes.data) +
+                             at * static_cast<std::size_t>(scale_codes.shape[2]);
+  const double scale = CodeAt(stream, place, scale_bits);
+  if (!minimums) return {scale - static_cast<double>(1u << (scale_bits - 1)), 1};
+  return {scale, static_cast<double>(CodeAt(stream, of_block + place, scale_bits))};
+}
+
 FewBitsInputs::Levels FewBitsInputs::LevelsOf(std::size_t column, std::size_t g) const {
-  std::size_t at = column * groups() + g;
-  double scale = 1, minimum = 1;
-  if (table) {
-    const std::size_t of_block = groups_of_row();
-    at /= of_block;
-    scale = static_cast<double>(blocks().Number(RowOf(column, g), g % of_block));
-  }
-  if (scale_codes) {
-    const auto blocks = static_cast<std::size_t>(scale_codes.shape[1]);
-    const std::size_t of_block = groups() / blocks, bytes = scale_codes.shape[2];
-    at = column * blocks + g / of_block;
-    const auto* const stream = static_cast<const std::uint8_t*>(scale_codes.data) + at * bytes;
-    scale = CodeAt(stream, g % of_block, scale_bits);
-    if (minimums) {
-      minimum = CodeAt(stream, of_block + g % of_block, scale_bits);
-    } else {
-      scale -= static_cast<double>(1u << (scale_bits - 1));
-    }
-  }
-  scale *= ReadFloating(scales.type, scales.data, at);
-  return {scale, minimums ? minimum * ReadFloating(minimums.type, minimums.data, at) : 0};
+  const auto [scale, minimum] = FactorsOf(column, g);
+  const std::size_t at = (column * groups() + g) / groups_of_block();
+  return {scale * ReadFloating(scales.type, scales.data, at),
+          minimums ? minimum * ReadFloating(minimums.type, minimums.data, at) : 0};
 }
 
 std::size_t ElementBytes(ONNXTensorElementDataType type) {

@@ -59,6 +59,12 @@ struct FewBitsInputs {
   };
   Levels LevelsOf(std::size_t column, std::size_t g) const;
 
+  /// By which scale and minimum of the block of a group are multiplied: integers, 1 with one level.
+  Levels FactorsOf(std::size_t column, std::size_t g) const;
+
+  /// Groups with the same scale of the first level.
+  std::size_t groups_of_block() const;
+
   /// The zero point of all groups, if there is no input with zero points.
   unsigned middle() const { return minimums ? 0 : 1u << (bits - 1); }
 

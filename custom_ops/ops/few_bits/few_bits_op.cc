@@ -67,7 +67,7 @@ FewBitsOp::FewBitsOp(const KernelInfo& info, const Checker& check, DType dtype, 
       attributes_(ReadAttributes(info, check)),
       rounds_(info.Int(names::kActivationBits, names::kActivationBitsDefault) != 0),
       widen_(FindWiden(target, dtype)),
-      product_(dtype, target) {}
+      product_(dtype, target, info.deterministic()) {}
 
 bool FewBitsOp::MultipliesIntegers(bool has_palette) const {
   return rounds_ && !has_palette && dtype_ != DType::kFloat64 &&

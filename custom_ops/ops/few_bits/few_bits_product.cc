@@ -53,6 +53,19 @@ std::vector<float> GroupSums(const KernelContext& context, const FewBitsWeight& 
   return all;
 }
 
+/// Sums of products in order, one row after the other: [rows, depth] by the first `count`
+/// columns of [depth, kFewBitsPanel].
+void AddProducts(const double* left, std::size_t rows, std::size_t depth, const double* matrix,
+                 std::size_t count, double* sums) {
+  std::fill_n(sums, rows * kFewBitsPanel, 0.0);
+  for (; rows > 0; --rows, left += depth, sums += kFewBitsPanel) {
+    for (std::size_t k = 0; k < depth; ++k) {
+      const double* const right = matrix + k * kFewBitsPanel;
+      for (std::size_t c = 0; c < count; ++c) sums[c] += left[k] * right[c];
+    }
+  }
+}
+
 }  // namespace
 
 /// Splits rows into as few parts as possible, of at most kGatherMmMaxRows and of nearly equal size.
@@ -65,9 +78,10 @@ struct FewBitsProduct::RowParts {
   std::size_t First(std::size_t part) const { return part * rows / count; }
 };
 
-FewBitsProduct::FewBitsProduct(DType dtype, Target target)
+FewBitsProduct::FewBitsProduct(DType dtype, Target target, bool deterministic)
     : dtype_(dtype),
-      small_batch_(FindFewBitsSmallBatch(target)),
+      deterministic_(deterministic),
+      small_batch_(deterministic ? FindFewBitsInOrder(target) : FindFewBitsSmallBatch(target)),
       large_batch_(FindFewBitsLargeBatch(target)),
       minimums_(FindFewBitsMinimums(target)),
       rounded_(FindRounded(target)),
@@ -81,7 +95,7 @@ FewBitsProduct::FewBitsProduct(DType dtype, Target target)
 void FewBitsProduct::Multiply(const KernelContext& context, const FewBitsWeight& weight,
                               std::size_t parts, const FewBitsCall& call) const {
   const std::size_t depth = weight.groups * weight.group;
-  if (call.rows <= kFewBitsSmallBatch || depth == 0)
+  if (deterministic_ || call.rows <= kFewBitsSmallBatch || depth == 0)
     return MultiplySmallBatch(context, weight, call);
   if (UsesTiles(weight, call.rows)) return MultiplyParts(context, weight, parts, call);
   MultiplyLargeBatch(context, weight, call);
@@ -133,7 +147,8 @@ void FewBitsProduct::MultiplySmallBatch(const KernelContext& context, const FewB
     left = padded.data();
   }
   const std::vector<float> group_sums = GroupSums(context, weight, call);
-  RunStrips(context, weight, call, group_sums.data(), kFewBitsSmallBatch,
+  RunStrips(context, weight, call, group_sums.data(),
+            deterministic_ ? std::min(kRowsOfStrip, call.rows) : kFewBitsSmallBatch,
             [&](std::size_t row, std::size_t rows, std::size_t column, float* sums) {
               small_batch_(weight, {left + row * depth, sums, rows, column});
             });
@@ -251,7 +266,10 @@ void FewBitsProduct::MultiplyDouble(const KernelContext& context, const FewBitsI
             lefts[r] = static_cast<const double*>(call.left) + (row + r) * depth;
             outputs[r] = sums + r * kFewBitsPanel;
           }
-          if (depth != 0) {
+          if (deterministic_) {
+            AddProducts(static_cast<const double*>(call.left) + row * depth, rows, depth, matrix,
+                        count, sums);
+          } else if (depth != 0) {
             multiply_(
                 {lefts, left + row * depth, outputs, matrix, rows, depth, kFewBitsPanel, 0, count},
                 memory);

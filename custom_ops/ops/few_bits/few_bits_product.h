@@ -21,7 +21,8 @@ struct FewBitsCall {
 /// Multiplies rows by a few-bit weight on onnxruntime's threads.
 class FewBitsProduct {
  public:
-  FewBitsProduct(DType dtype, Target target);
+  /// `deterministic` products sum each row in one order, whatever the number of rows.
+  FewBitsProduct(DType dtype, Target target, bool deterministic);
 
   /// Rows of float, each the sum of `parts` numbers of bfloat16 (FewBitsSplitKernel).
   void Multiply(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
@@ -56,6 +57,7 @@ class FewBitsProduct {
               const W* sums) const;
 
   DType dtype_;
+  bool deterministic_;
   FewBitsSmallBatchKernel small_batch_;
   FewBitsLargeBatchKernel large_batch_;
   FewBitsMinimumsKernel minimums_;

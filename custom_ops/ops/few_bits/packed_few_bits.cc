@@ -22,7 +22,7 @@ constexpr float kLargestExact = 256;
 // Codes in a mapped file that are in memory at a time while they are packed.
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 // Of the layout in a PackedFile: another layout gets another number.
-constexpr std::size_t kLayoutVersion = 1;
+constexpr std::size_t kLayoutVersion = 2;
 
 /// Includes the codes less a zero point in the weight's limits.
 void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
@@ -46,17 +46,45 @@ DType ScaleType(ONNXTensorElementDataType type) {
   return DType::kFloat32;
 }
 
+/// Whether scales and minimums of two levels are packed as they are: blocks are powers of two, and
+/// the integers by which they are multiplied are bytes.
+bool HasTwoLevels(const FewBitsInputs& inputs) {
+  const std::size_t of_block = inputs.groups_of_block();
+  const auto is_wide = [](const TensorView& view) {
+    return view && view.type == OnnxType(DType::kFloat64);
+  };
+  if ((of_block & (of_block - 1)) != 0 || is_wide(inputs.scales) || is_wide(inputs.minimums)) {
+    return false;
+  }
+  if (inputs.scale_codes) return inputs.scale_bits < 8 || !inputs.minimums;
+  if (!inputs.table) return false;
+  const BlockCodes blocks = inputs.blocks();
+  for (std::size_t i = 0; i < blocks.groups; ++i) {
+    const auto [least, most] = blocks.RangeOf(i);
+    if (least < std::numeric_limits<std::int8_t>::min() ||
+        most > std::numeric_limits<std::int8_t>::max()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// Where the parts of a packed weight are in its memory, after the codes; each is aligned to 64.
 struct PackedLayout {
-  std::size_t scales, zeros, minimums, size;
+  std::size_t scales, zeros, minimums, scale_factors, minimum_factors, size;
+  bool two_levels;
 
-  PackedLayout(const FewBitsWeight& weight, const FewBitsInputs& inputs) {
+  PackedLayout(const FewBitsWeight& weight, const FewBitsInputs& inputs)
+      : two_levels(HasTwoLevels(inputs)) {
     const std::size_t strips = (inputs.columns() + kFewBitsStrip - 1) / kFewBitsStrip;
     const std::size_t count = strips * kFewBitsStrip * weight.groups;  // a multiple of 64
+    const std::size_t levels = count >> weight.block_shift, factors = two_levels ? count : 0;
     scales = strips * weight.strip_bytes();
-    zeros = scales + count * SizeOf(weight.scale);
+    zeros = scales + levels * SizeOf(weight.scale);
     minimums = zeros + (inputs.zeros ? count * sizeof(float) : 0);
-    size = minimums + (inputs.minimums ? count * sizeof(float) : 0);
+    scale_factors = minimums + (inputs.minimums ? levels * SizeOf(weight.minimum) : 0);
+    minimum_factors = scale_factors + factors;
+    size = minimum_factors + (inputs.minimums ? factors : 0);
   }
 };
 
@@ -108,6 +136,11 @@ PackedKey KeyOf(const FewBitsInputs& inputs) {
   return hash.key();
 }
 
+/// Size of a code when it is packed: those of blocks are unpacked to as many bits before.
+std::size_t BitsOfStream(const FewBitsInputs& inputs) {
+  return !inputs.table ? inputs.bits : inputs.bits > 4 ? 8 : StoredBits(inputs.bits, inputs.group);
+}
+
 /// Unpacks and packs the codes in blocks of some columns, a strip at a time: beside the packed
 /// weight, memory has the codes of 64 columns.
 void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::uint8_t* packed) {
@@ -128,42 +161,61 @@ void PackBlocks(const FewBitsInputs& inputs, const FewBitsWeight& weight, std::u
   }
 }
 
-void PackAllCodes(const FewBitsInputs& inputs, const FewBitsWeight& weight, bool release,
-                  char* packed) {
-  ForPieces(inputs, release, [&](const std::uint8_t* codes, std::size_t first, std::size_t count) {
-    auto* const to =
-        reinterpret_cast<std::uint8_t*>(packed) + first / kFewBitsStrip * weight.strip_bytes();
-    if (inputs.table) return PackBlocks(inputs.Columns(first, count), weight, to);
-    PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded, to);
-  });
-}
-
 /// The index of a group's scale in packed memory.
 std::size_t PlaceOf(std::size_t column, std::size_t g, std::size_t groups) {
   return (column / kFewBitsStrip * groups + g) * kFewBitsStrip + column % kFewBitsStrip;
 }
 
+/// Packs all but the codes of columns [first, end).
 void PackScales(const FewBitsInputs& inputs, const FewBitsWeight& weight,
-                const PackedLayout& layout, char* packed) {
-  std::memset(packed + layout.scales, 0, layout.size - layout.scales);
+                const PackedLayout& layout, std::size_t first, std::size_t end, char* packed) {
   auto* const zeros = reinterpret_cast<float*>(packed + layout.zeros);
-  auto* const minimums = reinterpret_cast<float*>(packed + layout.minimums);
-  const std::size_t bytes = SizeOf(weight.scale);
-  const auto* const source = static_cast<const char*>(inputs.scales.data);
-  for (std::size_t c = 0; c < inputs.columns(); ++c) {
+  auto* const scale_factors = reinterpret_cast<std::int8_t*>(packed + layout.scale_factors);
+  auto* const minimum_factors = reinterpret_cast<std::int8_t*>(packed + layout.minimum_factors);
+  const std::size_t of_block = std::size_t{1} << weight.block_shift;
+  for (std::size_t c = first; c < end; ++c) {
     for (std::size_t g = 0; g < weight.groups; ++g) {
       const std::size_t from = c * weight.groups + g, to = PlaceOf(c, g, weight.groups);
-      char* const scale_at = packed + layout.scales + to * bytes;
       if (inputs.zeros) zeros[to] = static_cast<float>(ZeroPoint(inputs.zeros, from));
-      if (weight.scale == DType::kFloat32 || inputs.minimums) {
-        const FewBitsInputs::Levels levels = inputs.LevelsOf(c, g);
-        if (inputs.minimums) minimums[to] = static_cast<float>(levels.minimum);
-        const auto scale = static_cast<float>(levels.scale);
-        if (weight.scale == DType::kFloat32) std::memcpy(scale_at, &scale, bytes);
+      if (layout.two_levels) {
+        const auto [scale, minimum] = inputs.FactorsOf(c, g);
+        scale_factors[to] = static_cast<std::int8_t>(scale);
+        if (inputs.minimums) minimum_factors[to] = static_cast<std::int8_t>(minimum);
       }
-      if (weight.scale != DType::kFloat32) std::memcpy(scale_at, source + from * bytes, bytes);
+      if (g % of_block != 0) continue;
+      // The levels of all groups of the block, or those of the group.
+      const std::size_t level = PlaceOf(c, g / of_block, weight.groups / of_block);
+      const auto [scale, minimum] = inputs.LevelsOf(c, g);
+      const auto pack = [&](const TensorView& view, DType type, double value, std::size_t place) {
+        const std::size_t bytes = SizeOf(type);
+        char* const at = packed + place + level * bytes;
+        if (layout.two_levels || type != DType::kFloat32) {
+          std::memcpy(at, static_cast<const char*>(view.data) + from / of_block * bytes, bytes);
+        } else {
+          const auto number = static_cast<float>(value);
+          std::memcpy(at, &number, bytes);
+        }
+      };
+      pack(inputs.scales, weight.scale, scale, layout.scales);
+      if (inputs.minimums) pack(inputs.minimums, weight.minimum, minimum, layout.minimums);
     }
   }
+}
+
+/// Codes and scales of the same columns one after the other: blocks have both.
+void PackAll(const FewBitsInputs& inputs, const FewBitsWeight& weight, const PackedLayout& layout,
+             bool release, char* packed) {
+  std::memset(packed + layout.scales, 0, layout.size - layout.scales);
+  ForPieces(inputs, release, [&](const std::uint8_t* codes, std::size_t first, std::size_t count) {
+    auto* const to =
+        reinterpret_cast<std::uint8_t*>(packed) + first / kFewBitsStrip * weight.strip_bytes();
+    if (inputs.table) {
+      PackBlocks(inputs.Columns(first, count), weight, to);
+    } else {
+      PackCodes(codes, count, weight.groups, weight.group, inputs.bits, weight.padded, to);
+    }
+    PackScales(inputs, weight, layout, first, first + count, packed);
+  });
 }
 
 /// Sets the limits of codes less zero points, which are packed.
@@ -181,20 +233,22 @@ void SetLimits(const FewBitsInputs& inputs, FewBitsWeight* weight) {
 
 PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<PackedFile> file,
                              bool is_constant) {
-  const std::size_t unit = 32 / StoredBits(inputs.bits);
-  weight_.bits = StoredBits(inputs.bits);
+  weight_.bits = StoredBits(BitsOfStream(inputs), inputs.group);
+  const std::size_t unit = UnitCodes(weight_.bits);
   weight_.groups = inputs.groups();
   weight_.group = inputs.group;
   weight_.padded = (inputs.group + unit - 1) / unit * unit;
   weight_.zero = static_cast<float>(inputs.middle());
+  const bool two_levels = HasTwoLevels(inputs);
   // Products of two levels need more bits than float16 has.
-  weight_.scale =
-      inputs.scale_codes || inputs.table ? DType::kFloat32 : ScaleType(inputs.scales.type);
+  const bool is_product = (inputs.scale_codes || inputs.table) && !two_levels;
+  weight_.scale = is_product ? DType::kFloat32 : ScaleType(inputs.scales.type);
+  weight_.minimum = is_product ? DType::kFloat32 : ScaleType(inputs.minimums.type);
+  while (two_levels && inputs.groups_of_block() >> weight_.block_shift > 1) ++weight_.block_shift;
   const PackedLayout layout(weight_, inputs);
   const PackedKey key = file == nullptr ? PackedKey{} : KeyOf(inputs);
   memory_ = PackedMemory(std::move(file), key, layout.size, [&](char* packed) {
-    PackAllCodes(inputs, weight_, is_constant, packed);
-    PackScales(inputs, weight_, layout, packed);
+    PackAll(inputs, weight_, layout, is_constant, packed);
   });
   for (const auto part : kPartsOfRows) {
     const TensorView& view = inputs.*part;
@@ -206,7 +260,12 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<Packed
   weight_.codes = reinterpret_cast<const std::uint8_t*>(memory_.get());
   weight_.scales = memory_.get() + layout.scales;
   weight_.zeros = inputs.zeros ? floats(layout.zeros) : nullptr;
-  weight_.minimums = inputs.minimums ? floats(layout.minimums) : nullptr;
+  weight_.minimums = inputs.minimums ? memory_.get() + layout.minimums : nullptr;
+  if (two_levels) {
+    const auto* const factors = reinterpret_cast<const std::int8_t*>(memory_.get());
+    weight_.scale_factors = factors + layout.scale_factors;
+    weight_.minimum_factors = inputs.minimums ? factors + layout.minimum_factors : nullptr;
+  }
   SetLimits(inputs, &weight_);
   weight_.is_bfloat16 = weight_.IsWithin(-kLargestExact, kLargestExact);
   if (!inputs.palette) return;

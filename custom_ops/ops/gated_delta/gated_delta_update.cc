@@ -91,6 +91,7 @@ class GatedDeltaUpdateOp : public Op {
       : check_(info.op()),
         normalize_(info.Int(names::kUseQkL2Norm, names::kUseQkL2NormDefault) != 0),
         dtype_(dtype),
+        deterministic_(info.deterministic()),
         kernel_(FindGatedDelta(target, dtype)) {}
 
   void Compute(const KernelContext& context) const override {
@@ -112,6 +113,7 @@ class GatedDeltaUpdateOp : public Op {
     problem.key_dim = Size(in.query, kDim);
     problem.value_dim = Size(in.value, kDim);
     problem.normalize = normalize_;
+    problem.steps = deterministic_;  // chunks have sums of their own
     problem.wide_state = in.state && in.state.type == OnnxType(WideDType(dtype_));
     // If one size is 0, the others may be too large to iterate over.
     const bool states = problem.state != nullptr && ElementCount(in.StateShape()) != 0;
@@ -119,6 +121,12 @@ class GatedDeltaUpdateOp : public Op {
     const bool foreign = !problem.wide_state && in.state && in.state.type != OnnxType(dtype_);
     if (foreign) {
       return RunWithNarrowState(context, in, problem);
+    }
+    ScratchMemory unused;
+    if (problem.steps && problem.state == nullptr && problem.length > 1) {
+      unused = AllocateScratch(ElementCount(in.StateShape()) *
+                               SizeOf(problem.wide_state ? WideDType(dtype_) : dtype_));
+      problem.state = unused.get();
     }
     Run(context, problem);
   }
@@ -146,6 +154,7 @@ class GatedDeltaUpdateOp : public Op {
   Checker check_;
   bool normalize_;
   DType dtype_;
+  bool deterministic_;
   GatedDeltaKernel kernel_;
 };
 

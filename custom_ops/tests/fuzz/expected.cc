@@ -159,6 +159,30 @@ Arrays GatherMm(const Call& call) {
   return {y};
 }
 
+Arrays AddLowRank(const Call& call) {
+  Array y = call.In(0);
+  const Array &x = call.In(1), &down = call.In(2), &up = call.In(3);
+  if (y.data.empty() || x.data.empty() || down.data.empty()) return {y};
+  const auto last = [](const Array& array, std::size_t from_end) {
+    return array.count(array.shape.size() - from_end);
+  };
+  const std::size_t rows = last(y, 2), columns = last(y, 1), depth = last(x, 1);
+  const std::size_t rank = last(down, 1), batches = y.data.size() / rows / columns;
+  for (std::size_t i = 0; i < batches; ++i) {
+    const auto part = [&](const Array& array, std::size_t size) {
+      const std::size_t at = array.data.size() == size ? 0 : i * size;
+      const auto first = array.data.begin() + static_cast<std::ptrdiff_t>(at);
+      return std::vector<double>(first, first + static_cast<std::ptrdiff_t>(size));
+    };
+    const auto reduced = testing::GatherMmReference(part(x, rows * depth), part(down, depth * rank),
+                                                    rows, depth, rank, false);
+    const auto sums = testing::GatherMmReference(reduced, part(up, rank * columns), rows, rank,
+                                                 columns, false);
+    for (std::size_t k = 0; k < sums.size(); ++k) y.data[i * sums.size() + k] += sums[k];
+  }
+  return {y};
+}
+
 void ReadMask(const Call& call, const OrtKernelContext& context, std::size_t input,
               testing::AttentionCase* c) {
   const Array& mask = call.In(input);
@@ -186,9 +210,8 @@ Array Turned(const Array& x) {
   return y;
 }
 
-Arrays Attention(const Call& call, const OrtKernelContext& context, bool bshd) {
-  const auto input = [&](std::size_t i) { return bshd ? Turned(call.In(i)) : call.In(i); };
-  const Array query = input(0), key = input(1), value = input(2);
+Arrays Attend(const Call& call, const OrtKernelContext& context, const Array& query,
+              const Array& key, const Array& value, std::size_t mask) {
   testing::AttentionCase c;
   c.batch = query.count(0), c.heads = query.count(1), c.key_heads = key.count(1);
   c.value_heads = value.count(1), c.queries = query.count(2), c.keys = key.count(2);
@@ -202,48 +225,49 @@ Arrays Attention(const Call& call, const OrtKernelContext& context, bool bshd) {
   if (call.Text("causal_alignment", "lower_right") == "lower_right") {
     c.offset = key.size(2) - query.size(2);
   }
-  c.query = query.data, c.key = key.data, c.value = value.data;
-  if (!bshd) c.sinks = call.In(4).data;
-  ReadMask(call, context, 3, &c);
-  const Array result = {{query.size(0), query.size(1), query.size(2), value.size(3)},
-                        testing::AttentionReference(c),
-                        true};
-  return {bshd ? Turned(result) : result};
+  c.query = query.data, c.key = key.data, c.value = value.data, c.sinks = call.In(mask + 1).data;
+  ReadMask(call, context, mask, &c);
+  return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
+           testing::AttentionReference(c),
+           true}};
+}
+
+Arrays Attention(const Call& call, const OrtKernelContext& context) {
+  return Attend(call, context, call.In(0), call.In(1), call.In(2), 3);
+}
+
+Arrays BshdAttention(const Call& call, const OrtKernelContext& context) {
+  const Array query = Turned(call.In(0)), key = Turned(call.In(1)), value = Turned(call.In(2));
+  return {Turned(Attend(call, context, query, key, value, 3).front())};
+}
+
+Arrays AttentionNbits(const Call& call, const OrtKernelContext& context) {
+  const std::int64_t bits = call.Int("bits", 8);
+  return Attend(call, context, call.In(0), Dequantized(call.In(1), call.In(2), bits),
+                Dequantized(call.In(3), call.In(4), bits), 5);
 }
 
 // Keys or values of each row of a table, [batch, heads, keys, dim].
-std::vector<double> Collected(const Array& pool, const Array& table) {
+Array Collected(const Array& pool, const Array& table) {
   const std::size_t tokens = pool.count(1), heads = pool.count(2), dim = pool.count(3);
   const std::size_t width = table.count(1);
-  std::vector<double> rows;
+  Array rows = {
+      {table.size(0), pool.size(2), table.size(1) * pool.size(1), pool.size(3)}, {}, true};
   for (std::size_t b = 0; b < table.count(0); ++b)
     for (std::size_t h = 0; h < heads; ++h)
       for (std::size_t i = 0; i < width * tokens; ++i) {
         const auto block = static_cast<std::size_t>(table.data[b * width + i / tokens]);
         for (std::size_t d = 0; d < dim; ++d) {
-          rows.push_back(pool.data[((block * tokens + i % tokens) * heads + h) * dim + d]);
+          rows.data.push_back(pool.data[((block * tokens + i % tokens) * heads + h) * dim + d]);
         }
       }
   return rows;
 }
 
 Arrays PagedAttention(const Call& call, const OrtKernelContext& context) {
-  const Array &query = call.In(0), &key = call.In(1), &value = call.In(2), &table = call.In(3);
-  testing::AttentionCase c;
-  c.batch = query.count(0), c.heads = query.count(1), c.key_heads = key.count(2);
-  c.value_heads = value.count(2), c.queries = query.count(2);
-  c.keys = table.count(1) * key.count(1);
-  c.head_dim = query.count(3), c.value_dim = value.count(3);
-  c.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-  c.scale =
-      std::holds_alternative<float>(call.info.Get("scale")) ? call.Float("scale", 0) : c.scale;
-  c.softcap = call.Float("softcap", 0);
-  c.query = query.data, c.sinks = call.In(5).data;
-  c.key = Collected(key, table), c.value = Collected(value, table);
-  ReadMask(call, context, 4, &c);
-  return {{{query.size(0), query.size(1), query.size(2), value.size(3)},
-           testing::AttentionReference(c),
-           true}};
+  const Array& table = call.In(3);
+  return Attend(call, context, call.In(0), Collected(call.In(1), table),
+                Collected(call.In(2), table), 4);
 }
 
 Arrays GatedDelta(const Call& call) {
@@ -322,6 +346,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "skip_layer_norm") return SkipNorm(*call, true, call->In(2), call->In(3));
   if (op == "group_norm") return GroupNorm(*call);
   if (op == "add_bias") return AddBias(*call);
+  if (op == "add_low_rank") return AddLowRank(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";
@@ -333,8 +358,10 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "linear_nbits") return LinearNbits(*call);
   if (op == "gated_delta_update") return GatedDelta(*call);
   if (op == "rope") return Rope(call);
+  if (op == "attention_nbits") return AttentionNbits(*call, context);
   if (op == "paged_attention") return PagedAttention(*call, context);
-  return Attention(*call, context, op == "scaled_dot_product_attention_bshd");
+  if (op == "scaled_dot_product_attention_bshd") return BshdAttention(*call, context);
+  return Attention(*call, context);
 }
 
 double Largest(const Arrays& arrays) {

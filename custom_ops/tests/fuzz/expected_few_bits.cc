@@ -1,5 +1,6 @@
 #include "fuzz/expected_few_bits.h"
 
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -103,6 +104,21 @@ Arrays GatherMmNbits(const Call& call) {
     y.data.insert(y.data.end(), product.begin(), product.end());
   }
   return {y};
+}
+
+Array Dequantized(const Array& codes, const Array& scales, std::int64_t bits) {
+  Array values = codes;
+  const std::size_t width = codes.count(3), dim = width * static_cast<std::size_t>(8 / bits);
+  values.shape[3] = static_cast<std::int64_t>(dim);
+  values.data.clear();
+  for (std::size_t row = 0; row < scales.data.size(); ++row)
+    for (std::size_t i = 0; i < dim; ++i) {
+      const auto byte = static_cast<unsigned>(codes.data[row * width + i % width]);
+      const unsigned code = bits == 8 ? byte : i < width ? byte & 15U : byte >> 4U;
+      values.data.push_back((code - std::ldexp(1.0, static_cast<int>(bits) - 1)) *
+                            scales.data[row]);
+    }
+  return values;
 }
 
 }  // namespace coreai::fuzz

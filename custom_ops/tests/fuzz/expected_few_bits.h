@@ -8,4 +8,7 @@ namespace coreai::fuzz {
 Arrays LinearNbits(const Call& call);
 Arrays GatherMmNbits(const Call& call);
 
+/// Keys or values of attention_nbits: codes with a scale for each token and head.
+Array Dequantized(const Array& codes, const Array& scales, std::int64_t bits);
+
 }  // namespace coreai::fuzz

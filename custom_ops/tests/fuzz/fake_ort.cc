@@ -123,6 +123,15 @@ OrtStatus* SetTensorElementType(OrtTensorTypeAndShapeInfo* info,
   info->type = type;
   return nullptr;
 }
+OrtStatus* GetElementCount(const OrtTensorTypeAndShapeInfo* info, std::size_t* out) noexcept {
+  *out = 1;
+  // Sizes beside a 0 may be huge: their product is not formed.
+  for (const std::int64_t size : info->shape) {
+    if (size == 0) *out = 0;
+  }
+  for (const std::int64_t size : info->shape) *out *= *out == 0 ? 1 : static_cast<std::size_t>(size);
+  return nullptr;
+}
 OrtStatus* GetDimensionsCount(const OrtTensorTypeAndShapeInfo* info, std::size_t* out) noexcept {
   *out = info->shape.size();
   return nullptr;
@@ -240,6 +249,7 @@ OrtApi MakeApi() {
   api.ReleaseTensorTypeAndShapeInfo = ReleaseTensorTypeAndShapeInfo;
   api.GetTensorElementType = GetTensorElementType;
   api.SetTensorElementType = SetTensorElementType;
+  api.GetTensorShapeElementCount = GetElementCount;
   api.GetDimensionsCount = GetDimensionsCount;
   api.GetDimensions = GetDimensions;
   api.SetDimensions = SetDimensions;

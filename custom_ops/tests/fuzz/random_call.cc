@@ -12,14 +12,13 @@ namespace {
 using Ints = std::map<std::string, std::int64_t>;
 
 // Dims of the inputs that fit together: letters are sizes; G is twice F, M is twice L, W is V times
-// H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L blocks of 256, P
-// is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a layout of blocks; ""
-// is rank 0, kNone an absent input, ! one that is always present. `ints` are what attributes must
-// be for that.
+// H, Z 4 times A, Q is 16, X 64, R and U are K and M groups of the attribute group_size, Y is L
+// blocks of 256, P is a palette for the attribute bits; # is an index, % a tensor of bytes, @ a
+// layout of blocks; "" is rank 0, kNone an absent input, ! one that is always present.
 constexpr const char* kNone = nullptr;
 struct Layout {
   std::vector<const char*> inputs;
-  Ints ints = {};
+  Ints ints = {};  // what attributes must be
 };
 using Layouts = std::vector<Layout>;
 
@@ -33,12 +32,6 @@ Layouts BshdAttentionLayouts() {
   return {{{"B T H D", "B S H D", "B S H E", "B H T S"}},
           {{"B T W D", "B S V D", "B S V E", "T S"}},
           {{"B T W D", "B S V D", "B S V D", "B 1 1 S"}}};
-}
-
-Layouts PagedAttentionLayouts() {
-  return {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
-          {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}},
-          {{"B W 1 D", "N 8 V D", "N 8 V E", "#B A", kNone, kNone}}};
 }
 
 Layouts GatherMmLayouts() {
@@ -56,12 +49,9 @@ Layouts GatherMmLayouts() {
 }
 
 // Attributes of a weight; activations are rounded to 8 bits or not.
-Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding,
-         std::int64_t scale_bits = 0) {
-  return {{"bits", bits},
-          {"group_size", group},
-          {"activation_bits", rounding},
-          {"scale_bits", scale_bits}};
+Ints Few(std::int64_t bits, std::int64_t group, std::int64_t rounding, std::int64_t scales = 0) {
+  return {
+      {"bits", bits}, {"group_size", group}, {"activation_bits", rounding}, {"scale_bits", scales}};
 }
 
 // Two 4-bit codes or one 8-bit code to a group, many, or groups of 16 bytes, as tiles of AMX take
@@ -127,9 +117,19 @@ Layouts RopeLayouts() {
 const Layouts& LayoutsOf(const std::string& op) {
   static const std::map<std::string, Layouts> all = {
       {"add_bias", {{{"B T D", "D"}}, {{"D", "D"}}, {{"B H T D", "D"}}}},
+      {"add_low_rank",
+       {{{"B T D", "B T E", "B E F", "B F D"}},
+        {{"B T D", "B T E", "1 E F", "1 F D"}},
+        {{"B H T D", "B H T E", "E F", "B H F D"}},
+        {{"T D", "T E", "E F", "F D"}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
       {"scaled_dot_product_attention_bshd", BshdAttentionLayouts()},
-      {"paged_attention", PagedAttentionLayouts()},
+      {"attention_nbits",
+       {{{"B H T D", "%B H S D", "B H S 1", "%B H S E", "B H S 1"}, {{"bits", 8}}},
+        {{"B W T G", "%B V S F", "B V S 1", "%B V S F", "B V S 1", "S", "W"}, {{"bits", 4}}}}},
+      {"paged_attention",
+       {{{"B W T D", "N 4 V D", "N 4 V E", "#B A", "B 1 T Z", "W"}},
+        {{"B W T D", "N 1 V D", "N 1 V D", "#B S", "T S", "W"}}}},
       {"gated_delta_update",
        {{{"B H T D", "B H T D", "B H T E", "B H T", "B H T", "B H D E"}},
         {{"B V T D", "B V T D", "B W T E", "B W T", "B W T", "B W D E"}}}},

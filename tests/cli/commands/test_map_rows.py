@@ -65,6 +65,29 @@ def test_workers_and_names_of_columns(folder: Path) -> None:
     assert result["n"].to_pylist() == list(range(ROWS))
 
 
+@pytest.mark.parametrize(
+    ("keep", "read"),
+    [([], ["features", "n", "long"]), (["--keep", "n"], ["features", "n"])],
+    ids=["all", "one"],
+)
+def test_columns_that_nothing_needs_are_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, keep: list[str], read: list[str]
+) -> None:
+    table = pq.read_table("rows.parquet")
+    pq.write_table(table.append_column("long", table["n"]), "rows.parquet")
+    columns: list[list[str]] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def recorded(file: pq.ParquetFile, index: int, **options: Any) -> pa.Table:
+        columns.append(options["columns"])
+        return read_row_group(file, index, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", recorded)
+    assert main([*WORDS, *keep]) == 0
+    assert columns == [read]
+    assert pq.read_table("out.parquet").column_names == [*(keep[1:] or read), "y"]
+
+
 def test_an_interrupted_job_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

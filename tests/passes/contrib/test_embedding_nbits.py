@@ -39,8 +39,10 @@ def call(
         zeros.to(more["zeros"]) if "zeros" in more else None,
         torch.randn(1 << bits, generator=generator).to(dtype) if "palette" in more else None,
     ]
+    if "like" in more:
+        inputs += [None] * 4 + [torch.zeros((), dtype=more["like"])]
     attributes = {"bits": bits, "group_size": group}
-    proto = composite_model(NAME, inputs, attributes, constants=[0, 1, 3, 4])
+    proto = composite_model(NAME, inputs, attributes, constants=[0, 1, 3, 4, 9])
     return ir.from_proto(proto), {"indices": indices.numpy()}
 
 
@@ -57,6 +59,16 @@ def test_lookups_are_onnxruntimes(
     (node,) = model.graph
     assert (node.domain, node.op_type) == ("com.microsoft", "GatherBlockQuantized")
     assert_close(run(model, feeds), before)
+
+
+def test_narrow_scales_are_cast_for_wide_rows() -> None:
+    model, feeds = call(8, dtype=torch.float16, like=torch.float32)
+    before = run(model, feeds)
+    optimize_for(model, "contrib")
+    assert [node.op_type for node in model.graph] == ["GatherBlockQuantized"]
+    (after,) = run(model, feeds)
+    assert after.dtype == np.float32
+    assert_close([after], before)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +89,8 @@ def test_lookups_are_onnxruntimes(
             "zero points must be integers that fit into the bits of a code",
         ),
         (4, {"dtype": torch.float64}, "the op does not support these dtypes"),
+        (4, {"like": torch.float64}, "the op does not support these dtypes"),
+        (4, {"like": torch.float16}, "the scales are not exact in the dtype of the rows"),
     ],
 )
 def test_others_stay(bits: int, more: dict[str, Any], reason: str) -> None:

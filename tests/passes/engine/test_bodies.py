@@ -110,6 +110,33 @@ def few_bits(call: Any) -> list[Call]:
     return [Call("linear_nbits", shapes, {"bits": bits, "group_size": 16}, dtypes, limit=256)]
 
 
+def paged(name: str, call: Any) -> list[Call]:
+    """Return converted calls for one that ``fuse_paged_attention`` makes."""
+    words = name.partition(".")[2]
+    values = (5, 4, 1, 8) if "value_heads" in words else (5, 4, 2, 8)
+    mask = (2, 1, 3, 12) if call.dims[4] else None
+    shapes = ((2, 4, 3, 8), (5, 4, 2, 8), values, (2, 3), mask, *[(4,)] * ("sinks" in words))
+    dtypes = {3: torch.int64, **({4: torch.bool} if "mask" in words else {})}
+    return [Call(call.composite, shapes, {"softcap": 2.0} if "softcap" in words else {}, dtypes)]
+
+
+def coded(name: str, call: Any) -> list[Call]:
+    """Return converted calls for one that ``fuse_attention_nbits`` makes."""
+    words = name.partition(".")[2].split("_")
+    heads, width = 1 if "value" in words else 2, 8 * call.attributes["bits"] // 8
+    mask = (2, 1, 3, 7) if call.dims[5] else None
+    shapes = ((2, 4, 3, 8), (2, 2, 7, width), (2, 2, 7, 1), (2, heads, 7, width), (2, heads, 7, 1))
+    sinks = ((4,),) if "sinks" in words else ()
+    dtypes = {1: torch.uint8, 3: torch.uint8, **({5: torch.bool} if "mask" in words else {})}
+    attributes = {
+        "is_causal": int("causal" in words),
+        "window_size": 3 * ("window" in words),
+        "softcap": 2.0 * ("softcap" in words),
+        "bits": call.attributes["bits"],
+    }
+    return [Call(call.composite, (*shapes, mask, *sinks), attributes, dtypes)]
+
+
 ROPE = (2, 1, 5, 4)
 
 
@@ -148,6 +175,16 @@ CONVERTED: dict[str, list[Call]] = {
         Call("gather_mm", (left, (6, 8)), {"transpose_rhs": 1}) for left in ((5, 8), (2, 5, 8))
     ],
     **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
+    **{
+        name: coded(name, call)
+        for name, call in CALLS.items()
+        if call.composite == "attention_nbits"
+    },
+    **{
+        name: paged(name, call)
+        for name, call in CALLS.items()
+        if call.composite == "paged_attention"
+    },
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -14,9 +15,10 @@ from coreai_onnx.composites.activations import add_bias
 from coreai_onnx.composites.products import gather_mm
 from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases
+from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
+from coreai_onnx.passes.order import ORDER
 from tests.lower.checking import op_types, open_model, run_session
-from tests.passes.rewriting import fuses, leaves, parse, run_passes
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
 TEXT = (
@@ -150,3 +152,52 @@ def test_only_the_kernels_target_has_it(dtype: torch.dtype) -> None:
     for target in get_args(Target):
         program = coreai_onnx.convert(module, (x,)).optimize(target=target)
         assert ("add_bias" in op_types(program.model)) == (target == "kernels")
+
+
+FLOAT32 = (
+    "main (float[n, 2] x, float[n, m] z) => (float[n, {width}] y) "
+    "<float[2] b = {{1, 2}}> {{ {body} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"), [("float[n, 2] s = Add (x, b) y = Gelu (s)", 2), ("y = Gelu (x)", 1)]
+)
+def test_activations_of_float32(body: str, count: int) -> None:
+    model = parse(FLOAT32.format(width=2, body=body))
+    counts = run_passes(model, [fuse_float32_biases, remove_dead_code]).counts
+    assert counts["fuse_float32_biases"] == count
+    assert [node.op_type for node in model.graph] == ["add_bias.gelu"]
+    x = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    feeds = {"x": x, "z": x}
+    assert_close(run(model, feeds)[0], run(parse(FLOAT32.format(width=2, body=body)), feeds)[0])
+
+
+def test_a_row_of_unknown_size_stays() -> None:
+    leaves(
+        FLOAT32.format(width="m", body="y = Gelu (z)"),
+        fuse_float32_biases,
+        "the size of a row is not known",
+    )
+
+
+SPELLED = (
+    "h = Constant <value_float = {half}> () p = Constant <value_float = 3.0> () "
+    "c = Constant <value_float = 0.044715> () q = Constant <value_float = 0.7978845608> () "
+    "o = Constant <value_float = 1.0> () float[n, 2] a = Mul (x, h) float[n, 2] k = Pow (x, p) "
+    "float[n, 2] l = Mul (k, c) float[n, 2] s = Add (x, l) float[n, 2] u = Mul (s, q) "
+    "float[n, 2] t = Tanh (u) float[n, 2] v = Add (t, o) y = Mul (a, v)"
+)
+
+
+def test_gelu_as_transformers_spells_it() -> None:
+    before = FLOAT32.format(width=2, body=SPELLED.format(half=0.5))
+    model = parse(before)
+    run_passes(model, [*ORDER, fuse_float32_biases])
+    assert [node.op_type for node in model.graph] == ["add_bias.gelu_tanh"]
+    x = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    feeds = {"x": x, "z": x}
+    assert_close(run(model, feeds)[0], run(parse(before), feeds)[0])
+    model = parse(FLOAT32.format(width=2, body=SPELLED.format(half=0.25)))
+    run_passes(model, [*ORDER, fuse_float32_biases])
+    assert "Tanh" in {node.op_type for node in model.graph}

@@ -15,8 +15,13 @@ TEXT = """main (float[b, 4, t, 8] q, float[n, {tokens}, 2, 8] ks, float[n, {toke
   float[b, w, {tokens}, 2, 6] vb = Gather <axis = 0> (vs, {values})  float[b, p, 2, 6] vr = Reshape (vb, value_dims)  float[b, 2, p, 6] v = Transpose <perm = [0, 2, 1, 3]> (vr)
   y = ai.coreai.scaled_dot_product_attention <scale = 0.5, is_causal = {causal}, window_size = 0, causal_alignment = "lower_right", softcap = {softcap}, version = 1> (q, k, v{mask}) }}"""
 PLAIN = {
-    **{"tokens": 4, "values": "table", "perm": "0, 2, 1, 3", "causal": 0, "softcap": 0.0},
-    **{"mask": ", mask", "mask_type": "bool"},
+    "tokens": 4,
+    "values": "table",
+    "perm": "0, 2, 1, 3",
+    "causal": 0,
+    "softcap": 0.0,
+    "mask": ", mask",
+    "mask_type": "bool",
 }
 
 

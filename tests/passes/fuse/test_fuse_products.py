@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
-from coreai_onnx.passes.fuse.fuse_products import fuse_products, fuse_tiled_products
-from tests.passes.rewriting import fuses, leaves
+from coreai_onnx.passes.fuse.fuse_products import (
+    fuse_products,
+    fuse_tiled_products,
+    sums_in_order,
+)
+from coreai_onnx.passes.order import ORDER
+from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
+from tests.support.tolerances import assert_close
 
 TEXT = (
     "main (float[n, 2] x, float[2, 3] v, float[b, 3, 2] z, float[3] r) => (float[n, 3] y) "
@@ -51,6 +59,63 @@ def test_a_product_is_one_node(body: str, expected: str) -> None:
 )
 def test_what_stays(body: str, reason: str | None) -> None:
     leaves(TEXT.format(body=body), fuse_products, reason)
+
+
+SUMS = {
+    "ReduceSum": np.sum,
+    "ReduceMean": np.mean,
+    "ReduceL2": lambda x, **settings: np.sqrt(np.square(x).sum(**settings)),
+}
+
+
+@pytest.mark.parametrize("op", SUMS)
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("dims", "axes", "call"),
+    [
+        ("n, 3, 20", "-1", "gather_mm"),
+        ("n, 3, 20", "1", "Add"),
+        ("n, 20, 3", "1", "gather_mm"),
+        ("n, 3, w", "2", "gather_mm"),
+        ("n, 3, w, 4", "2, 1", "gather_mm"),
+    ],
+)
+def test_a_sum(op: str, keepdims: int, dims: str, axes: str, call: str) -> None:
+    model = parse(
+        f"main (float[{dims}] x) => (float[{dims}] y) {{ a = Constant <value_ints = [{axes}]> () "
+        f"y = {op} <keepdims = {keepdims}> (x, a) }}"
+    )
+    model.graph.outputs[0].shape = None
+    assert run_passes(model, [*ORDER, sums_in_order]).counts["sums_in_order"] == 1
+    ops = {node.op_type for node in model.graph}
+    assert call in ops
+    assert op not in ops
+    sizes = [{"n": 2, "w": 13}.get(dim) or int(dim) for dim in dims.split(", ")]
+    x = np.random.default_rng(0).standard_normal(sizes).astype(np.float32)
+    expected = SUMS[op](x, axis=tuple(map(int, axes.split(","))), keepdims=bool(keepdims))
+    assert_close(run(model, {"x": x})[0], expected)
+
+
+def test_sums_that_stay() -> None:
+    text = "main (float[n, 2] x) => (float[] y) {{ y = ReduceSum <keepdims = 0> ({}) }}"
+    leaves(text.format("x"), sums_in_order, "the axes are not known, or are all axes")
+    leaves(
+        "main (int64[n, 2] x) => (int64[n] y) { a = Constant <value_ints = [1]> () "
+        "y = ReduceSum <keepdims = 0> (x, a) }",
+        sums_in_order,
+        None,
+    )
+
+
+def test_a_model_with_another_gather_mm() -> None:
+    body = """
+<domain: "ai.coreai", opset_import: ["": 23]>
+gather_mm (a, b) => (c) { c = Add (a, b) }"""
+    model = parse(TEXT.format(body="s = ai.coreai.gather_mm (x, x) y = MatMul (s, w)") + body)
+    next(iter(model.graph)).outputs[0].shape = ir.Shape(["n", 2])
+    next(iter(model.graph)).outputs[0].dtype = ir.DataType.FLOAT
+    run_passes(model, [fuse_products])
+    assert [node.op_type for node in model.graph] == ["gather_mm", "gather_mm.rows"]
 
 
 def test_constant_factors_for_tiles() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coreai_onnx.passes.layout.exact_on_webgpu import centered_norms, sines_by_polynomials
+from coreai_onnx.passes.layout.exact_on_webgpu import (
+    centered_norms,
+    exponentials_by_polynomials,
+    powers_by_products,
+    sines_by_polynomials,
+)
 from coreai_onnx.passes.order import ORDER
 from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
@@ -130,3 +135,87 @@ def test_norms_that_stay() -> None:
     leaves(unknown, centered_norms, "the dtype is not float32 or float16")
     ranks = "main (float x, float s) => (float y) { y = LayerNormalization <axis = 1> (x, s) }"
     leaves(ranks.replace("float", "float[]"), centered_norms, "the normalized axes are not known")
+
+
+ULPS = {"Exp": 1, "Sigmoid": 2.5, "Tanh": 1.6, "Softplus": 3.6}
+
+
+def exponentials(op: str, x: np.ndarray) -> np.ndarray:
+    model = parse(f"main (float[n] x) => (float[n] y) {{ y = {op} (x) }}")
+    counts = run_passes(model, [*ORDER, exponentials_by_polynomials]).counts
+    assert counts["exponentials_by_polynomials"] == 1
+    assert not {*ULPS, "Log"} & {node.op_type for node in model.graph}
+    return run(model, {"x": x})[0]
+
+
+@pytest.mark.parametrize("op", ULPS)
+def test_units_in_the_last_place(op: str) -> None:
+    small = np.geomspace(1e-30, 1, 10_000)
+    x = np.concatenate([np.linspace(-87, 88.5, 400_001), small, -small]).astype(np.float32)
+    exact = x.astype(np.longdouble)
+    exact = {
+        "Exp": np.exp(exact),
+        "Sigmoid": 1 / (1 + np.exp(-exact)),
+        "Tanh": np.tanh(exact),
+        "Softplus": np.maximum(exact, 0) + np.log1p(np.exp(-np.abs(exact))),
+    }[op]
+    unit = np.spacing(np.abs(exact).astype(np.float32))
+    assert (np.abs(exponentials(op, x) - exact) / unit).max() < ULPS[op]
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("Exp", [1, np.inf, 0, np.nan, np.inf, 0]),
+        ("Sigmoid", [0.5, 1, 0, np.nan, 1, 0]),
+        ("Tanh", [0, 1, -1, np.nan, 1, -1]),
+        ("Softplus", [np.log(2), np.inf, 0, np.nan, 1e6, 0]),
+    ],
+)
+def test_special_numbers(op: str, expected: list[float]) -> None:
+    x = np.array([0, np.inf, -np.inf, np.nan, 1e6, -1e6], np.float32)
+    np.testing.assert_array_equal(exponentials(op, x), np.array(expected, np.float32))
+
+
+def test_a_softmax_over_experts() -> None:
+    text = "main (float[n, 8] x) => (float[n, 8] y) { y = Softmax (x) }"
+    model = parse(text)
+    run_passes(model, [*ORDER, exponentials_by_polynomials])
+    assert "Softmax" not in {node.op_type for node in model.graph}
+    x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+    x[1, 2] = -np.inf
+    assert_close(run(model, {"x": x})[0], run(parse(text), {"x": x})[0])
+
+
+def test_exponentials_that_stay() -> None:
+    leaves(
+        "main (float[n, m] x) => (float[n, m] y) { y = Softmax (x) }",
+        exponentials_by_polynomials,
+        "it may have more classes than a choice of experts",
+    )
+    leaves(
+        "main (double[n] x) => (double[n] y) { y = Exp (x) }",
+        exponentials_by_polynomials,
+        "the dtype is not float32",
+    )
+
+
+@pytest.mark.parametrize("exponent", [2, 3])
+def test_a_power_is_a_product(exponent: int) -> None:
+    text = (
+        f"main (float[n] x) => (float[n] y) {{ e = Constant <value_float = {exponent}.0> () "
+        "y = Pow (x, e) }"
+    )
+    model = parse(text)
+    run_passes(model, [*ORDER, powers_by_products])
+    assert {node.op_type for node in model.graph} == {"Mul"}
+    x = np.linspace(-3, 3, 100, dtype=np.float32)
+    assert_close(run(model, {"x": x})[0], x**exponent)
+
+
+def test_other_powers_stay() -> None:
+    leaves(
+        "main (float[n] x, float[n] e) => (float[n] y) { y = Pow (x, e) }",
+        powers_by_products,
+        "it is not a square or cube of float32",
+    )

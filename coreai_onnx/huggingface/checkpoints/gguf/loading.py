@@ -202,6 +202,7 @@ class PackedEmbedding(CheckpointModule):
         factor: By which rows are multiplied, or None.
     """
 
+    like: torch.Tensor
     factor: torch.Tensor | None
 
     def __init__(
@@ -209,17 +210,17 @@ class PackedEmbedding(CheckpointModule):
     ) -> None:
         """Register the parts of the table as buffers."""
         super().__init__()
-        self.sizes, self.dtype = table.sizes, dtype
+        self.sizes = table.sizes
         self.hold_weight(table)
+        self.register_buffer("like", torch.zeros((), dtype=dtype))
         self.hold("factor", factor)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of token ids, ``[...]`` to ``[..., width]``."""
         codes, scales, *others = self.weight_parts()
-        # Rows have the dtype of the scales, and float16 would round them.
-        rows = call("embedding_nbits", scales.float(), codes, ids, *others, **self.sizes)
-        rows = rows.to(self.dtype)
-        return rows if self.factor is None else rows * self.factor.to(self.dtype)
+        # Scales that were widened here would be in memory as a copy, which onnxruntime makes once.
+        rows = call("embedding_nbits", scales, codes, ids, *others, self.like, **self.sizes)
+        return rows if self.factor is None else rows * self.factor.to(rows.dtype)
 
 
 class _Filler:

@@ -78,6 +78,8 @@ def left_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> Va
     """self * 2 ** other, wrapping; 0 if other is negative or not below the number of bits."""
     a, b = promote(op, self, other)
     dtype, bits = dtype_of(a), _BITS[dtype_of(a)]
+    if dtype == torch.uint8 and isinstance(other, int) and 0 <= other < bits:
+        return op.BitShift(a, op.like(a, other), direction="LEFT")
     if isinstance(other, int):
         factor = 2**other if 0 <= other < bits else 0
         # 2 ** 63 is out of range for int64; its negative has the same bits.
@@ -99,6 +101,8 @@ def right_shift(op: OpBuilder, self: Value | Number, other: Value | Number) -> V
     """floor(self / 2 ** other); 0 or -1 by sign if other is negative or too large."""
     a, b = promote(op, self, other)
     dtype, bits = dtype_of(a), _BITS[dtype_of(a)]
+    if dtype == torch.uint8 and isinstance(other, int) and 0 <= other < bits:
+        return op.BitShift(a, op.like(a, other), direction="RIGHT")
     if isinstance(other, int) and 0 <= other < bits - 1:
         power = op.like(a, 2**other)
         return op.Div(op.Sub(a, op.Mod(a, power)), power)  # cannot wrap around

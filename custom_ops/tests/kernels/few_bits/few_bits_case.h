@@ -22,27 +22,59 @@ struct Product {
   bool palette = false;
   unsigned lift = 0;  // added to zero points
   bool minimums = false;
+  bool levels = false;  // scales and minimums of two levels, in blocks of two groups
 };
 
 inline std::string Text(const Product& p) {
   return std::to_string(p.bits) + " bits, " + std::to_string(p.groups) + " groups of " +
          std::to_string(p.group) + ", " + std::to_string(p.rows) + " rows, " +
          std::to_string(p.columns) + " columns, " + Name(p.scale) +
-         (p.minimums ? ", minimums" : "");
+         (p.minimums ? ", minimums" : "") + (p.levels ? ", two levels" : "");
 }
+
+// Scales or minimums of [columns, groups], for the reference and packed.
+struct Levels {
+  std::vector<double> values;
+  Tensor packed;
+  std::vector<std::int8_t> factors;  // packed
+
+  Levels(const Product& p, DType type, unsigned seed, double deviation)
+      : packed(DType::kFloat32, 0) {
+    const std::size_t block = p.levels ? 2 : 1, strips = (p.columns - 1) / kFewBitsStrip + 1;
+    const auto place = [](std::size_t c, std::size_t g, std::size_t groups) {
+      return (c / kFewBitsStrip * groups + g) * kFewBitsStrip + c % kFewBitsStrip;
+    };
+    const std::size_t count = strips * kFewBitsStrip * p.groups;
+    const Tensor levels(type, Normal(p.columns * p.groups / block, seed, 0, deviation));
+    packed = Tensor(type, std::vector<double>(count / block, 0.0));
+    factors.resize(count);
+    for (std::size_t c = 0; c < p.columns; ++c) {
+      for (std::size_t g = 0; g < p.groups; ++g) {
+        const double level = levels[(c * p.groups + g) / block];
+        const auto factor = static_cast<std::int8_t>(p.levels ? (c * 37 + g * 11) % 256 - 128 : 1);
+        packed.Set(place(c, g / block, p.groups / block), level);
+        factors[place(c, g, p.groups)] = factor;
+        values.push_back(level * factor);
+      }
+    }
+  }
+};
 
 // A random weight, for the reference and packed.
 struct Weight {
   FewBits plain;
-  Tensor codes, scales, zeros, palette, minimums;
+  Tensor codes, zeros, palette;
+  Levels scales, minimums;
   FewBitsWeight packed;
 
   explicit Weight(const Product& p)
       : codes(DType::kFloat32, 0),
-        scales(p.scale, 0),
         zeros(DType::kFloat32, 0),
         palette(DType::kFloat32, 0),
-        minimums(DType::kFloat32, 0) {
+        scales(p, p.scale, 1,
+               1 / std::ldexp(std::sqrt(p.groups * p.group),
+                              static_cast<int>(p.bits) + (p.levels ? 6 : 0))),
+        minimums(p, DType::kFloat32, 4, p.levels ? 1.0 / 64 : 1) {
     plain.bits = p.bits;
     plain.group = p.group;
     plain.groups = p.groups;
@@ -50,16 +82,14 @@ struct Weight {
     std::mt19937 random(3);
     plain.stream.resize(p.columns * p.groups * p.group * p.bits / 8);
     for (std::uint8_t& byte : plain.stream) byte = static_cast<std::uint8_t>(random());
-    const double deviation =
-        1 / std::ldexp(std::sqrt(p.groups * p.group), static_cast<int>(p.bits));
     const std::size_t count = p.columns * p.groups;
-    plain.scales = Tensor(p.scale, Normal(count, 1, 0, deviation)).Values();
+    plain.scales = scales.values;
     if (p.zeros) {
       for (std::size_t i = 0; i < count; ++i) {
         plain.zeros.push_back(static_cast<double>(random() % (1u << p.bits) + p.lift));
       }
     }
-    if (p.minimums) plain.minimums = Tensor(DType::kFloat32, Normal(count, 4)).Values();
+    if (p.minimums) plain.minimums = minimums.values;
     if (p.palette) {
       plain.palette =
           Tensor(DType::kBFloat16, Normal(std::size_t{1} << p.bits, 2, 0, 1 << p.bits)).Values();
@@ -69,20 +99,16 @@ struct Weight {
 
  private:
   void Pack(const Product& p) {
-    const std::size_t stored = StoredBits(p.bits), unit = 32 / stored;
+    const std::size_t stored = StoredBits(p.bits, p.group), unit = UnitCodes(stored);
     const std::size_t padded = (p.group + unit - 1) / unit * unit;
     const std::size_t all = (p.columns + kFewBitsStrip - 1) / kFewBitsStrip * kFewBitsStrip;
     codes = Tensor(DType::kFloat32, all * p.groups * padded * stored / 32);
-    scales = Tensor(p.scale, std::vector<double>(all * p.groups, 0.0));
     zeros = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
-    minimums = Tensor(DType::kFloat32, std::vector<double>(all * p.groups, 0.0));
     for (std::size_t c = 0; c < p.columns; ++c) {
       for (std::size_t g = 0; g < p.groups; ++g) {
         const std::size_t to =
             (c / kFewBitsStrip * p.groups + g) * kFewBitsStrip + c % kFewBitsStrip;
-        scales.Set(to, plain.scales[c * p.groups + g]);
         if (p.zeros) zeros.Set(to, plain.zeros[c * p.groups + g]);
-        if (p.minimums) minimums.Set(to, plain.minimums[c * p.groups + g]);
       }
     }
     std::vector<double> values = plain.palette;
@@ -98,7 +124,7 @@ struct Weight {
     auto* const bytes = static_cast<std::uint8_t*>(codes.data());
     PackCodes(plain.stream.data(), p.columns, p.groups, p.group, p.bits, padded, bytes);
     packed = {bytes,
-              scales.data(),
+              scales.packed.data(),
               p.zeros ? static_cast<const float*>(zeros.data()) : nullptr,
               p.palette ? static_cast<const float*>(palette.data()) : nullptr,
               p.scale,
@@ -110,7 +136,11 @@ struct Weight {
               static_cast<float>(least),
               static_cast<float>(most),
               true,
-              p.minimums ? static_cast<const float*>(minimums.data()) : nullptr};
+              p.minimums ? minimums.packed.data() : nullptr,
+              DType::kFloat32,
+              p.levels ? scales.factors.data() : nullptr,
+              p.levels && p.minimums ? minimums.factors.data() : nullptr,
+              p.levels ? std::size_t{1} : std::size_t{0}};
   }
 };
 
@@ -221,6 +251,9 @@ void ForEachPartsCase(const Check& check) {
       check({bits, group, 2, 70, 33, DType::kFloat32, false, true}, types[group % 3]);
       const unsigned lift = bits == 8 ? 1 : 100;  // codes less zero points from -256 on
       check({bits, group, 1, 66, 18, DType::kBFloat16, true, false, lift}, types[group / 8 % 3]);
+      Product levels = {bits, group, 4, 66, 17, DType::kFloat16};
+      levels.levels = true;
+      check(levels, types[group / 8 % 3]);
     }
   }
 }

@@ -76,7 +76,7 @@ TEST(FewBits, EveryNumberOfBitsAndRows) {
       for (const bool zeros : {false, true}) {
         CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, zeros});
       }
-      CheckSmallBatch({bits, 16, 3, 70, rows, DType::kFloat32, false, true});
+      CheckSmallBatch({bits, 32, 3, 70, rows, DType::kFloat32, false, true});
     }
   }
 }
@@ -84,7 +84,7 @@ TEST(FewBits, EveryNumberOfBitsAndRows) {
 TEST(FewBits, EveryGroupAndScale) {
   for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
-      for (const std::size_t group : {8u, 24u, 40u, 128u}) {
+      for (const std::size_t group : {8u, 24u, 32u, 40u, 128u}) {
         CheckSmallBatch({bits, group, 2, 65, 2, scale, true});
         CheckRounded({bits, group, 2, 65, 2, scale, true});
       }
@@ -115,10 +115,26 @@ TEST(FewBits, MinimumsOfEveryNumberOfColumnsAndRows) {
   }
 }
 
+TEST(FewBits, ScalesOfTwoLevels) {
+  for (const DType scale : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
+      for (const std::size_t rows : {1u, 2u, 4u, 9u, 19u}) {
+        Product p = {bits, 16, 4, 70, rows, scale};
+        p.levels = true;
+        if (rows > kFewBitsSmallBatch) CheckLargeBatch(p);
+        p.minimums = true;
+        CheckRounded(p);
+        if (rows <= kFewBitsSmallBatch) CheckSmallBatch(p);
+      }
+    }
+  }
+}
+
 TEST(FewBits, RoundedRowsOfEveryNumber) {
   for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
     for (std::size_t rows = 1; rows <= 18; ++rows) {
       CheckRounded({bits, 16, 3, 20, rows, DType::kFloat16, rows % 2 == 0});
+      CheckRounded({bits, 32, 2, 20, rows, DType::kFloat32, rows % 2 == 1});
     }
   }
 }
@@ -154,7 +170,7 @@ TEST(FewBits, LargeBatchesOfEveryNumberOfColumns) {
 
 TEST(FewBits, LargeBatchesOfEveryNumberAndGroup) {
   for (const std::size_t bits : {8u, 6u, 5u, 4u, 3u, 2u}) {
-    for (const std::size_t group : {8u, 16u, 40u, 128u, 200u, 264u}) {
+    for (const std::size_t group : {8u, 16u, 32u, 40u, 128u, 160u, 200u, 264u}) {
       CheckLargeBatch({bits, group, 2, 70, 13, DType::kFloat16, true});
       CheckLargeBatch({bits, group, 3, 70, 5, DType::kBFloat16, false, true});
     }
@@ -175,7 +191,7 @@ TEST(FewBits, SumsOfTheLargestNumbersAreExact) {
   std::vector<std::uint8_t> codes(kFewBitsStrip * 512 + 64);
   PackCodes(weight.plain.stream.data(), 16, 1, 512, 8, 512, codes.data());
   weight.packed.codes = codes.data();
-  for (std::size_t c = 0; c < 16; ++c) weight.scales.Set(c, 1.0);
+  for (std::size_t c = 0; c < 16; ++c) weight.scales.packed.Set(c, 1.0);
   for (const Target target : SupportedTargets()) {
     for (const RoundedKernel kernel : VersionsOf(target)) {
       const Tensor output(DType::kFloat32, 3 * kFewBitsStrip);

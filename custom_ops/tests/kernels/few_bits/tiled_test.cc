@@ -33,7 +33,7 @@ namespace {
 TEST(FewBitsTiles, AgreeWithTheReferenceInTheModel) {
   for (const Target target : SupportedTargets()) {
     const RoundedKernel kernel = COREAI_FOR(target, RoundedInModel);
-    for (const std::size_t bits : {8u, 4u, 2u}) {
+    for (const std::size_t bits : {8u, 6u, 5u, 4u, 2u}) {
       for (const std::size_t rows : {15u, 16u, 29u, 34u}) {
         for (const std::size_t group : {8u, 32u, 40u, 64u, 96u, 128u, 136u}) {
           CheckRoundedKernels({bits, group, 5, 20, rows, DType::kFloat16, rows % 2 == 0}, target,

@@ -14,9 +14,9 @@ import onnx_ir as ir
 import pyarrow as pa
 import pytest
 
-import coreai_onnx.scale
 from coreai_onnx.errors import InputError, LoadError, SessionError
 from coreai_onnx.program import OnnxProgram
+from coreai_onnx.runtime.deployment import predictor
 from coreai_onnx.scale import Predictor
 from tests.support.small_models import counter_model, linear_model, linear_weights, parse
 from tests.support.tolerances import assert_close
@@ -145,7 +145,7 @@ print(predict({{"x": np.ones((2, 8), np.float32)}})["y"].sum(), "torch" in sys.m
 
 def test_equal_ones_share_a_session_and_threads_take_turns(saved: Any) -> None:
     path = saved(linear_model())
-    before = len(coreai_onnx.scale._all_opened)
+    before = len(predictor._all_opened)
     results: list[np.ndarray] = []
 
     def call() -> None:
@@ -156,7 +156,7 @@ def test_equal_ones_share_a_session_and_threads_take_turns(saved: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(coreai_onnx.scale._all_opened) == before + 1
+    assert len(predictor._all_opened) == before + 1
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
@@ -183,7 +183,7 @@ def test_a_data_file_that_has_changed_is_refused(saved: Any) -> None:
 
 def test_another_version_is_refused(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     predict = pickle.loads(pickle.dumps(Predictor(saved(linear_model()))))
-    monkeypatch.setattr(coreai_onnx.scale, "__version__", "99.0")
+    monkeypatch.setattr(predictor, "__version__", "99.0")
     with pytest.raises(SessionError, match=r"was made by version .*, and this process has 99\.0"):
         predict({"x": rows(1)})
 

@@ -1,0 +1,114 @@
+"""``coreai-onnx serve``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+from pathlib import Path
+
+from coreai_onnx.cli.options.inputs import (
+    chosen_provider,
+    declare_kernels,
+    declare_provider,
+    declare_threads,
+)
+from coreai_onnx.cli.options.numbers import integer
+from coreai_onnx.errors import CommandError, failures_as
+
+NAME = "serve"
+DESCRIPTION = """\
+answer OpenAI's completions and chats with an exported language model
+
+FOLDER is what coreai-onnx export --cache paged wrote, with a tokenizer. Serves until Ctrl-C or
+SIGTERM, and then completes what it has begun (docs/serving.md).
+
+  coreai-onnx serve my_llama_paged
+  coreai-onnx serve my_llama_paged --port 9000 --slots 32 --max-prompt 2048
+  curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
+    -d '{"prompt": "Once upon a time", "max_tokens": 50}'
+"""
+_PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+_SECONDS = integer(1, 86_400)
+_SETTINGS = ("slots", "tokens", "chunk", "queue")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the address to listen on (default: 127.0.0.1, this machine only)",
+    )
+    parser.add_argument(
+        "--port", type=integer(0, 65535), default=8000, help="default: 8000; 0 is any free port"
+    )
+    parser.add_argument("--name", help="the name of the model (default: that of the folder)")
+    for name, default, text in (
+        ("--slots", 16, "requests that are served at once (default: 16)"),
+        ("--tokens", None, "cached tokens of all of them (default: the context for each)"),
+        ("--chunk", 128, "tokens of a prompt that are read between two steps (default: 128)"),
+        ("--queue", 256, "requests that may wait (default: 256)"),
+        ("--max-body", 1 << 20, "the most bytes of a request (default: 1048576)"),
+        ("--max-prompt", None, "the most tokens of a prompt (default: what the cache holds)"),
+    ):
+        parser.add_argument(name, type=integer(1, 2**31 - 1), default=default, help=text)
+    parser.add_argument(
+        "--timeout", type=_SECONDS, default=300, help="seconds of a request (default: 300)"
+    )
+    parser.add_argument(
+        "--grace",
+        type=_SECONDS,
+        default=30,
+        help="seconds to complete requests at the end, before they are cancelled (default: 30)",
+    )
+    declare_kernels(parser)
+    declare_threads(parser)
+    declare_provider(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Serve the folder until the process is interrupted."""
+    try:
+        import uvicorn
+
+        from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        raise CommandError(
+            f"serve needs {error.name}: pip install coreai-onnx-bridge[serve]"
+        ) from error
+    from coreai_onnx.huggingface.generation import LanguageModel
+
+    host, port = options.host, options.port
+    # Before the model, which takes longer to open.
+    with failures_as(CommandError, f"cannot listen on {host!r} port {port}"):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    with listener:
+        how = {name: getattr(options, name) for name in ("kernels", "threads")}
+        model = LanguageModel.open(options.folder, provider=chosen_provider(options), **how)
+        app = endpoint(
+            model,
+            options.name or options.folder.resolve().name,
+            max_body=options.max_body,
+            max_prompt=options.max_prompt,
+            timeout=options.timeout,
+            **{name: getattr(options, name) for name in _SETTINGS},
+        )
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=options.grace,
+            ws="none",
+        )
+        place = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        # uvicorn raises the signal that ended it again.
+        with contextlib.closing(app.state.engine), contextlib.suppress(KeyboardInterrupt):
+            print(f"{options.folder} at http://{place}/v1 (Ctrl-C ends)", flush=True)
+            uvicorn.Server(config).run([listener])
+    return 0

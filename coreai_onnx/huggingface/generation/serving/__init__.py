@@ -1,0 +1,1 @@
+"""An endpoint that answers OpenAI's requests with an exported language model."""

@@ -1,0 +1,277 @@
+"""OpenAI's completions and chats by HTTP, with an engine behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Unpack
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from coreai_onnx.errors import (
+    GenerationError,
+    QueueFullError,
+    RequestError,
+    failures_as,
+)
+from coreai_onnx.huggingface.generation.engine import Engine, Settings
+from coreai_onnx.huggingface.generation.generating import LanguageModel
+from coreai_onnx.huggingface.generation.replies import Reply, StoppedText
+from coreai_onnx.huggingface.generation.serving.answers import (
+    Answer,
+    Events,
+    Form,
+    error_object,
+    failure_of,
+    json_response,
+    unless_gone,
+)
+from coreai_onnx.huggingface.generation.serving.fields import (
+    Asked,
+    read_chat,
+    read_completion,
+    read_object,
+)
+from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
+from coreai_onnx.huggingface.generation.streamed_text import StreamedText
+
+_CHAT_TOKENS = 1024
+"""New tokens of an answer in a chat by default, at most."""
+
+
+def endpoint(
+    model: LanguageModel,
+    name: str,
+    *,
+    max_body: int = 1 << 20,
+    max_prompt: int | None = None,
+    timeout: float = 300,
+    **settings: Unpack[Settings],
+) -> Starlette:
+    """Return an application of ASGI that answers OpenAI's requests.
+
+    ```python
+    app = endpoint(LanguageModel.open("my_llama_paged"), "my_llama", slots=16)
+    uvicorn.run(app)
+    ```
+
+    Its engine is ``app.state.engine``; it is closed when the application shuts down.
+
+    Args:
+        model: A `LanguageModel` that was exported with ``cache="paged"``, with a tokenizer.
+        name: The name that clients give the model.
+        max_body: The most bytes of a request.
+        max_prompt: The most tokens of a prompt; None takes those that fit the cache.
+        timeout: Seconds that a request may take, with those that it waits.
+        **settings: Settings of the engine, as of `Engine`.
+
+    Raises:
+        GenerationError: If the model has another cache or no tokenizer, or a setting is not valid.
+    """
+    if model.tokenizer is None:
+        raise GenerationError("an endpoint needs a tokenizer in the folder of the model")
+    served = _Served(model, model.engine(**settings), name, max_body, max_prompt, timeout)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        # It waits for the step that is computed.
+        await asyncio.to_thread(served.engine.close)
+
+    app = Starlette(
+        routes=[
+            Route("/v1/completions", served.completions, methods=["POST"]),
+            Route("/v1/chat/completions", served.chat, methods=["POST"]),
+            Route("/v1/models", served.models),
+            Route("/v1/models/{name:path}", served.one_model),
+            Route("/health", served.health),
+            Route("/metrics", served.numbers),
+        ],
+        middleware=[Middleware(CountedRequests, metrics=served.metrics)],
+        exception_handlers={
+            RequestError: _refusal,
+            GenerationError: _failure,
+            TimeoutError: _failure,
+            HTTPException: _other_refusal,
+            Exception: _failure,
+        },
+        lifespan=lifespan,
+    )
+    app.state.engine = served.engine
+    return app
+
+
+class _Served:
+    """A model with its engine, and the handlers of its routes."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        engine: Engine,
+        name: str,
+        max_body: int,
+        max_prompt: int | None,
+        timeout: float,
+    ) -> None:
+        self.model, self.engine, self.name = model, engine, name
+        self.max_body, self.timeout = max_body, timeout
+        self.max_prompt = min(max_prompt or engine.longest, engine.longest - 1)
+        self.metrics = Metrics(engine)
+        self.created = int(time.time())
+
+    # ------------------------------------------------------------------ routes
+    async def completions(self, request: Request) -> Response:
+        return await self._answered(request, read_completion, is_chat=False)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answered(request, read_chat, is_chat=True)
+
+    async def models(self, _: Request) -> Response:
+        return json_response({"object": "list", "data": [self._description()]})
+
+    async def one_model(self, request: Request) -> Response:
+        self._check_name(request.path_params["name"])
+        return json_response(self._description())
+
+    async def health(self, _: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def numbers(self, _: Request) -> Response:
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def _description(self) -> dict[str, Any]:
+        owner = {"created": self.created, "owned_by": "coreai_onnx"}
+        return {"id": self.name, "object": "model", **owner}
+
+    def _check_name(self, name: Any) -> None:
+        if name not in (None, self.name):
+            what = f"there is no model {name!r:.80}; there is {self.name!r}"
+            raise RequestError(what, 404, param="model", code="model_not_found")
+
+    # ------------------------------------------------------------------ answers
+    async def _answered(
+        self, request: Request, read: Callable[[dict[str, Any]], Asked], *, is_chat: bool
+    ) -> Response:
+        deadline = asyncio.get_running_loop().time() + self.timeout
+        async with asyncio.timeout_at(deadline):
+            content = read_object(await self._body(request))
+            asked = read(content)
+            self._check_name(content.get("model"))
+            prompts = await asyncio.to_thread(self._prompts, asked, is_chat=is_chat)
+            replies = await asyncio.to_thread(self._submit, asked, prompts)
+        read_tokens = sum(map(len, prompts))
+        self.metrics.prompt_tokens.inc(read_tokens)
+        answers = [
+            Answer(
+                reply,
+                StoppedText(StreamedText(self.model.text), tuple(asked.stops)),
+                deadline,
+                self.metrics,
+            )
+            for reply in replies
+        ]
+        form = Form(self.name, answers, read_tokens, is_chat=is_chat)
+        if asked.is_streamed:
+            return Events(form, form.events(counts_tokens=asked.counts_tokens))
+        return await unless_gone(request, form)
+
+    async def _body(self, request: Request) -> bytes:
+        # A page of another site may send forms and plain text, and not this.
+        kind, _, _ = request.headers.get("content-type", "").partition(";")
+        if kind.strip().lower() != "application/json":
+            raise RequestError("the body must have the content type application/json", 415)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self.max_body:
+                raise RequestError(f"the body is larger than {self.max_body} bytes", 413)
+        return bytes(body)
+
+    def _prompts(self, asked: Asked, *, is_chat: bool) -> list[list[int]]:
+        """Return the tokens of the prompts."""
+        tokenizer, size = self.model.tokenizer, self.model.session.outputs[0].dims[-1]
+        prompts = []
+        for prompt in asked.prompts:
+            if isinstance(prompt, str):
+                with failures_as(RequestError, "the prompt is not valid text"):
+                    tokens = tokenizer(prompt)["input_ids"]
+            elif is_chat:
+                # The template writes the special tokens.
+                text = self._chat_text(prompt, asked.tools)
+                with failures_as(RequestError, "the messages are not valid text"):
+                    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+            else:
+                tokens = prompt
+            if isinstance(size, int) and not all(0 <= token < size for token in tokens):
+                raise RequestError(f"token ids must be from 0 to {size - 1}", param="prompt")
+            if (count := len(tokens)) > self.max_prompt:
+                raise RequestError(
+                    f"the prompt has {count} tokens, and there is place for {self.max_prompt}",
+                    param="messages" if is_chat else "prompt",
+                    code="context_length_exceeded",
+                )
+            prompts.append(tokens)
+        return prompts
+
+    def _chat_text(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> str:
+        tokenizer = self.model.tokenizer
+        if not tokenizer.chat_template:
+            raise RequestError("the tokenizer of the model has no chat template: use completions")
+        with failures_as(RequestError, "the chat template refuses the messages"):
+            if tools and "tools" not in tokenizer.get_chat_template(None, tools):
+                raise RequestError("the chat template of the model takes no tools", param="tools")
+            return str(
+                tokenizer.apply_chat_template(
+                    messages, tools=tools, add_generation_prompt=True, tokenize=False
+                )
+            )
+
+    def _submit(self, asked: Asked, prompts: Sequence[list[int]]) -> list[Reply]:
+        replies, longest = [], self.engine.longest
+        for tokens in prompts:
+            most = asked.max_tokens or min(longest - len(tokens), _CHAT_TOKENS)
+            if len(tokens) + most > longest:
+                raise RequestError(
+                    f"the prompt has {len(tokens)} tokens, and with {most} new ones there is no "
+                    f"place: the cache holds {longest}",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )
+            for choice in range(asked.count):
+                options = {**asked.of_choice(choice), "max_new_tokens": most}
+                try:
+                    # Those before are cancelled with their replies.
+                    replies.append(self.engine.submit(tokens, **options))
+                except QueueFullError as error:
+                    limit = "rate_limit_error", None, "rate_limit_exceeded"
+                    raise RequestError(str(error), 429, *limit) from error
+                except GenerationError as error:
+                    raise RequestError(str(error)) from error
+        return replies
+
+
+async def _refusal(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    response = json_response(error_object(error), error.status)
+    if error.status == 429:
+        response.headers["retry-after"] = "1"
+    return response
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    return await _refusal(request, failure_of(error))
+
+
+async def _other_refusal(request: Request, error: Exception) -> Response:
+    """Return that there is no such route or method."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}: {error.detail}"
+    return await _refusal(request, RequestError(what, error.status_code))

@@ -1,0 +1,1 @@
+"""Files in tables and servers: predictions over rows, and the packages that servers read."""
