@@ -239,9 +239,11 @@ def scaled_dot_product_attention_bshd(
     Returns:
         ``[batch, query_length, heads, value_dim]`` in the dtype of ``query``.
     """
-    heads_first = (x.transpose(1, 2) for x in (query, key, value))
-    options = {"scale": scale, "is_causal": is_causal, "causal_alignment": causal_alignment}
-    return scaled_dot_product_attention(*heads_first, attn_mask, **options).transpose(1, 2)
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask,
+        scale=scale, is_causal=is_causal, causal_alignment=causal_alignment,
+    ).transpose(1, 2)  # fmt: skip
 
 
 def _check_bshd(dims: Dims, attributes: Attributes) -> str:

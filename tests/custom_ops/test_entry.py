@@ -24,17 +24,22 @@ OPS = ["layer_norm", "rms_norm", "scaled_dot_product_attention"]
 EVERY_OP = sorted(name for name, composite in COMPOSITES.items() if composite.kernel)
 
 
+_TWO_ROWS = dict.fromkeys(("geglu", "skip_layer_norm", "skip_rms_norm", "swiglu"), ((2, 8),) * 2)
+_ATTENTION = ("scaled_dot_product_attention", "scaled_dot_product_attention_bshd")
+SHAPES = {
+    **_TWO_ROWS,
+    **dict.fromkeys(_ATTENTION, ((1, 2, 3, 4),) * 3),
+    "add_bias": ((2, 8), (8,)),
+    "add_low_rank": ((2, 8), (2, 6), (6, 3), (3, 8)),
+    "gather_mm": ((2, 8), (8, 3)),
+    "rope": ((2, 3, 8),),
+}
+"""The inputs of ops that take any numbers; all others take one tensor [2, 8]."""
+
+
 def inputs_of(op, dtype=torch.float32):
-    if op in ("geglu", "skip_layer_norm", "skip_rms_norm", "swiglu"):
-        return [torch.randn(2, 8).to(dtype) for _ in range(2)]
-    if op == "add_bias":
-        return [torch.randn(2, 8).to(dtype), torch.randn(8).to(dtype)]
-    if op == "add_low_rank":
-        return [torch.randn(shape).to(dtype) for shape in ((2, 8), (2, 6), (6, 3), (3, 8))]
     if op == "gated_delta_update":
         return [torch.rand(1, 3, 2, *n).to(dtype) for n in ((4,), (4,), (4,), (), ())]
-    if op == "gather_mm":
-        return [torch.randn(2, 8).to(dtype), torch.randn(8, 3).to(dtype)]
     if op == "gather_mm_nbits":
         codes = torch.randint(0, 256, (2, 3, 1, 16), dtype=torch.uint8)
         return [torch.randn(2, 32).to(dtype), codes, torch.rand(2, 3, 1).to(dtype), torch.tensor(1)]
@@ -50,11 +55,7 @@ def inputs_of(op, dtype=torch.float32):
     if op == "paged_attention":
         pools = [torch.randn(3, 4, 2, 4).to(dtype) for _ in range(2)]
         return [torch.randn(1, 2, 3, 4).to(dtype), *pools, torch.tensor([[2, 0]])]
-    if op == "rope":
-        return [torch.randn(2, 3, 8).to(dtype)]
-    if op.startswith("scaled_dot_product_attention"):
-        return [torch.randn(1, 2, 3, 4).to(dtype) for _ in range(3)]
-    return [torch.randn(2, 8).to(dtype)]
+    return [torch.randn(shape).to(dtype) for shape in SHAPES.get(op, ((2, 8),))]
 
 
 def info(library):
