@@ -6,6 +6,7 @@ import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
+from coreai_onnx.model.standard_composites import KERNEL_FILES
 from coreai_onnx.passes.analysis.evaluate import CannotEvaluateError, can_evaluate, evaluate
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.engine import graphs as gs
@@ -106,13 +107,13 @@ def _fold_output(edit: Edit, node: gs.Node, why: Why) -> bool:
 
 @rewrites()
 def inline_constant_calls(edit: Edit, node: gs.Node, why: Why) -> bool:
-    """Composite on tensors that depend on constants only → its body.
+    """Composite with a kernel on tensors that depend on constants only → its body.
 
     layer_norm(table, scale, bias) → y     becomes     LayerNormalization(table, scale, bias) → y
 
     onnxruntime computes standard ops on constants when it opens a file, but no custom ops, nor what
     follows them: DeBERTa's table of relative positions would be normalized and projected in each
-    run.
+    run. It inlines calls without a kernel itself.
     """
     constant = edit.once(set[int])
     # False for nodes without inputs, which may be random.
@@ -126,7 +127,8 @@ def inline_constant_calls(edit: Edit, node: gs.Node, why: Why) -> bool:
             constant.update(map(id, node.outputs))
         return False
     bodies = model_bodies(edit.graph)
-    body = None if bodies is None or node.domain != STANDARD_DOMAIN else bodies.function(node)
+    has_kernel = node.domain == STANDARD_DOMAIN and node.op.partition(".")[0] in KERNEL_FILES
+    body = bodies.function(node) if has_kernel and bodies is not None else None
     if body is None:
         return False
     computed = {id(tensor) for inner in body.nodes for tensor in inner.outputs}

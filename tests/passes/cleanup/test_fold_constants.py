@@ -260,10 +260,10 @@ def test_in_a_subgraph_that_reads_an_outer_value() -> None:
 CALLS = """<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
 main (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
 <float[3, 4] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, float[4] scale = {1, 2, 3, 4}>
-{ a = ai.coreai.f <eps = 0.5> (table, scale)  b = Relu (a)  c = ai.coreai.f (b, scale)
-  d = ReduceSum <keepdims = 0> (c)  y = Add (x, d)  z = ai.coreai.f (x, scale) }
+{ a = ai.coreai.add_bias <eps = 0.5> (table, scale)  b = Relu (a)  c = ai.coreai.add_bias (b, scale)
+  d = ReduceSum <keepdims = 0> (c)  y = Add (x, d)  z = ai.coreai.add_bias (x, scale) }
 """
-BODY = """<domain: "ai.coreai", opset_import: ["": 23]> f <eps: float = 0.1> (x, scale) => (y) {
+BODY = """<domain: "ai.coreai", opset_import: ["": 23]> add_bias <eps: float = 0.1> (x, scale) => (y) {
   e = Constant <value_float: float = @eps> ()  p = Mul (x, scale)  y = Add (p, e)
 }"""
 
@@ -292,8 +292,8 @@ def test_bodies_that_are_not_inlined(body: str, reason: str) -> None:
     returned = "x" if "q" in body else "y"
     text = f"""<ir_version: 10, opset_import: ["": 23, "ai.coreai": 1]>
     main (float[n] x, bool c) => (float[n] y) <float[1] w = {{2}}, bool[1] k = {{1}}>
-    {{ a = ai.coreai.f (w, k)  y = Add (x, a) }}
-    <domain: "ai.coreai", opset_import: ["": 23]> f (x, c) => ({returned}) {{ {body} }}"""
+    {{ a = ai.coreai.add_bias (w, k)  y = Add (x, a) }}
+    <domain: "ai.coreai", opset_import: ["": 23]> add_bias (x, c) => ({returned}) {{ {body} }}"""
     report = run_passes(parse(text), [inline_constant_calls])
     assert report.total == (not reason)
     assert [miss.miss.reason for miss in report.near_misses] == [reason] * bool(reason)
