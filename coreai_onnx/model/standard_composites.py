@@ -32,6 +32,7 @@ COMPOSITE_SIZES = {
     "rms_norm": (1, 2, 1),
     "rope": (1, 6, 1),
     "scaled_dot_product_attention": (3, 5, 1),
+    "scaled_dot_product_attention_bshd": (3, 4, 1),
     "silu": (1, 1, 1),
     "skip_layer_norm": (2, 4, 2),
     "skip_rms_norm": (2, 3, 2),

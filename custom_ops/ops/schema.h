@@ -399,6 +399,30 @@ inline constexpr Composite kComposite = {
     "scaled_dot_product_attention", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace scaled_dot_product_attention
 
+namespace scaled_dot_product_attention_bshd {
+enum InputIndex : std::size_t {
+  kQueryInput, kKeyInput, kValueInput, kAttnMaskInput, kInputCount
+};
+inline constexpr char kScale[] = "scale";
+inline constexpr char kIsCausal[] = "is_causal";
+inline constexpr std::int64_t kIsCausalDefault = 0;
+inline constexpr char kCausalAlignment[] = "causal_alignment";
+inline constexpr char kCausalAlignmentDefault[] = "lower_right";
+inline constexpr std::size_t kAttributeCount = 3;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key", false, InputKind::kT},
+    {"value", false, InputKind::kT},
+    {"attn_mask", true, InputKind::kAny},
+};
+inline constexpr const char* kVariants[] = {
+    "causal causal_upper_left mask bias",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "scaled_dot_product_attention_bshd", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace scaled_dot_product_attention_bshd
+
 namespace skip_layer_norm {
 enum InputIndex : std::size_t {
   kInputInput, kSkipInput, kScaleInput, kBiasInput, kInputCount
@@ -480,6 +504,7 @@ inline constexpr const Composite* kComposites[] = {
     &rms_norm::kComposite,
     &rope::kComposite,
     &scaled_dot_product_attention::kComposite,
+    &scaled_dot_product_attention_bshd::kComposite,
     &skip_layer_norm::kComposite,
     &skip_rms_norm::kComposite,
     &swiglu::kComposite,

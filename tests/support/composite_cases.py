@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from coreai_onnx.composites.few_bits import EMBEDDING_NBITS
 from tests.support.composite_calls import Case, Shape
 
 
@@ -300,6 +302,21 @@ def few_bit_tables() -> Iterator[Case]:
     yield Case(name, narrow, {"bits": 8, "group_size": 16}, types, "narrow_scales", 7)
 
 
+def with_likes(cases: Sequence[Case]) -> Iterator[Case]:
+    """Yield the cases, and one for each choice of inputs of a table with another dtype of rows."""
+    like = len(EMBEDDING_NBITS.inputs) - 1
+    seen: set[tuple[bool, ...]] = set()
+    for case in cases:
+        yield case
+        present = tuple(shape is not None for shape in case.shapes)
+        if case.composite != EMBEDDING_NBITS.name or present in seen or len(present) > like:
+            continue
+        seen.add(present)
+        shapes = (*case.shapes, *[None] * (like - len(present)), ())
+        dtypes = {**case.dtypes, 0: torch.float16}
+        yield replace(case, shapes=shapes, dtypes=dtypes, label=f"{case.label}_like")
+
+
 def few_bit_blocks() -> Iterator[Case]:
     """Weights in blocks of 11 bytes: composites × bits × rounding × widths of a table."""
     u8, i32, i64, f16 = torch.uint8, torch.int32, torch.int64, torch.float16
@@ -408,9 +425,7 @@ CASES = [
     *expert_cases(),
     *low_rank_cases(),
     *few_bit_cases(),
-    *few_bit_tables(),
-    *few_bit_levels(),
-    *few_bit_blocks(),
+    *with_likes([*few_bit_tables(), *few_bit_levels(), *few_bit_blocks()]),
     *compressed_cases(),
     *delta_cases(),
     *fused_cases(),

@@ -30,9 +30,12 @@ class BshdAttentionOp : public AttentionOp {
                     AttentionUsesTileRegisters(target, dtype)) {}
 
   void Compute(const KernelContext& context) const override {
-    AttentionTensors tensors = {context.Input(bshd::kQueryInput), context.Input(bshd::kKeyInput),
-                                context.Input(bshd::kValueInput)};
-    tensors.mask = context.Input(bshd::kAttnMaskInput);
+    AttentionTensors tensors = {context.Input(bshd::kQueryInput),
+                                context.Input(bshd::kKeyInput),
+                                context.Input(bshd::kValueInput),
+                                TensorView(),
+                                context.Input(bshd::kAttnMaskInput),
+                                TensorView()};
     tensors.bshd = true;
     Run(context, tensors);
   }
