@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the checkout's declarations, whether or not it is installed
 
 from coreai_onnx.composites import COMPOSITES, Composite  # noqa: E402
-from coreai_onnx.composites.cpp_schema import composite_lines, prologue  # noqa: E402
 from coreai_onnx.composites.declaration import DOMAIN  # noqa: E402
+from coreai_onnx.delegation.user_kernels.cpp_schema import composite_lines, prologue  # noqa: E402
 
 OPS = ROOT / "custom_ops" / "ops"
 HEADER = OPS / "schema.h"

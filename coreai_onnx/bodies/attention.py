@@ -123,7 +123,7 @@ def scaled_dot_product_attention(b: BodyBuilder) -> Value:
 
 @writes("attention_nbits", words=_words)
 def attention_nbits(b: BodyBuilder) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.attention.attention_nbits`."""
+    """Write the body; see :func:`coreai_onnx.composites.caches.attention_nbits`."""
     query, *codes = b.inputs[:5]
     key, value = (_dequantized(b, *codes[i : i + 2]) for i in (0, 2))
     tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
@@ -151,7 +151,7 @@ def scaled_dot_product_attention_bshd(b: BodyBuilder) -> Value:
 
 @writes("paged_attention", words=_words)
 def paged_attention(b: BodyBuilder) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.attention.paged_attention`."""
+    """Write the body; see :func:`coreai_onnx.composites.caches.paged_attention`."""
     op, (query, key_pool, value_pool, table) = b.op, b.inputs[:4]
     key, value = (_rows_of_blocks(op, pool, table) for pool in (key_pool, value_pool))
     tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
@@ -304,7 +304,7 @@ SCATTER_SINCE = 24
 
 @writes("kv_cache_update")
 def kv_cache_update(b: BodyBuilder) -> Value:
-    """Write the body; see :mod:`coreai_onnx.composites.attention`.
+    """Write the body; see :mod:`coreai_onnx.composites.caches`.
 
     ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
     ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times

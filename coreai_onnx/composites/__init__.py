@@ -3,6 +3,7 @@
 from coreai_onnx.composites import (
     activations,
     attention,
+    caches,
     channel_norms,
     compressed_weights,
     few_bits,
@@ -41,6 +42,7 @@ from coreai_onnx.errors import DeclarationError
 
 _FAMILIES = (
     attention,
+    caches,
     rotary,
     gated_delta,
     products,

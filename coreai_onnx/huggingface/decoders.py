@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch.export import Dim
 
-from coreai_onnx.composites.attention import dequantized_rows, quantized_rows
+from coreai_onnx.composites.caches import dequantized_rows, quantized_rows
 from coreai_onnx.errors import ConversionError
 from coreai_onnx.huggingface.caches import (
     EXAMPLE_PAST,

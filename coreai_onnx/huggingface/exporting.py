@@ -101,9 +101,7 @@ def export_model(
     include: Sequence[str] = (),
     lora: bool | Sequence[str] = False,
 ) -> ExportedFolder:
-    """Export a model of transformers to a folder with its tokenizer and configuration.
-
-    Inputs are named as by optimum, onnxruntime-genai and transformers.js; all sizes are dynamic.
+    """Export a model of transformers to a folder, with inputs named as by optimum.
 
     Args:
         source: A folder of transformers or diffusers, a GGUF file, a ``config.json``, or a model.
@@ -117,7 +115,7 @@ def export_model(
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
-        external_data: As for `OnnxProgram.save`; above 64 MiB too for kernels and paged caches.
+        external_data: As for `OnnxProgram.save`; above 64 MiB for kernels and paged caches.
         include_kernels: Whether to add the kernel library, for onnxruntime-genai.
         overwrite: Whether to replace an earlier export in ``folder`` when the new one is complete.
         check: Whether to compare a decoder with torch at other sizes than those of the export.
@@ -131,15 +129,13 @@ def export_model(
 
     Raises:
         ModelSourceError: If the source is missing or unknown, or does not fit the other arguments.
-        KernelsNotBuiltError, SessionError: If a library is not installed.
         SaveError: If the folder has other files than an export to overwrite, or is not writable.
-        ExportError, ConversionError, QuantizationError: If a step or the check fails.
+        CoreaiError: If a library is missing, or a step or the check fails.
     """
     check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
     form = CacheForm(CACHES[0] if cache is None else cache, cache_bits)
-    usual = default_padding(target, dtype)
-    padding = _one_of(PADDINGS, "padding", usual if padding is None else padding)
+    padding = _one_of(PADDINGS, "padding", padding or default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.attention import CACHE_BITS
+from coreai_onnx.composites.caches import CACHE_BITS
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import (
     Both,

@@ -42,7 +42,7 @@ COMPOSITE_SIZES = {
 """By composite: required inputs, most inputs, most outputs."""
 KERNEL_FILES = {
     "add_bias": "custom_ops/ops/elementwise/add_bias.cc",
-    "add_low_rank": "custom_ops/ops/gather_mm/add_low_rank.cc",
+    "add_low_rank": "custom_ops/ops/add_low_rank.cc",
     "attention_nbits": "custom_ops/ops/attention/attention_nbits.cc",
     "gated_delta_update": "custom_ops/ops/gated_delta/gated_delta_update.cc",
     "gather_mm": "custom_ops/ops/gather_mm/gather_mm.cc",

@@ -9,11 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.attention import (
-    kv_cache_update,
-    position_mask,
-    scaled_dot_product_attention,
-)
+from coreai_onnx.composites.attention import position_mask, scaled_dot_product_attention
+from coreai_onnx.composites.caches import kv_cache_update
 from coreai_onnx.lower.nodes.composite_checks import CompositeCallError
 from tests.support.composite_calls import Case
 from tests.support.tolerances import assert_close

@@ -37,10 +37,10 @@ def _random(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def every_op_model() -> onnx.ModelProto:
-    """A model that calls each of the kernels once; its constant matrices are 256 KiB."""
+def _constants() -> dict[str, np.ndarray]:
+    """The constants of the model; its matrices are 256 KiB."""
     width = HEADS * DIM
-    constants = {
+    return {
         "scale": _random(1, width),
         "experts": _random(2, EXPERTS, width, width),
         "expert": np.arange(LENGTH, dtype=np.int64)[None] % EXPERTS,
@@ -65,12 +65,16 @@ def every_op_model() -> onnx.ModelProto:
         "one_row": np.array([BATCH, LENGTH, 1, width], dtype=np.int64),
     }
 
+
+def _nodes() -> list[onnx.NodeProto]:
+    """A call of each kernel."""
+
     def call(
         op: str, inputs: list[str], outputs: list[str], **attributes: object
     ) -> onnx.NodeProto:
         return helper.make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
 
-    nodes = [
+    return [
         call("linear_nbits", ["x", "codes", "code_scales"], ["looked"]),
         call("add_bias", ["looked", "scale"], ["biased"]),
         call("rms_norm", ["biased", "scale"], ["normed"]),
@@ -98,15 +102,19 @@ def every_op_model() -> onnx.ModelProto:
         call("swiglu", ["grouped", "wide"], ["gated"]),
         call("geglu", ["gated", "grouped"], ["y"]),
     ]
+
+
+def every_op_model() -> onnx.ModelProto:
+    """A model that calls each of the kernels once."""
     graph = helper.make_graph(
-        nodes,
+        _nodes(),
         "every_op",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ROWS)],
         [
             helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
             helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
         ],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        [numpy_helper.from_array(value, name) for name, value in _constants().items()],
     )
     return helper.make_model(
         graph,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.attention import ATTENTION_NBITS as COMPOSITE
-from coreai_onnx.composites.attention import dequantized_rows, quantized_rows
+from coreai_onnx.composites.caches import ATTENTION_NBITS as COMPOSITE
+from coreai_onnx.composites.caches import dequantized_rows, quantized_rows
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.support.tolerances import assert_close
 
@@ -80,7 +80,7 @@ def test_values_are_within_half_a_step(bits, dtype):
         ({1: torch.randn(3, 2, 21, 8)}, "key_codes must be uint8"),
         ({2: torch.randn(3, 2, 20, 1)}, "one number for each row"),
         ({4: torch.randn(3, 4, 21, 2)}, "one number for each row"),
-        ({4: torch.randn(3, 4, 21, 1).half()}, "value_scales is float16"),
+        ({4: torch.randn(3, 4, 21, 1).half()}, "no kernel def matches node inputs"),
         ({1: torch.zeros(3, 2, 21, 7, dtype=torch.uint8)}, "the same last size"),
         ({5: torch.ones(19, dtype=torch.bool)}, "does not broadcast"),
     ],

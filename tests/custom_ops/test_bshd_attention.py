@@ -35,7 +35,7 @@ def test_agrees_with_the_reference(kernels, shape, mask, dtype):
         inputs.append(attn_mask)
     elif mask == "bias":
         inputs.append(torch.randn(shape[3], shape[1], shape[2]).to(dtype))
-    attributes = {"is_causal": int(mask == "causal"), "scale": 0.3}
+    attributes = {"is_causal": int(mask == "causal"), "scale": 0.375}
     actual = run_op(kernels, OP, inputs, threads=2, **attributes)
     expected = COMPOSITE.reference(*(double(x) for x in inputs), **attributes)
     assert_close(actual, expected.to(dtype))

@@ -7,7 +7,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from coreai_onnx.composites.attention import KV_CACHE_UPDATE as COMPOSITE
+from coreai_onnx.composites.caches import KV_CACHE_UPDATE as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, open_session, run_op, single_op_model
 from tests.support.tolerances import assert_close
 

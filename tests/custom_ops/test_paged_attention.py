@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coreai_onnx.composites.attention import PAGED_ATTENTION as COMPOSITE
+from coreai_onnx.composites.caches import PAGED_ATTENTION as COMPOSITE
 from tests.custom_ops.single_op import DTYPES, double, run_op
 from tests.support.tolerances import assert_close
 

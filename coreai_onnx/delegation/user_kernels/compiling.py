@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from coreai_onnx.composites import Composite, domain_of
-from coreai_onnx.composites.cpp_schema import composite_lines, prologue
+from coreai_onnx.delegation.user_kernels.cpp_schema import composite_lines, prologue
 from coreai_onnx.delegation.user_kernels.toolchain import (
     cache_folder,
     compiler,

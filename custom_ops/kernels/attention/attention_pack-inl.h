@@ -38,8 +38,8 @@ HWY_INLINE hn::Vec<D> LoadRow(D d, const T* HWY_RESTRICT p, size_t n) {
   }
 }
 
-/// Transposes `rows` queries of a panel, `step` apart: [head_dim, width]. Lanes without a row are zero. Queries
-/// are scaled, except pairs.
+/// Transposes `rows` queries of a panel, `step` apart: [head_dim, width]. Lanes without a row are
+/// zero. Queries are scaled, except pairs.
 template <bool kPairs, typename T, typename W>
 void PackQueries(const T* HWY_RESTRICT in, size_t step, size_t rows, size_t head_dim, size_t width,
                  W scale, W* HWY_RESTRICT out) {

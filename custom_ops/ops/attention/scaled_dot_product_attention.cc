@@ -30,12 +30,9 @@ class BshdAttentionOp : public AttentionOp {
                     AttentionUsesTileRegisters(target, dtype)) {}
 
   void Compute(const KernelContext& context) const override {
-    AttentionTensors tensors = {context.Input(bshd::kQueryInput),
-                                context.Input(bshd::kKeyInput),
-                                context.Input(bshd::kValueInput),
-                                TensorView(),
-                                context.Input(bshd::kAttnMaskInput),
-                                TensorView()};
+    AttentionTensors tensors = {context.Input(bshd::kQueryInput),    context.Input(bshd::kKeyInput),
+                                context.Input(bshd::kValueInput),    TensorView(),
+                                context.Input(bshd::kAttnMaskInput), TensorView()};
     tensors.bshd = true;
     Run(context, tensors);
   }

@@ -129,7 +129,8 @@ OrtStatus* GetElementCount(const OrtTensorTypeAndShapeInfo* info, std::size_t* o
   for (const std::int64_t size : info->shape) {
     if (size == 0) *out = 0;
   }
-  for (const std::int64_t size : info->shape) *out *= *out == 0 ? 1 : static_cast<std::size_t>(size);
+  for (const std::int64_t size : info->shape)
+    *out *= *out == 0 ? 1 : static_cast<std::size_t>(size);
   return nullptr;
 }
 OrtStatus* GetDimensionsCount(const OrtTensorTypeAndShapeInfo* info, std::size_t* out) noexcept {

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.attention import ATTENTION_NBITS
+from coreai_onnx.composites.caches import ATTENTION_NBITS
 from coreai_onnx.passes import ORDER
 from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
 from tests.passes.rewriting import leaves, parse, run, run_passes

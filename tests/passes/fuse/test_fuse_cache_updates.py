@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from coreai_onnx.composites.attention import kv_cache_update
+from coreai_onnx.composites.caches import kv_cache_update
 from coreai_onnx.passes import ORDER
 from coreai_onnx.passes.engine.bodies import bodies_of
 from coreai_onnx.passes.engine.why import Why

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from coreai_onnx.composites import COMPOSITES, Attribute
-from coreai_onnx.composites.cpp_schema import composite_lines, prologue
+from coreai_onnx.delegation.user_kernels.cpp_schema import composite_lines, prologue
 from tests.delegation.user_kernels.declared import CLIPPED_SWIGLU
 
 
