@@ -135,7 +135,7 @@ def export_model(
     check_arguments(quantization)
     stored = _weights_dtype(weights_dtype, dtype := _one_of(DTYPES, "dtype", dtype))
     form = CacheForm(CACHES[0] if cache is None else cache, cache_bits)
-    padding = _one_of(PADDINGS, "padding", padding or default_padding(target, dtype))
+    padding = _one_of(PADDINGS, "padding", padding, default_padding(target, dtype))
     library = ops_library_path() if include_kernels else None
     check_new(path := Path(folder), replaces=(replaces := WRITTEN if overwrite else ()))
     task, opset = task_with(include, task), chosen_opset(opset_version, minimum_onnxruntime, target)
@@ -187,11 +187,11 @@ def _write_further(
         write_embedding(folder, files[CONFIG]["model"])
 
 
-def _one_of(choices: Iterable[str], what: str, name: str | None) -> str:
-    """Return a name if it is one of the choices; by default the first of them."""
+def _one_of(choices: Iterable[str], what: str, name: str | None, usual: str = "") -> str:
+    """Return a name if it is one of the choices; by default the usual or the first of them."""
     names = list(choices)
     if name is None:
-        return names[0]
+        return usual or names[0]
     if name not in names:
         raise ModelSourceError(f"{what} {name!r} must be one of {', '.join(names)}")
     return name
