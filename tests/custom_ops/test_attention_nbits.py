@@ -77,7 +77,7 @@ def test_values_are_within_half_a_step(bits, dtype):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({1: torch.randn(3, 2, 21, 8)}, "key_codes must be uint8"),
+        ({1: torch.randn(3, 2, 21, 8)}, "key_codes is float, expected uint8"),
         ({2: torch.randn(3, 2, 20, 1)}, "one number for each row"),
         ({4: torch.randn(3, 4, 21, 2)}, "one number for each row"),
         ({4: torch.randn(3, 4, 21, 1).half()}, "no kernel def matches node inputs"),

@@ -33,12 +33,12 @@ AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& t
     check.Require(paged ? "key_pool" : "key", key_, dtype);
     check.Require(paged ? "value_pool" : "value", value_, dtype);
   }
-  CheckShapes(check);
-  if (bshd_) {
-    for (TensorView* tensor : {&query_, &key_, &value_}) {
+  for (TensorView* tensor : {&query_, &key_, &value_}) {
+    if (bshd_ && tensor->shape.size() == kRank) {
       std::swap(tensor->shape[kHeads], tensor->shape[kLength]);
     }
   }
+  CheckShapes(check);
   if (paged) {
     key_heads_ = key_.shape[kPoolHeads];
     value_heads_ = value_.shape[kPoolHeads];
@@ -56,8 +56,13 @@ AttentionInputs::AttentionInputs(const Checker& check, const AttentionTensors& t
 
 void AttentionInputs::Require(const Checker& check, bool condition, const char* what) const {
   if (condition) return;
-  check.Fail(std::string(what) + ": query " + ToString(query_.shape) + ", key " +
-             ToString(key_.shape) + ", value " + ToString(value_.shape));
+  const auto given = [&](const TensorView& tensor) {
+    Shape shape = tensor.shape;
+    if (bshd_ && shape.size() == kRank) std::swap(shape[kHeads], shape[kLength]);
+    return ToString(shape);
+  };
+  check.Fail(std::string(what) + ": query " + given(query_) + ", key " + given(key_) + ", value " +
+             given(value_));
 }
 
 void AttentionInputs::CheckShapes(const Checker& check) const {
@@ -73,7 +78,8 @@ void AttentionInputs::CheckCodes(const Checker& check, const AttentionTensors& t
   const auto read = [&](const char* name, TensorView& codes, const TensorView& scales) {
     const std::string full = std::string(name) + "_codes";
     if (!codes || codes.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8) {
-      check.Fail("input " + full + " must be uint8");
+      check.Fail("input " + full + " is " + (codes ? TypeName(codes.type) : "absent") +
+                 ", expected uint8");
     }
     check.Require((std::string(name) + "_scales").c_str(), scales, dtype_);
     Shape rows = codes.shape;
@@ -83,7 +89,11 @@ void AttentionInputs::CheckCodes(const Checker& check, const AttentionTensors& t
                  full + " " + ToString(codes.shape) + ", scales " + ToString(scales.shape));
     }
     const auto* data = static_cast<const std::uint8_t*>(codes.data);
-    codes.shape[kDim] *= 8 / static_cast<std::int64_t>(tensors.bits);
+    // Next to a size of 0, any size is possible.
+    if (__builtin_mul_overflow(codes.shape[kDim], 8 / static_cast<std::int64_t>(tensors.bits),
+                               &codes.shape[kDim])) {
+      check.Fail("input " + full + " has rows of " + std::to_string(codes.shape[kDim]) + " bytes");
+    }
     codes.data = nullptr;
     return data;
   };
