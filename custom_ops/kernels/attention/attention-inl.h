@@ -40,6 +40,18 @@ void AttentionOfVectors(const AttentionProblem& a, size_t item, void* scratch) {
   Attention<T, AttentionTile<T>>(a, item, scratch);
 }
 
+template <typename T, size_t kBits>
+void AttentionOfCodes(const AttentionProblem& a, size_t item, void* scratch) {
+  Attention<T, AttentionTile<T>, AttentionNbits<T, kBits>>(a, item, scratch);
+}
+
+inline AttentionKernel SelectAttentionNbits(DType dtype, unsigned bits) {
+  return SelectByDType(dtype, [bits](auto zero) -> AttentionKernel {
+    using T = decltype(zero);
+    return bits == 8 ? AttentionOfCodes<T, 8> : AttentionOfCodes<T, 4>;
+  });
+}
+
 inline AttentionKernel SelectAttention(DType dtype) {
   return SelectByDType(
       dtype, [](auto zero) -> AttentionKernel { return AttentionOfVectors<decltype(zero)>; });

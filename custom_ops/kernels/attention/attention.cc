@@ -15,6 +15,10 @@ AttentionKernel FindAttention(Target target, DType dtype) {
   return COREAI_FOR_WITH_AMX(target, SelectAttention, SelectAttentionOfAmx)(dtype);
 }
 
+AttentionKernel FindAttentionNbits(Target target, DType dtype, unsigned bits) {
+  return COREAI_FOR(target, SelectAttentionNbits)(dtype, bits);
+}
+
 bool AttentionUsesTileRegisters(Target target, DType dtype) {
   return HasAmxVersion(target) && dtype == DType::kBFloat16;
 }

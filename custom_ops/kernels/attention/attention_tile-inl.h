@@ -19,13 +19,13 @@ namespace HWY_NAMESPACE {
 
 /// A tile's rows are split into panels of up to kMaxVecs vectors; the panel that begins at row r
 /// has its queries at query + r * head_dim and its sums at output + r * value_dim.
-template <typename T, class Stored = AttentionFloats<T>>
+template <typename T>
 class AttentionTile {
  public:
   using W = Wide<T>;
 
   AttentionTile(const AttentionProblem& a, size_t item, void* memory)
-      : a_(a), rows_(a, item), stored_(a, rows_), s_(a, memory) {
+      : a_(a), rows_(a, item), s_(a, memory) {
     for (W& one : ones_) one = 1;
   }
 
@@ -76,7 +76,7 @@ class AttentionTile {
   /// Schedules the prefetch of keys and values [key, end) during a step over `size` keys.
   void FetchAhead(std::int64_t key, std::int64_t end, size_t size) {
     // The codes of a tile are an eighth of its floats or less, and are unpacked at once.
-    if constexpr (Stored::kCodes) return;
+    if (a_.codes.bits != 0) return;
     const size_t panels = (rows_.count + kMaxVecs * kLanes - 1) / (kMaxVecs * kLanes);
     SetAhead(a_, rows_, key, end, panels * (size + a_.value_dim) / kBlockRows<kMaxVecs>, &ahead_);
   }
@@ -92,15 +92,19 @@ class AttentionTile {
   void Pack(size_t key, size_t count) {
     if (packed_) return;
     packed_ = true;
-    if constexpr (Stored::kCodes) {
-      Stored::Dequantize(stored_.key, stored_.key_scales, key, count, a_.head_dim, s_.floats);
-      PackKeys(AttentionTokens<W>(s_.floats, a_.head_dim), 0, count, a_.head_dim, s_.keys);
-      Stored::Dequantize(stored_.value, stored_.value_scales, key, count, a_.value_dim, s_.floats);
-      PackValues(AttentionTokens<W>(s_.floats, a_.value_dim), 0, count, a_.value_dim, s_.values);
-    } else {
-      PackKeys(stored_.key, key, count, a_.head_dim, s_.keys);
-      PackValues(stored_.value, key, count, a_.value_dim, s_.values);
-    }
+    if (a_.codes.bits == 8) return PackCodes<AttentionNbits<T, 8>>(key, count);
+    if (a_.codes.bits == 4) return PackCodes<AttentionNbits<T, 4>>(key, count);
+    PackKeys(rows_.key, key, count, a_.head_dim, s_.keys);
+    PackValues(rows_.value, key, count, a_.value_dim, s_.values);
+  }
+
+  template <class Codes>
+  HWY_NOINLINE void PackCodes(size_t key, size_t count) {
+    const Codes codes(a_, rows_);
+    Codes::Dequantize(codes.key, codes.key_scales, key, count, a_.head_dim, s_.floats);
+    PackKeys(AttentionTokens<W>(s_.floats, a_.head_dim), 0, count, a_.head_dim, s_.keys);
+    Codes::Dequantize(codes.value, codes.value_scales, key, count, a_.value_dim, s_.floats);
+    PackValues(AttentionTokens<W>(s_.floats, a_.value_dim), 0, count, a_.value_dim, s_.values);
   }
 
   template <size_t kVecs>
@@ -157,7 +161,6 @@ class AttentionTile {
 
   const AttentionProblem& a_;
   const AttentionRows<T> rows_;
-  const Stored stored_;
   const AttentionScratch<W> s_;
   bool packed_ = false;
   Ahead ahead_ = {};

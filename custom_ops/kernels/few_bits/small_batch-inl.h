@@ -26,12 +26,12 @@ inline constexpr size_t kMostRowsInOrder = 4;
 inline constexpr size_t kMostRowsInOrder = 8;
 #endif
 
-/// How many sums a product has, between which the codes of a unit alternate to hide the latency of
-/// the addition.
-template <bool kInOrder, size_t kSums>
-inline constexpr size_t kTurnsOf = kInOrder ? 1 : 8 / kSums;
+/// How many sums a product has, between which the codes of a word alternate to hide the latency of
+/// the addition; with one, they are summed in their order.
+template <size_t kRows>
+inline constexpr size_t kFastTurns = 8 / (kRows * kBatchVecs<kRows>);
 
-/// The products of a group, without its scale. Codes j of a unit alternate between kTurns sums.
+/// The products of a group, without its scale. Codes j of a word alternate between kTurns sums.
 template <size_t kBits, size_t kTurns, size_t kRows, size_t kVecs, class Value>
 HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRICT codes,
                          const float* HWY_RESTRICT left, size_t stride, size_t padded,
@@ -83,7 +83,7 @@ HWY_INLINE void AddGroup(const Value (&value)[kVecs], const uint8_t* HWY_RESTRIC
   }
 }
 
-template <size_t kBits, bool kInOrder, size_t kRows, size_t kVecs, class MakeValue>
+template <size_t kBits, size_t kTurns, size_t kRows, size_t kVecs, class MakeValue>
 HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatch& rows,
                                   size_t first, const MakeValue& make) {
   const FloatTag d;
@@ -102,8 +102,8 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
     Floats sums[kRows][kVecs];
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) value[v] = make(at + v * kLanes);
-    AddGroup<kBits, kTurnsOf<kInOrder, kRows * kVecs>>(
-        value, columns.codes + g * bytes, rows.left + g * w.padded, stride, w.padded, sums);
+    AddGroup<kBits, kTurns>(value, columns.codes + g * bytes, rows.left + g * w.padded, stride,
+                            w.padded, sums);
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVecs; ++v) {
       const Floats scale = ScalesOf(w, at + v * kLanes);
@@ -116,12 +116,12 @@ HWY_NOINLINE void MultiplyColumns(const FewBitsWeight& w, const FewBitsSmallBatc
   StoreTotals(totals, rows.output + first);
 }
 
-template <size_t kBits, size_t kRows, bool kInOrder = false>
+template <size_t kBits, size_t kRows, size_t kTurns = kFastTurns<kRows>>
 void MultiplyStrip(const FewBitsWeight& w, const FewBitsSmallBatch& rows) {
   constexpr size_t kVecs = kBatchVecs<kRows>;
   WithValues<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
     for (size_t first = 0; first < kFewBitsStrip; first += kVecs * kLanes) {
-      MultiplyColumns<kBits, kInOrder, kRows, kVecs>(w, rows, first, make);
+      MultiplyColumns<kBits, kTurns, kRows, kVecs>(w, rows, first, make);
     }
   });
 }
@@ -159,7 +159,7 @@ inline void MultiplySmallBatch(const FewBitsWeight& w, const FewBitsSmallBatch& 
 template <size_t kBits, size_t kRows>
 void MultiplyRowsInOrder(const FewBitsWeight& w, FewBitsSmallBatch rows) {
   for (; rows.rows >= kRows; rows.rows -= kRows) {
-    MultiplyStrip<kBits, kRows, true>(w, rows);
+    MultiplyStrip<kBits, kRows, 1>(w, rows);
     rows.left += kRows * w.groups * w.padded;
     rows.output += kRows * kFewBitsStrip;
   }
