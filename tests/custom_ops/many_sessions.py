@@ -50,6 +50,8 @@ def _constants() -> dict[str, np.ndarray]:
             EXPERTS, width, width // 32, 16
         ),
         "expert_scales": np.abs(_random(6, EXPERTS, width, width // 32)) / 64,
+        "down": _random(7, width, 2),
+        "up": _random(8, 2, width),
         "zero": np.array(0, dtype=np.int64),
         "decay": -np.abs(_random(3, BATCH, HEADS, LENGTH)),
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
@@ -78,7 +80,8 @@ def _nodes() -> list[onnx.NodeProto]:
         call("linear_nbits", ["x", "codes", "code_scales"], ["looked"]),
         call("add_bias", ["looked", "scale"], ["biased"]),
         call("rms_norm", ["biased", "scale"], ["normed"]),
-        call("layer_norm", ["normed", "scale"], ["centered"]),
+        call("add_low_rank", ["normed", "biased", "down", "up"], ["adapted"]),
+        call("layer_norm", ["adapted", "scale"], ["centered"]),
         helper.make_node("Reshape", ["centered", "heads"], ["query"]),
         call("rope", ["query"], ["turned"]),
         call("kv_cache_update", ["query", "turned", "zero"], ["key"]),

@@ -120,6 +120,17 @@ def paged(name: str, call: Any) -> list[Call]:
     return [Call(call.composite, shapes, {"softcap": 2.0} if "softcap" in words else {}, dtypes)]
 
 
+def bshd(name: str, call: Any) -> list[Call]:
+    """Return converted calls for one that ``attention_without_transposes`` makes."""
+    words = name.partition(".")[2]
+    mask = ((2, 1, 5, 7),) if words in ("mask", "bias") else ()
+    alignment = "upper_left" if words.endswith("upper_left") else "lower_right"
+    attributes = {"is_causal": int(words.startswith("causal")), "causal_alignment": alignment}
+    dtypes = {3: torch.bool} if words == "mask" else {}
+    shapes = ((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 6), *mask)
+    return [Call(call.composite, shapes, attributes, dtypes)]
+
+
 def coded(name: str, call: Any) -> list[Call]:
     """Return converted calls for one that ``fuse_attention_nbits`` makes."""
     words = name.partition(".")[2].split("_")
@@ -174,6 +185,15 @@ CONVERTED: dict[str, list[Call]] = {
     "gather_mm.transposed": [
         Call("gather_mm", (left, (6, 8)), {"transpose_rhs": 1}) for left in ((5, 8), (2, 5, 8))
     ],
+    "add_low_rank": [
+        Call("add_low_rank", ((5, 8), (5, 6), (6, 2), (2, 8))),
+        Call("add_low_rank", ((2, 5, 8), (2, 5, 6), (2, 6, 2), (2, 2, 8))),
+    ],
+    **{
+        name: bshd(name, call)
+        for name, call in CALLS.items()
+        if call.composite == "scaled_dot_product_attention_bshd"
+    },
     **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
     **{
         name: coded(name, call)
@@ -344,7 +364,7 @@ def test_a_pass_that_makes_functions_is_known_and_gets_them() -> None:
 
 def test_passes_that_make_functions_are_not_for_models_without_functions() -> None:
     makers = {one for one in ORDER if can_make_functions(one)}
-    assert len(makers) == 7
+    assert len(makers) == 10
     assert set(ORDER) - set(passes_for("portable")) == makers
 
 
