@@ -27,8 +27,8 @@ from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.surgeon import open_model
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.targets.opsets import OPSETS
+from tests.passes.engine.converted_calls import CONVERTED
 from tests.passes.rewriting import parse, run, run_passes
-from tests.support.composite_calls import Case as Call
 from tests.support.tolerances import assert_close
 
 Case = tuple[str, list[tuple[int, ...]], dict[str, Any]]
@@ -100,115 +100,6 @@ def test_a_composite_has_bodies_for_some_dtypes() -> None:
     bodies = Bodies(opened("Mul")[0], write_pass_body)
     assert bodies.provide_composite("rope", np.dtype(np.float32)) == "rope"
     assert bodies.provide_composite("rope", np.dtype(np.int64)) is None
-
-
-def few_bits(call: Any) -> list[Call]:
-    """Return converted calls for one that ``fuse_few_bits`` makes."""
-    bits, zeros = call.attributes["bits"], len(call.dims) > 3
-    shapes = ((5, 32), (6, 2, 2 * bits), (6, 2), *[(6, 2)] * zeros)
-    dtypes = {1: torch.uint8, 3: torch.uint8}
-    return [Call("linear_nbits", shapes, {"bits": bits, "group_size": 16}, dtypes, limit=256)]
-
-
-def paged(name: str, call: Any) -> list[Call]:
-    """Return converted calls for one that ``fuse_paged_attention`` makes."""
-    words = name.partition(".")[2]
-    values = (5, 4, 1, 8) if "value_heads" in words else (5, 4, 2, 8)
-    mask = (2, 1, 3, 12) if call.dims[4] else None
-    shapes = ((2, 4, 3, 8), (5, 4, 2, 8), values, (2, 3), mask, *[(4,)] * ("sinks" in words))
-    dtypes = {3: torch.int64, **({4: torch.bool} if "mask" in words else {})}
-    return [Call(call.composite, shapes, {"softcap": 2.0} if "softcap" in words else {}, dtypes)]
-
-
-def bshd(name: str, call: Any) -> list[Call]:
-    """Return converted calls for one that ``attention_without_transposes`` makes."""
-    words = name.partition(".")[2]
-    mask = ((2, 1, 5, 7),) if words in ("mask", "bias") else ()
-    alignment = "upper_left" if words.endswith("upper_left") else "lower_right"
-    attributes = {"is_causal": int(words.startswith("causal")), "causal_alignment": alignment}
-    dtypes = {3: torch.bool} if words == "mask" else {}
-    shapes = ((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 6), *mask)
-    return [Call(call.composite, shapes, attributes, dtypes)]
-
-
-def coded(name: str, call: Any) -> list[Call]:
-    """Return converted calls for one that ``fuse_attention_nbits`` makes."""
-    words = name.partition(".")[2].split("_")
-    heads, width = 1 if "value" in words else 2, 8 * call.attributes["bits"] // 8
-    mask = (2, 1, 3, 7) if call.dims[5] else None
-    shapes = ((2, 4, 3, 8), (2, 2, 7, width), (2, 2, 7, 1), (2, heads, 7, width), (2, heads, 7, 1))
-    sinks = ((4,),) if "sinks" in words else ()
-    dtypes = {1: torch.uint8, 3: torch.uint8, **({5: torch.bool} if "mask" in words else {})}
-    attributes = {
-        "is_causal": int("causal" in words),
-        "window_size": 3 * ("window" in words),
-        "softcap": 2.0 * ("softcap" in words),
-        "bits": call.attributes["bits"],
-    }
-    return [Call(call.composite, (*shapes, mask, *sinks), attributes, dtypes)]
-
-
-ROPE = (2, 1, 5, 4)
-
-
-CONVERTED: dict[str, list[Call]] = {
-    "rms_norm": [Call("rms_norm", ((2, 5, 8), (8,))), Call("rms_norm", ((8,), (8,)))],
-    "rope": [
-        Call("rope", ((2, 3, 5, 8), ROPE, ROPE)),
-        Call("rope", ((2, 3, 5, 8), (5, 4), (5, 4))),
-    ],
-    "rope.interleaved": [Call("rope", ((2, 3, 5, 8), ROPE, ROPE), {"interleaved": 1})],
-    "swiglu": [Call("swiglu", ((5, 8), (5, 8)))],
-    "geglu": [Call("geglu", ((5, 8), (5, 8)))],
-    "geglu.tanh": [Call("geglu", ((5, 8), (5, 8)), {"approximate": "tanh"})],
-    "add_bias": [Call("add_bias", shapes) for shapes in (((5, 8), (8,)), ((2, 5, 8), (8,)))],
-    **{
-        f"add_bias.{kind}": [Call("add_bias", ((5, 8), (8,)), {"activation": kind})]
-        for kind in ("silu", "gelu", "gelu_tanh")
-    },
-    "kv_cache_update": [
-        Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)
-        for at in ((), (2,))
-    ],
-    "scaled_dot_product_attention": [
-        Call("scaled_dot_product_attention", ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, size)))
-        for size in (6, 8)
-    ],
-    "scaled_dot_product_attention.causal_upper_left": [
-        Call(
-            "scaled_dot_product_attention",
-            ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)),
-            {"is_causal": 1, "causal_alignment": "upper_left"},
-        ),
-    ],
-    "gather_mm": [Call("gather_mm", (left, (8, 6))) for left in ((5, 8), (2, 5, 8), (2, 3, 5, 8))],
-    "gather_mm.transposed": [
-        Call("gather_mm", (left, (6, 8)), {"transpose_rhs": 1}) for left in ((5, 8), (2, 5, 8))
-    ],
-    "add_low_rank": [
-        Call("add_low_rank", ((5, 8), (5, 6), (6, 2), (2, 8))),
-        Call("add_low_rank", ((2, 5, 8), (2, 5, 6), (2, 6, 2), (2, 2, 8))),
-    ],
-    **{
-        name: bshd(name, call)
-        for name, call in CALLS.items()
-        if call.composite == "scaled_dot_product_attention_bshd"
-    },
-    **{name: few_bits(call) for name, call in CALLS.items() if call.composite == "linear_nbits"},
-    **{
-        name: coded(name, call)
-        for name, call in CALLS.items()
-        if call.composite == "attention_nbits"
-    },
-    **{
-        name: paged(name, call)
-        for name, call in CALLS.items()
-        if call.composite == "paged_attention"
-    },
-}
-
-
-"""Calls of a converted model, by the op type that passes ask for."""
 
 
 def test_every_body_of_a_pass_has_a_call() -> None:
