@@ -1,9 +1,4 @@
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/attention/attention.h"
-#include "ops/attention/attention_inputs.h"
-#include "ops/item_pool.h"
+#include "ops/attention/attention_op.h"
 #include "ops/op_list.h"
 
 namespace coreai {
@@ -12,51 +7,17 @@ namespace {
 namespace names = schema::paged_attention;
 static_assert(names::kInputCount == 6 && names::kAttributeCount == 2, "the declaration changed");
 
-class PagedAttentionOp : public Op {
+class PagedAttentionOp : public AttentionOp {
  public:
   PagedAttentionOp(const KernelInfo& info, DType dtype, Target target)
-      : check_(info.op()),
-        has_scale_(info.Has(names::kScale)),
-        scale_(info.Float(names::kScale, 0)),
-        softcap_(info.Float(names::kSoftcap, names::kSoftcapDefault)),
-        dtype_(dtype),
-        deterministic_(info.deterministic()),
-        kernel_(FindAttention(target, dtype)),
-        tile_registers_(AttentionUsesTileRegisters(target, dtype)) {
-    if (std::isnan(softcap_)) check_.Fail("attribute softcap is nan, expected a number");
-  }
+      : AttentionOp(info, dtype, FindAttention(target, dtype),
+                    AttentionUsesTileRegisters(target, dtype)) {}
 
   void Compute(const KernelContext& context) const override {
-    const AttentionInputs inputs(
-        check_,
-        {context.Input(names::kQueryInput), context.Input(names::kKeyPoolInput),
-         context.Input(names::kValuePoolInput), context.Input(names::kBlockTableInput),
-         context.Input(names::kAttnMaskInput), context.Input(names::kSinksInput)},
-        dtype_);
-    const Shape shape = inputs.OutputShape();
-    AttentionProblem problem = {};
-    inputs.Describe(&problem);
-    problem.output = context.Output(0, shape);
-    if (ElementCount(shape) == 0) return;
-    // Without elements, scores are 0, which an infinite scale would turn into NaN on some targets.
-    const auto head_dim = static_cast<double>(std::max<std::size_t>(1, problem.head_dim));
-    problem.scale = has_scale_ ? static_cast<double>(scale_) : 1.0 / std::sqrt(head_dim);
-    problem.softcap = std::max(0.0, static_cast<double>(softcap_));
-    problem.deterministic = deterministic_;
-    problem.tile_registers = tile_registers_;
-    RunItems(context, AttentionItems(problem), AttentionScratchBytes(problem, dtype_),
-             [&](std::size_t item, void* scratch) { kernel_(problem, item, scratch); });
+    Run(context, {context.Input(names::kQueryInput), context.Input(names::kKeyPoolInput),
+                  context.Input(names::kValuePoolInput), context.Input(names::kBlockTableInput),
+                  context.Input(names::kAttnMaskInput), context.Input(names::kSinksInput)});
   }
-
- private:
-  Checker check_;
-  bool has_scale_;
-  float scale_;
-  float softcap_;
-  DType dtype_;
-  bool deterministic_;
-  AttentionKernel kernel_;
-  bool tile_registers_;
 };
 
 // [batch, heads, queries] of query and the last size of value_pool.
