@@ -22,8 +22,6 @@ from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import composite_calls
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.quantization.quantizable import Quantizable
-from coreai_onnx.runtime.memory.plan import memory_plan
-from coreai_onnx.runtime.memory.stages import Pipeline, split
 from coreai_onnx.targets.contrib import summary
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from coreai_onnx.passes import Pass, PassReport, Target
     from coreai_onnx.quantization.weights.rewriting import BodiesOf
     from coreai_onnx.runtime.memory.plan import Inputs
+    from coreai_onnx.runtime.memory.stages import Pipeline
 
 
 class OnnxProgram(Quantizable):
@@ -341,6 +340,10 @@ class OnnxProgram(Quantizable):
             SessionError: If the model cannot be run.
             InputError: If an input is wrong or missing, or there is no such dim.
         """
+        # Few programs are split, and the plan takes a twentieth of the import of this file.
+        from coreai_onnx.runtime.memory.plan import memory_plan
+        from coreai_onnx.runtime.memory.stages import Pipeline, split
+
         name = self._choose(entrypoint)
         plan = memory_plan(self, inputs, sizes=sizes, entrypoint=name, kernels=kernels)
         given = inputs if isinstance(inputs, Mapping) else {}
