@@ -39,12 +39,16 @@ class PassCall:
     output: str = ""
 
 
+def _named(composite: str, *words: str) -> str:
+    """Return the op type of a composite in the variant of the words that are not empty."""
+    return ".".join(filter(None, [composite, "_".join(filter(None, words))]))
+
+
 def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of linear_nbits: every number of bits, with and without zero points."""
     for bits, zeros in itertools.product((8, 4, 3, 2), (False, True)):
         dims = ("A2 A1", ("N G B", torch.uint8), "N G", ("N G", torch.uint8))
-        words = [f"bits{bits}"] * (bits != 4) + ["zero_points"] * zeros
-        name = ".".join(["linear_nbits", *filter(None, ["_".join(words)])])
+        name = _named("linear_nbits", f"bits{bits}" * (bits != 4), "zero_points" * zeros)
         attributes = {"bits": bits, "activation_bits": 0, "scale_bits": 0}
         yield name, PassCall("linear_nbits", dims[: 3 + zeros], attributes)
 
@@ -55,9 +59,7 @@ def _paged_attention() -> Iterator[tuple[str, PassCall]]:
     for mask, extra, cap in itertools.product(masks, ("", "sinks", "value_heads"), ("", "softcap")):
         values = "N P V E" if extra == "value_heads" else "N P K E"
         dims = ("B H T D", "N P K D", values, ("B W", torch.int64), masks[mask])
-        name = ".".join(
-            ["paged_attention", *filter(None, ["_".join(filter(None, (mask, extra, cap)))])]
-        )
+        name = _named("paged_attention", mask, extra, cap)
         sinks = ("H",) if extra == "sinks" else ()
         yield name, PassCall("paged_attention", (*dims, *sinks), {"softcap": float(cap != "")})
 
@@ -68,7 +70,7 @@ def _bshd_attention() -> Iterator[tuple[str, PassCall]]:
     masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
     name, dims = "scaled_dot_product_attention_bshd", ("B T H D", "B S K D", "B S K E")
     for word, mask in masks.items():
-        yield name + "." * bool(word) + word, PassCall(name, (*dims, mask), causal)
+        yield _named(name, word), PassCall(name, (*dims, mask), causal)
     yield f"{name}.causal", PassCall(name, dims, causal | {"is_causal": 1})
     upper_left = {"is_causal": 1, "causal_alignment": "upper_left"}
     yield f"{name}.causal_upper_left", PassCall(name, dims, upper_left)
@@ -96,8 +98,7 @@ def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
             "softcap": float(cap != ""),
             "bits": 4 if bits else 8,
         }
-        suffix = "_".join(filter(None, (places, extra, cap, bits)))
-        name = ".".join(["attention_nbits", *filter(None, [suffix])])
+        name = _named("attention_nbits", places, extra, cap, bits)
         yield name, PassCall("attention_nbits", (*dims, *sinks), attributes)
 
 

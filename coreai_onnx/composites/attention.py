@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -120,13 +120,24 @@ def _masked_softmax(
     return weights
 
 
+def wrong_alignment(attributes: Attributes) -> str:
+    """Return what is wrong with the alignment of the diagonal; empty if nothing."""
+    return not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
+
+
+def wrong_heads(heads: int | None, groups: Mapping[str, int | None]) -> str:
+    """Return for which input the heads of the query are no multiple of its own; empty for none."""
+    messages = (
+        not_multiple("query: the number of heads", heads, name, count)
+        for name, count in groups.items()
+    )
+    return next(filter(None, messages), "")
+
+
 def _check_attention(dims: Dims, attributes: Attributes) -> str:
-    wrong = wrong_rank(dims, query=4, key=4, value=4)
-    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
-    for name in ("key", "value"):
-        groups = None if wrong else dims[name][1]
-        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
-    return wrong
+    wrong = wrong_rank(dims, query=4, key=4, value=4) or wrong_alignment(attributes)
+    groups = {} if wrong else {name: dims[name][1] for name in ("key", "value")}
+    return wrong or wrong_heads(dims["query"][1], groups)
 
 
 def canonical_attributes(dims: Dims, attributes: Attributes) -> dict[str, Any]:
@@ -245,10 +256,8 @@ def scaled_dot_product_attention_bshd(
 
 
 def _check_bshd(dims: Dims, attributes: Attributes) -> str:
-    wrong = wrong_rank(dims, query=4, key=4, value=4)
-    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
-    heads, groups = (None if wrong else dims[name][2] for name in ("query", "key"))
-    return wrong or not_multiple("query: the number of heads", heads, "key", groups)
+    wrong = wrong_rank(dims, query=4, key=4, value=4) or wrong_alignment(attributes)
+    return wrong or wrong_heads(dims["query"][2], {"key": dims["key"][2]})
 
 
 def _canonical_bshd(dims: Dims, attributes: Attributes) -> dict[str, Any]:

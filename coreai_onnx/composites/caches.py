@@ -9,14 +9,14 @@ from coreai_onnx.composites.attention import (
     VARIANT_AXES,
     canonical_attributes,
     scaled_dot_product_attention,
+    wrong_alignment,
+    wrong_heads,
 )
 from coreai_onnx.composites.checks import (
     Attributes,
     Dims,
     Tensors,
     compute_dtype,
-    not_multiple,
-    not_one_of,
     wrong_rank,
 )
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
@@ -119,14 +119,11 @@ def attention_nbits(
 
 def _check_nbits(dims: Dims, attributes: Attributes) -> str:
     ranks = dict.fromkeys(("query", "key_codes", "key_scales", "value_codes", "value_scales"), 4)
-    wrong = wrong_rank(dims, **ranks)
-    wrong = wrong or not_one_of(attributes, "causal_alignment", ("lower_right", "upper_left"))
+    wrong = wrong_rank(dims, **ranks) or wrong_alignment(attributes)
     if not wrong and attributes["bits"] not in CACHE_BITS:
         wrong = f"bits must be 8 or 4, got {attributes['bits']}"
-    for name in ("key_codes", "value_codes"):
-        groups = None if wrong else dims[name][1]
-        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
-    return wrong
+    groups = {} if wrong else {name: dims[name][1] for name in ("key_codes", "value_codes")}
+    return wrong or wrong_heads(dims["query"][1], groups)
 
 
 ATTENTION_NBITS = Composite(
@@ -199,10 +196,8 @@ def _check_paged(dims: Dims, attributes: Attributes) -> str:
     tokens = dims["key_pool"][1]
     if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
         return f"the tokens of a block must be a power of two, got {tokens}"
-    for name in ("key_pool", "value_pool"):
-        groups = None if wrong else dims[name][2]
-        wrong = wrong or not_multiple("query: the number of heads", dims["query"][1], name, groups)
-    return wrong
+    groups = {name: dims[name][2] for name in ("key_pool", "value_pool")}
+    return wrong_heads(dims["query"][1], groups)
 
 
 def _admissible_blocks(inputs: Tensors) -> Tensors:

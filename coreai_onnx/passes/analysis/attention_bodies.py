@@ -38,6 +38,35 @@ def attention_without_mask(
     return bodies.provide_composite(NAME, dtype)
 
 
+def provide_variant(
+    bodies: Bodies, name: str, node: gs.Node, *further: str, value_heads: bool = False
+) -> str | None:
+    """Return the op type of another composite for an attention; None if it has another body.
+
+    Args:
+        bodies: The functions of the model.
+        name: The composite.
+        node: The attention, whose mask, sinks and attributes are those of the composite.
+        *further: Words of the variant beside those of attention.
+        value_heads: Whether values have other heads than keys.
+    """
+    mask, sinks = input_of(node, 3), input_of(node, 4)
+    if mask is not None:
+        words = ["mask" if dtype_of(mask) == np.bool_ else "bias"]
+    else:
+        words = ["causal"] if attribute_of(node, "is_causal", 0) else []
+        words += ["window"] if attribute_of(node, "window_size", 0) > 0 else []
+        upper_left = attribute_of(node, "causal_alignment", "lower_right") == "upper_left"
+        words += ["upper_left"] if words and upper_left else []
+    words += ["sinks"] if sinks is not None else ["value_heads"] * value_heads
+    words += ["softcap"] if attribute_of(node, "softcap", 0.0) > 0 else []
+    suffix = "_".join([*words, *further])
+    variant = f"{name}.{suffix}" if suffix else name
+    return bodies.provide_composite(
+        variant, dtype_of(node.inputs[0]), *dict.fromkeys((name, variant))
+    )
+
+
 def unsupported(node: gs.Node) -> str:
     """Return what onnxruntime's operators for attention do not compute; empty if nothing."""
     if attribute_of(node, "softcap", 0.0) or attribute_of(node, "window_size", 0):

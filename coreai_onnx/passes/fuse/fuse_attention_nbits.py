@@ -6,13 +6,13 @@ import numpy as np
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.attention_bodies import NAME as ATTENTION
+from coreai_onnx.passes.analysis.attention_bodies import provide_variant
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     dtype_of,
-    input_of,
     made_by,
     scalar_of,
     shape_of,
@@ -20,7 +20,7 @@ from coreai_onnx.passes.engine.match import (
 from coreai_onnx.passes.engine.why import Why
 
 NAME = "attention_nbits"
-_MASK, _SINKS = 3, 4
+_MASK = 3
 _BYTE = np.dtype(np.uint8)
 _ZEROS = {128.0: 8, 8.0: 4}
 """The bits of a code, by the code that stands for 0."""
@@ -45,26 +45,14 @@ def fuse_attention_nbits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
         return why("the queries are not the last tokens", node)
     names = ("is_causal", "window_size", "softcap")
     attributes = {name: attribute_of(node, name, 0) for name in names}
-    mask, sinks = input_of(node, _MASK), input_of(node, _SINKS)
-    if mask is not None:
-        words = ["mask" if dtype_of(mask) == np.bool_ else "bias"]
-    else:
-        causal, window = attributes["is_causal"], attributes["window_size"]
-        words = ["_".join(["causal"] * (causal != 0) + ["window"] * (window > 0))]
-    if sinks is not None:
-        words.append("sinks")
-    elif (shape_of(keys[0]) or ())[1:2] != (shape_of(values[0]) or ())[1:2]:
-        words.append("value_heads")
-    words += ["softcap"] if attributes["softcap"] > 0 else []
-    words += ["bits4"] if keys[2] == _ZEROS[8.0] else []
-    variant = ".".join([NAME, *filter(None, ["_".join(filter(None, words))])])
-    dtype = dtype_of(node.inputs[0])
-    op_type = bodies.provide_composite(variant, dtype, *dict.fromkeys((NAME, variant)))
+    value_heads = (shape_of(keys[0]) or ())[1:2] != (shape_of(values[0]) or ())[1:2]
+    further = ["bits4"] if keys[2] == _ZEROS[8.0] else []
+    op_type = provide_variant(bodies, NAME, node, *further, value_heads=value_heads)
     if op_type is None:
         return why("the model's attention_nbits has another body", node)
     inputs = [node.inputs[0], *keys[:2], *values[:2], *node.inputs[_MASK:]]
-    further = {name: node.attrs[name] for name in ("scale",) if name in node.attrs}
-    written = {**attributes, "softcap": float(attributes["softcap"]), **further}
+    scale = {"scale": node.attrs["scale"]} if "scale" in node.attrs else {}
+    written = {**attributes, "softcap": float(attributes["softcap"]), **scale}
     edit.become(
         node, op_type, inputs, domain=STANDARD_DOMAIN, **written,
         causal_alignment="lower_right", bits=keys[2], version=1,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes.analysis.attention_bodies import NAME as ATTENTION
+from coreai_onnx.passes.analysis.attention_bodies import provide_variant
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
-    dtype_of,
     input_of,
     made_by,
     shape_of,
@@ -20,7 +18,7 @@ from coreai_onnx.passes.engine.why import Why
 
 NAME = "paged_attention"
 _HEADS_FIRST = [0, 2, 1, 3]
-_MASK, _SINKS = 3, 4
+_MASK = 3
 
 
 @makes_functions
@@ -40,24 +38,15 @@ def fuse_paged_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
         return False
     if keys[1] is not values[1]:
         return why("keys and values are in other blocks", node)
-    mask, sinks = input_of(node, _MASK), input_of(node, _SINKS)
+    mask = input_of(node, _MASK)
     is_positional = attribute_of(node, "is_causal", 0) or attribute_of(node, "window_size", 0)
     if mask is None and is_positional != 0:
         return why("the positions of queries are not known without a mask", node)
-    dtype = dtype_of(node.inputs[0])
-    softcap = attribute_of(node, "softcap", 0.0)
-    words = [] if mask is None else ["mask" if dtype_of(mask) == np.bool_ else "bias"]
-    if sinks is not None:
-        words.append("sinks")
-    elif keys[2] != values[2]:
-        words.append("value_heads")
-    words += ["softcap"] if softcap > 0 else []
-    variant = ".".join([NAME, *filter(None, ["_".join(words)])])
-    op_type = bodies.provide_composite(variant, dtype, *dict.fromkeys((NAME, variant)))
+    op_type = provide_variant(bodies, NAME, node, value_heads=keys[2] != values[2])
     if op_type is None:
         return why("the model's paged_attention has another body", node)
     inputs = [node.inputs[0], keys[0], values[0], keys[1], *node.inputs[_MASK:]]
-    attributes = {"softcap": softcap, "version": 1}
+    attributes = {"softcap": attribute_of(node, "softcap", 0.0), "version": 1}
     if "scale" in node.attrs:
         attributes["scale"] = node.attrs["scale"]
     edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)

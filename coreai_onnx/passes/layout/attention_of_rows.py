@@ -11,6 +11,7 @@ from coreai_onnx.passes.analysis.attention_bodies import (
     NAME,
     PERM,
     joined_heads,
+    provide_variant,
     shares_heads,
     split_heads,
     unsupported,
@@ -20,7 +21,6 @@ from coreai_onnx.passes.engine.bodies import Bodies, makes_functions, model_bodi
 from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
 from coreai_onnx.passes.engine.match import (
     attribute_of,
-    dtype_of,
     input_of,
     is_standard,
     made_by,
@@ -161,22 +161,14 @@ def attention_without_transposes(edit: Edit, node: gs.Node, why: Why, bodies: Bo
         reason = "the result is not only transposed to rows"
     if reason or turned is None:
         return why(reason, node)
-    mask, call = input_of(node, _MASK), {"version": 1}
-    words = [] if mask is None else ["mask" if dtype_of(mask) == np.bool_ else "bias"]
-    for name in ("scale", "is_causal", "causal_alignment"):
-        if name in node.attrs:
-            call[name] = node.attrs[name]
-    if mask is None and attribute_of(node, "is_causal", 0):
-        upper_left = attribute_of(node, "causal_alignment", "lower_right") == "upper_left"
-        words = ["causal_upper_left" if upper_left else "causal"]
-    variant = ".".join([_BSHD, *words])
-    op_type = bodies.provide_composite(
-        variant, dtype_of(node.inputs[0]), *dict.fromkeys((_BSHD, variant))
-    )
+    op_type = provide_variant(bodies, _BSHD, node)
     if op_type is None:
         return why("the model's attention has another body", node)
     rows = [tensor.inputs[0].inputs[0] for tensor in node.inputs[:3]]
+    names = ("scale", "is_causal", "causal_alignment")
+    attributes = {name: node.attrs[name] for name in names if name in node.attrs}
+    mask = input_of(node, _MASK)
     inputs = rows if mask is None else [*rows, mask]
-    edit.become(turned, op_type, inputs, domain=STANDARD_DOMAIN, **call)
+    edit.become(turned, op_type, inputs, domain=STANDARD_DOMAIN, **attributes, version=1)
     edit.remove(node)
     return True
