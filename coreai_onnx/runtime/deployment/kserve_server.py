@@ -16,16 +16,12 @@ import numpy as np
 from coreai_onnx.errors import InputError, SaveError
 from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
+from coreai_onnx.runtime.deployment.packaged_file import SERVER_TYPES, PackagedFile, sizes_of
 from coreai_onnx.runtime.deployment.predictor import run_arrays
 from coreai_onnx.runtime.sessions.create import session
 from coreai_onnx.runtime.tensors.columns import Array
 
-_TYPES = {
-    "bool": "BOOL", "string": "BYTES", "float16": "FP16", "float32": "FP32", "float64": "FP64",
-    **{name: name.upper() for name in ("int8", "int16", "int32", "int64")},
-    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64")},
-}  # fmt: skip
+_TYPES = {**SERVER_TYPES, "string": "BYTES"}
 """Names of dtypes in the protocol, as far as KServe's server knows them."""
 _SCRIPT = '''\
 """Serves {name} by the Open Inference Protocol v2: python server.py --http_port=8080"""
@@ -117,8 +113,7 @@ def served_model(name: str, file: Path, **settings: Any) -> Any:
 
 
 def _described(info: TensorInfo) -> dict[str, Any]:
-    shape = [dim if isinstance(dim, int) else -1 for dim in info.dims]
-    return {"name": info.name, "datatype": _TYPES[info.dtype], "shape": shape}
+    return {"name": info.name, "datatype": _TYPES[info.dtype], "shape": sizes_of(info)}
 
 
 def _array(given: Any) -> Array:

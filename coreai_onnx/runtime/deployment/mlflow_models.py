@@ -19,9 +19,8 @@ import numpy as np
 import onnxruntime as ort
 
 from coreai_onnx.errors import SaveError
-from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
+from coreai_onnx.runtime.deployment.packaged_file import PackagedFile, sizes_of
 from coreai_onnx.runtime.deployment.predictor import Predictor
 from coreai_onnx.version import __version__
 
@@ -84,10 +83,7 @@ def save_model(
         data = Path(place) / "data"
         data.mkdir()
         # Links, because MLflow copies the files: they may be larger than the free space.
-        for file in (packaged.file, *packaged.data):
-            target = data / file.relative_to(packaged.file.parent)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _link(file, data / MODEL_FILE if file == packaged.file else target)
+        packaged.copy(data, _link)
         (data / _SETTINGS).write_text(json.dumps(settings), "utf-8")
         mlflow.pyfunc.save_model(
             str(path),
@@ -130,7 +126,7 @@ def _link(file: Path, target: Path) -> None:
 def _signature(mlflow: Any, packaged: PackagedFile) -> Any:
     types = mlflow.types
     schemas = [
-        types.Schema([types.TensorSpec(_dtype(x), _shape(x), x.name) for x in infos])
+        types.Schema([types.TensorSpec(_dtype(x), tuple(sizes_of(x)), x.name) for x in infos])
         for infos in (packaged.interface.inputs, packaged.interface.outputs)
     ]
     return mlflow.models.ModelSignature(*schemas)
@@ -143,10 +139,6 @@ def _dtype(info: TensorInfo) -> np.dtype:
     if dtype.kind not in "biufc":
         raise SaveError(f"MLflow has no type for {info}")
     return dtype
-
-
-def _shape(info: TensorInfo) -> tuple[int, ...]:
-    return tuple(dim if isinstance(dim, int) else -1 for dim in info.dims)
 
 
 def _mlflow() -> Any:

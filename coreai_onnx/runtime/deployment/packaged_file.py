@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.external_data import data_files
 from coreai_onnx.model.files.loading import load_model
 from coreai_onnx.model.files.program_files import MODEL_FILE
-from coreai_onnx.model.interface import ModelInterface, interface
+from coreai_onnx.model.interface import ModelInterface, TensorInfo, interface
 from coreai_onnx.runtime.libraries.library import (
     extensions_path,
     kernels_built,
@@ -28,6 +28,17 @@ from coreai_onnx.targets.providers import chosen_providers
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names that are folders, parts of addresses and keys everywhere."""
 _EXTENSIONS = "ai.onnx.contrib"
+SERVER_TYPES = {
+    "bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64",
+    **{name: name.upper() for name in ("int8", "int16", "int32", "int64")},
+    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64")},
+}  # fmt: skip
+"""The dtypes that Triton and the Open Inference Protocol call the same."""
+
+
+def sizes_of(info: TensorInfo) -> list[int]:
+    """Return the dims of a tensor as servers write them: -1 is any size."""
+    return [dim if isinstance(dim, int) else -1 for dim in info.dims]
 
 
 @dataclass(frozen=True)
@@ -131,13 +142,18 @@ class PackagedFile:
         providers = chosen_providers([*chosen, *settings.pop("providers", ())])
         return settings | ({"providers": list(providers.items())} if providers else {})
 
-    def copy(self, folder: Path) -> None:
-        """Copy the file and its data files to a folder, as ``model.onnx`` and by their names."""
-        shutil.copyfile(self.file, folder / MODEL_FILE)
+    def copy(self, folder: Path, place: Callable[[Path, Path], object] = shutil.copyfile) -> None:
+        """Copy the file and its data files to a folder, as ``model.onnx`` and by their names.
+
+        Args:
+            folder: The folder.
+            place: Called with a file and its place in the folder.
+        """
+        place(self.file, folder / MODEL_FILE)
         for path in self.data:
             target = folder / path.relative_to(self.file.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            place(path, target)
 
 
 def _check(settings: Mapping[str, Any]) -> None:

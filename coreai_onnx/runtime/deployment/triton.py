@@ -17,16 +17,11 @@ from pathlib import Path, PurePosixPath
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.deployment.packaged_file import PackagedFile
+from coreai_onnx.runtime.deployment.packaged_file import SERVER_TYPES, PackagedFile, sizes_of
 
 _VERSION = "1"
 _BATCH_SIZE = 64
-_TYPES = {
-    "bool": "BOOL", "string": "STRING", "bfloat16": "BF16",
-    "float16": "FP16", "float32": "FP32", "float64": "FP64",
-    **{name: name.upper() for name in ("int8", "int16", "int32", "int64")},
-    **{name: name.upper() for name in ("uint8", "uint16", "uint32", "uint64")},
-}  # fmt: skip
+_TYPES = {**SERVER_TYPES, "string": "STRING", "bfloat16": "BF16"}
 """Triton's names of dtypes, in the configuration behind ``TYPE_``."""
 _SETTINGS = {"threads", "kernels", "provider", "custom_ops"}
 _ACCELERATORS = {"openvino": "cpu", "tensorrt": "gpu"}
@@ -121,7 +116,7 @@ def _rows(packaged: PackagedFile) -> int:
 def _tensor(field: str, info: TensorInfo, skipped: int) -> Iterator[str]:
     if info.dtype not in _TYPES:
         raise SaveError(f"Triton has no type for {field} {info}")
-    dims = [dim if isinstance(dim, int) else -1 for dim in info.dims[skipped:]]
+    dims = sizes_of(info)[skipped:]
     yield (
         f"{field} [ {{ name: {_text(info.name)} data_type: TYPE_{_TYPES[info.dtype]} "
         # A configuration has at least one dim: one number of a row is [1] for the client.
