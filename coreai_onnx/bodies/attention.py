@@ -1,4 +1,4 @@
-"""The body of ``scaled_dot_product_attention``, written with ONNX nodes.
+"""The bodies of attention to tensors, written with ONNX nodes.
 
 Tracing the reference over symbolic sizes takes seconds, since every reshape of a five-dimensional
 tensor evaluates strides in sympy; this takes milliseconds. Head groups are multiplied as taller
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -19,7 +18,7 @@ from coreai_onnx.bodies.body import BodyBuilder, Variant, always_cast
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.bodies.writers import writes
 from coreai_onnx.lower.nodes.builder import OpBuilder
-from coreai_onnx.lower.nodes.values import Value, ir_dtype
+from coreai_onnx.lower.nodes.values import Value
 from coreai_onnx.targets.defects import LOWEST, LOWEST_SCORE
 
 _PERM = [0, 2, 1, 3]
@@ -28,7 +27,7 @@ NATIVE_SINCE = 23
 
 
 @dataclass(frozen=True)
-class _Call:
+class AttentionCall:
     """The variant of a body.
 
     Attributes:
@@ -57,7 +56,7 @@ class _Call:
         return not self.mask and (self.causal or self.window > 0)
 
 
-class _Tensors(NamedTuple):
+class AttentionTensors(NamedTuple):
     """The inputs of attention; keys and values are ``[B, H, S, D]``."""
 
     query: Value
@@ -67,11 +66,11 @@ class _Tensors(NamedTuple):
     sinks: Value | None
 
 
-def _call_of(b: BodyBuilder) -> _Call:
+def call_of(b: BodyBuilder) -> AttentionCall:
     """Return the variant of a body of attention to tensors or to blocks."""
     inputs, attributes = b.variant.inputs, b.attributes
     mask = inputs.get("attn_mask")
-    return _Call(
+    return AttentionCall(
         mask="" if mask is None else ("bool" if mask.dtype == torch.bool else "float"),
         sinks="sinks" in inputs,
         causal=bool(attributes.get("is_causal")),
@@ -93,7 +92,8 @@ def _one_group(inputs: Mapping[str, Example]) -> bool:
     return keys.dims[axis] == values.dims[axis]
 
 
-def _words(variant: Variant) -> list[str]:
+def variant_words(variant: Variant) -> list[str]:
+    """Return the words of the name of a variant of attention to tensors, blocks or codes."""
     inputs, attributes = variant.inputs, variant.attributes
     words = []
     if "attn_mask" in inputs:
@@ -113,69 +113,31 @@ def _words(variant: Variant) -> list[str]:
     return words
 
 
-@writes("scaled_dot_product_attention", words=_words)
+@writes("scaled_dot_product_attention", words=variant_words)
 def scaled_dot_product_attention(b: BodyBuilder) -> Value:
     """Write the body; see :func:`coreai_onnx.composites.attention.scaled_dot_product_attention`."""
     query, key, value = b.inputs[:3]
-    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
-    return _attend(b, _call_of(b), tensors)
+    tensors = AttentionTensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return attend(b, call_of(b), tensors)
 
 
-@writes("attention_nbits", words=_words)
-def attention_nbits(b: BodyBuilder) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.caches.attention_nbits`."""
-    query, *codes = b.inputs[:5]
-    key, value = (_dequantized(b, *codes[i : i + 2]) for i in (0, 2))
-    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
-    return _attend(b, _call_of(b), tensors)
-
-
-def _dequantized(b: BodyBuilder, codes: Value, scales: Value) -> Value:
-    """Return keys or values, in the dtype of the computation."""
-    op, bits = b.op, int(b.attributes["bits"])
-    if bits == 4:
-        mask, shift = (op.const(np.array(x, np.uint8)) for x in (15, 4))
-        halves = op.BitwiseAnd(codes, mask), op.BitShift(codes, shift, direction="RIGHT")
-        codes = op.Concat(*halves, axis=-1)
-    values = op.Sub(always_cast(op, codes, b.wide), op.const(float(1 << (bits - 1)), b.wide))
-    return op.Mul(values, op.cast(scales, b.wide))
-
-
-@writes("scaled_dot_product_attention_bshd", words=_words)
+@writes("scaled_dot_product_attention_bshd", words=variant_words)
 def scaled_dot_product_attention_bshd(b: BodyBuilder) -> Value:
     """Write the body between transposes; those around a call cancel them if it is inlined."""
     query, key, value = (b.op.Transpose(x, perm=_PERM) for x in b.inputs[:3])
-    result = _attend(b, _call_of(b), _Tensors(query, key, value, b.input("attn_mask"), None))
+    result = attend(b, call_of(b), AttentionTensors(query, key, value, b.input("attn_mask"), None))
     return b.op.Transpose(result, perm=_PERM)
 
 
-@writes("paged_attention", words=_words)
-def paged_attention(b: BodyBuilder) -> Value:
-    """Write the body; see :func:`coreai_onnx.composites.caches.paged_attention`."""
-    op, (query, key_pool, value_pool, table) = b.op, b.inputs[:4]
-    key, value = (_rows_of_blocks(op, pool, table) for pool in (key_pool, value_pool))
-    tensors = _Tensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
-    return _attend(b, _call_of(b), tensors)
-
-
-def _rows_of_blocks(op: OpBuilder, pool: Value, table: Value) -> Value:
-    """Return the keys or values of each row of a table, ``[B, H, S, D]``."""
-    blocks = op.Gather(pool, table, axis=0)
-    batch, heads = op.Shape(table, start=0, end=1), op.Shape(pool, start=2)
-    places = op.Mul(op.Shape(table, start=1), op.Shape(pool, start=1, end=2))
-    dims = op.Concat(batch, places, heads, axis=0)
-    # allowzero, because a size of 0 would otherwise mean that of the input.
-    return op.Transpose(op.Reshape(blocks, dims, allowzero=1), perm=[0, 2, 1, 3])
-
-
-def _attend(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
+def attend(b: BodyBuilder, call: AttentionCall, tensors: AttentionTensors) -> Value:
+    """Write attention as ONNX's Attention where it fits, and in basic ops elsewhere."""
     computed = b.dtype != torch.float64  # onnxruntime has no float64 kernel of Attention
     if b.opset >= NATIVE_SINCE and computed and call.one_group and not call.sinks:
         return _as_onnx_attention(b, call, tensors)
     return _in_basic_ops(b, call, tensors)
 
 
-def _as_onnx_attention(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
+def _as_onnx_attention(b: BodyBuilder, call: AttentionCall, tensors: AttentionTensors) -> Value:
     """Write ONNX's Attention, with a mask computed from positions, and zeros for rows without keys.
 
     The inputs are cast to float32: onnxruntime accumulates float16 scores in float16, and does not
@@ -206,7 +168,7 @@ def _as_onnx_attention(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
     return op.cast(wide, b.dtype)
 
 
-def _in_basic_ops(b: BodyBuilder, call: _Call, tensors: _Tensors) -> Value:
+def _in_basic_ops(b: BodyBuilder, call: AttentionCall, tensors: AttentionTensors) -> Value:
     """Write matrix products, one per key head, and a softmax."""
     op, query, key, value, mask = b.op, tensors.query, tensors.key, tensors.value, tensors.mask
     scale = op.cast(b.attribute("scale"), call.wide)
@@ -249,7 +211,7 @@ def _by_group(
     return op.Reshape(x, op.Concat(batch, groups, rows, columns, axis=0), allowzero=1)
 
 
-def _position_mask(b: BodyBuilder, query: Value, key: Value, call: _Call) -> Value:
+def _position_mask(b: BodyBuilder, query: Value, key: Value, call: AttentionCall) -> Value:
     """Return the bool mask ``[T, S]`` of a causal or windowed attention."""
     op = b.op
     queries = op.squeeze(op.Shape(query, start=2, end=3), [0])
@@ -271,7 +233,7 @@ def _position_mask(b: BodyBuilder, query: Value, key: Value, call: _Call) -> Val
     return parts[0] if len(parts) == 1 else op.And(*parts)
 
 
-def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: _Call) -> Value:
+def _softmax(op: OpBuilder, scores: Value, sinks: Value | None, call: AttentionCall) -> Value:
     """Return the softmax over the keys; sinks are one more column, dropped afterwards."""
     if sinks is None:
         return op.Softmax(scores, axis=-1)
@@ -286,7 +248,7 @@ def _above_lowest(op: OpBuilder, mask: Value) -> Value:
     return op.Where(op.Equal(mask, LOWEST), LOWEST_SCORE, mask)
 
 
-def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) -> Value:
+def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: AttentionCall) -> Value:
     """Zero the rows that attend to nothing, for which softmax returns NaN or an average."""
     if mask.dtype == ir.DataType.BOOL:
         # ReduceMax accepts booleans only from opset 20 on.
@@ -296,31 +258,3 @@ def _empty_rows_to_zero(op: OpBuilder, result: Value, mask: Value, call: _Call) 
         some = op.Greater(highest, float("-inf"))
     zero = op.CastLike(op.const(0.0), result)
     return op.Where(some, result, zero)
-
-
-SCATTER_SINCE = 24
-"""The first opset with TensorScatter, which is this op for caches."""
-
-
-@writes("kv_cache_update")
-def kv_cache_update(b: BodyBuilder) -> Value:
-    """Write the body; see :mod:`coreai_onnx.composites.caches`.
-
-    ``passes/fuse_cache_updates.py`` writes the same body, so that a model needs only one.
-    ScatterElements would need fewer nodes, but an index per element, which takes up to eleven times
-    as long (docs/internals/performance_log.md).
-    """
-    op, (cache, update, position) = b.op, b.inputs[:3]
-    integer = int(ir_dtype(torch.int64))
-    if b.opset >= SCATTER_SINCE:
-        # TensorScatter requires a position per batch entry; calls may pass one for all of them.
-        rows = op.Expand(op.Cast(position, to=integer), op.Shape(update, start=0, end=1))
-        return op.TensorScatter(cache, update, rows, axis=2)
-    batch, heads, length = (op.Shape(update, start=i, end=i + 1) for i in range(3))
-    row, head, step = (op.Range(0, op.Squeeze(x, [0]), 1) for x in (batch, heads, length))
-    start = op.Reshape(op.Cast(position, to=integer), [-1, 1, 1, 1])
-    token = op.Add(start, op.Reshape(step, [-1, 1]))
-    shape = op.Concat(batch, heads, length, op.const([1]), axis=0)
-    places = (op.Reshape(row, [-1, 1, 1, 1]), op.Reshape(head, [-1, 1, 1]), token)
-    indices = op.Concat(*(op.Expand(x, shape) for x in places), axis=3)
-    return op.ScatterND(cache, indices, update)
