@@ -14,7 +14,7 @@ from coreai_onnx.cli.options.inputs import (
 from coreai_onnx.cli.options.numbers import integer, repeated
 from coreai_onnx.messages import printable, size_text
 from coreai_onnx.runtime.deployment.model_packages import DEFAULT, VARIANTS
-from coreai_onnx.runtime.deployment.packages import READERS, package
+from coreai_onnx.scale import READERS, package
 
 NAME = "package"
 DESCRIPTION = """\

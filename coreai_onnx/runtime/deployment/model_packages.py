@@ -13,9 +13,11 @@ selection of variants: ``onnxruntime/core/session/model_package/README.md``. Sin
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import onnx_ir as ir
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.loading import load_model
@@ -47,7 +49,13 @@ VARIANTS = {
 DEFAULT = ("stock", "kernels", "webgpu")
 
 
-def write_model_package(packaged: PackagedFile, folder: Path, variants: Sequence[str]) -> None:
+Optimizer = Callable[[ir.Model, Target], None]
+"""Optimizes a model for a target, in place."""
+
+
+def write_model_package(
+    packaged: PackagedFile, folder: Path, variants: Sequence[str], optimize: Optimizer
+) -> None:
     """Optimize the file for each variant, and write all of them with a manifest.
 
     Raises:
@@ -64,7 +72,7 @@ def write_model_package(packaged: PackagedFile, folder: Path, variants: Sequence
         raise SaveError("a package has at least one variant, and each once")
     for name in variants:
         (folder / name).mkdir()
-        _write_variant(packaged, VARIANTS[name].target, folder / name)
+        _write_variant(packaged, VARIANTS[name].target, folder / name, optimize)
     threads = packaged.settings.get("threads")
     options = {} if threads is None else {"session.intra_op_num_threads": str(threads)}
     component = {"variants": {name: _body(name, options) for name in variants}}
@@ -76,16 +84,14 @@ def write_model_package(packaged: PackagedFile, folder: Path, variants: Sequence
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 
 
-def _write_variant(packaged: PackagedFile, target: Target, folder: Path) -> None:
+def _write_variant(
+    packaged: PackagedFile, target: Target, folder: Path, optimize: Optimizer
+) -> None:
     if packaged.model.metadata_props.get(TARGET) == target:
         packaged.copy(folder)
         return
-    # Both are slow to import, and packages for other servers need neither.
-    from coreai_onnx.bodies.pass_bodies import write_pass_body
-    from coreai_onnx.passes import optimize_for
-
     model = load_model(packaged.file)  # again, because the passes work in place
-    optimize_for(model, target, write_body=write_pass_body)
+    optimize(model, target)
     save_program({"main": model}, folder / MODEL_FILE, debug_info="compact")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.deployment.packages import package
+from coreai_onnx.scale import package
 from tests.support.small_models import linear_model, linear_weights
 from tests.support.tolerances import assert_close
 

@@ -14,10 +14,9 @@ import pytest
 from coreai_onnx.errors import InputError, SaveError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.runtime.deployment import mlflow_models
-from coreai_onnx.runtime.deployment.packages import package
 from coreai_onnx.runtime.deployment.predictor import run_arrays
 from coreai_onnx.runtime.sessions.create import session
-from coreai_onnx.scale import log_model
+from coreai_onnx.scale import log_model, package
 from tests.support.small_models import echo_model, linear_model, linear_weights, parse
 from tests.support.tolerances import assert_close
 

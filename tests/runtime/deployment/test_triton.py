@@ -10,7 +10,7 @@ import pytest
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.program import OnnxProgram
-from coreai_onnx.runtime.deployment.packages import package
+from coreai_onnx.scale import package
 from tests.support.small_models import add_model, echo_model, linear_model, parse
 
 HEADER = '<ir_version: 10, opset_import: ["": 21]>'
