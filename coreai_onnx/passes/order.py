@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from coreai_onnx.passes.cleanup.fold_constants import (
     fold_constants,
     fold_shapes,
+    inline_calls_without_kernels,
     inline_constant_calls,
 )
 from coreai_onnx.passes.cleanup.merge_consecutive import (
@@ -96,6 +97,7 @@ from coreai_onnx.passes.layout.decompose_dequantization import decompose_dequant
 from coreai_onnx.passes.layout.exact_on_webgpu import (
     centered_norms,
     exponentials_by_polynomials,
+    logarithms_by_polynomials,
     powers_by_products,
     sines_by_polynomials,
 )
@@ -224,10 +226,12 @@ KERNELS: Final[tuple[Pass, ...]] = (
 """What only our kernels run fast."""
 
 DETERMINISTIC: Final[tuple[Pass, ...]] = (
+    inline_calls_without_kernels,  # before all that rewrite what is in their bodies
     fuse_products,  # after narrow products, which have a dtype of their own
     fuse_float32_biases,  # likewise
     powers_by_products,  # after norms and activations are fused, whose patterns contain squares
     exponentials_by_polynomials,  # likewise; makes sums
+    logarithms_by_polynomials,  # independent of the other passes
     sums_in_order,  # after squares and means are fused into norms
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines
 )

@@ -14,6 +14,7 @@ from coreai_onnx.model.contract import read_contract
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
+from coreai_onnx.passes.cleanup.fold_constants import inline_constant_calls
 from coreai_onnx.passes.contrib.activations import contrib_activations
 from coreai_onnx.passes.contrib.attention import contrib_attention
 from coreai_onnx.passes.contrib.attention_calls import (
@@ -288,7 +289,9 @@ def passes_for(
         option = "deterministic" * deterministic or "float32_tiles"
         raise TargetError(f"{option}=True needs the target kernels, not {target}")
     further = TILES * float32_tiles + DETERMINISTIC * deterministic
-    return (*ORDER[: -len(FINISH)], *KERNELS, *further, *FINISH)
+    common = list(ORDER[: -len(FINISH)])
+    common.remove(inline_constant_calls)  # it would undo the products that these make of constants
+    return (*common, *KERNELS, *further, *FINISH)
 
 
 def _passes_for(

@@ -126,23 +126,47 @@ def inline_constant_calls(edit: Edit, node: gs.Node, why: Why) -> bool:
         if node.op not in RANDOM_OPS and not any(attribute_graphs(node)):
             constant.update(map(id, node.outputs))
         return False
+    if not _has_kernel(node) or not _inline(edit, node, why):
+        return False
+    constant.update(map(id, node.outputs))
+    return True
+
+
+@rewrites()
+def inline_calls_without_kernels(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """Composite without a kernel → its body, in which passes put sums into one order.
+
+    linalg_vector_norm(x, ord = 2, axes = [-1]) → y     becomes     ReduceL2(x, [-1]) → y
+
+    Passes rewrite graphs, and no functions. onnxruntime inlines such calls itself.
+    """
+    return not is_standard(node, node.op) and not _has_kernel(node) and _inline(edit, node, why)
+
+
+def _has_kernel(node: gs.Node) -> bool:
+    return node.domain == STANDARD_DOMAIN and node.op.partition(".")[0] in KERNEL_FILES
+
+
+_NUMBERS = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+"""Attributes by which the body of a composite reads its own."""
+
+
+def _inline(edit: Edit, call: gs.Node, why: Why) -> bool:
+    """Replace a call by copies of the nodes of its body, if it has one without subgraphs."""
     bodies = model_bodies(edit.graph)
-    has_kernel = node.domain == STANDARD_DOMAIN and node.op.partition(".")[0] in KERNEL_FILES
-    body = bodies.function(node) if has_kernel and bodies is not None else None
+    body = None if bodies is None else bodies.function(call)
     if body is None:
         return False
     computed = {id(tensor) for inner in body.nodes for tensor in inner.outputs}
     if any(any(attribute_graphs(inner)) for inner in body.nodes):
-        return why("the body has subgraphs", node)
+        return why("the body has subgraphs", call)
     if any(id(tensor) not in computed for tensor in body.outputs):
-        return why("the body returns an input or a constant", node)
-    constant.update(map(id, node.outputs))
-    _inline(edit, node, body)
-    return True
-
-
-def _inline(edit: Edit, call: gs.Node, body: gs.Function) -> None:
-    """Replace a call by copies of the nodes of the body, which have no subgraphs."""
+        return why("the body returns an input or a constant", call)
     names = context_of(edit.graph).names
     inputs = [*call.inputs, *(gs.Variable.empty() for _ in body.inputs[len(call.inputs) :])]
     copies: dict[gs.Tensor, gs.Tensor] = dict(zip(body.inputs, inputs, strict=True))
@@ -160,6 +184,11 @@ def _inline(edit: Edit, call: gs.Node, body: gs.Function) -> None:
             name: attributes.get(value.name) if isinstance(value, gs.Node.AttributeRef) else value
             for name, value in inner.attrs.items()
         }
+        dtype = _NUMBERS.get(next(iter(attrs), "")) if inner.op == "Constant" else None
+        if dtype is not None and inner.outputs[0] not in results:
+            number = np.array(next(iter(attrs.values())), dtype)
+            copies[inner.outputs[0]] = edit.constant(inner.outputs[0].name, number)
+            continue
         outputs = [results.get(t) or gs.Variable(names.claim(t.name)) for t in inner.outputs]
         edit.node(
             inner.op,
@@ -171,6 +200,7 @@ def _inline(edit: Edit, call: gs.Node, body: gs.Function) -> None:
         )
         copies |= dict(zip(inner.outputs, outputs, strict=True))
     edit.remove(call)
+    return True
 
 
 _SOURCES = ("Shape", "Size")

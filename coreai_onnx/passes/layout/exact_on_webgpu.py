@@ -122,6 +122,8 @@ _SMALL = 0.625
 _LN2 = (0.693359375, -2.12194440e-4)
 # ln(1 + e) = 2 (s + s³ / 3 + s⁵ / 5 + …) with s = e / (2 + e) ≤ 1/3: the rest is 2e-9 of the sum.
 _LOG = tuple(1 / n for n in range(3, 17, 2))
+# ln(m) likewise, with s = (m - 1) / (m + 1), |s| ≤ 0.172 for m within sqrt(2) of 1.
+_LOG_NEAR_ONE = tuple(1 / n for n in range(3, 11, 2))
 _LEAST_EXPONENT, _MOST_EXPONENT = -150, 128
 _FEW_CLASSES = 256
 """Up to this number, which is that of experts and not of keys, a Softmax is small."""
@@ -203,6 +205,42 @@ def _exp(f: _Formula, x: gs.Tensor) -> gs.Tensor:
     table = np.concatenate([[0], np.ldexp(0.5, exponents), [np.inf]])
     index = f.power_index(k, len(table), 1 - _LEAST_EXPONENT)
     return f("Mul", f("Mul", p, 2.0), f("Gather", f.number(table), index))
+
+
+@rewrites("Log")
+def logarithms_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """A logarithm, for which onnxruntime has two formulas → exact arithmetic.
+
+    Log(x)     becomes     k * ln(2) + p(x / 2^k), where x / 2^k is within sqrt(2) of 1
+
+    onnxruntime computes vectors by one formula and what is left of a row by another. The power of
+    two is found by halving an interval of exponents. Errors are below 2 units in the
+    last place.
+    """
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    if dtype_of(x) != _FLOAT32:
+        return why("the dtype is not float32", node)
+    f = _Formula(edit, node)
+
+    def test(op: str, tensor: gs.Tensor, bound: float) -> gs.Tensor:
+        return edit.add(op, node, [tensor, f.number(bound)], np.dtype(np.bool_), shape)
+
+    m, k = x, f.number(0.0)
+    scales = [("Less", 2.0**-64, 96), ("Less", 1.0, 64)]
+    scales += [("GreaterOrEqual", 2.0**power, -power) for power in (64, 32, 16, 8, 4, 2, 1)]
+    for op, bound, power in (*scales, ("GreaterOrEqual", np.sqrt(2), -1)):
+        outside = test(op, m, bound)
+        m = f("Mul", m, f("Where", outside, 2.0**power, 1.0))
+        k = f("Add", k, f("Where", outside, float(-power), 0.0))
+    s = f("Div", f("Sub", m, 1.0), f("Add", m, 1.0))
+    square = f("Mul", s, s)
+    tail = f("Mul", square, f.polynomial(square, _LOG_NEAR_ONE))
+    near = f("Add", f("Mul", f("Mul", s, 2.0), tail), f("Mul", k, _LN2[1]))
+    result = f("Add", f("Mul", k, _LN2[0]), f("Add", f("Mul", s, 2.0), near))
+    result = f("Where", test("Equal", x, 0.0), -np.inf, result)
+    result = f("Where", test("Less", x, 0.0), np.nan, result)
+    edit.become(node, "Where", [test("Equal", x, np.inf), x, result])
+    return True
 
 
 @rewrites("LayerNormalization", "InstanceNormalization")

@@ -11,6 +11,7 @@ from coreai_onnx.passes.cleanup.fold_constants import (
     LIMIT,
     fold_constants,
     fold_shapes,
+    inline_calls_without_kernels,
     inline_constant_calls,
 )
 from tests.passes.rewriting import leaves, parse, rewrite, run_passes, same_numbers
@@ -274,6 +275,18 @@ def test_calls_of_constants_become_their_bodies() -> None:
     calls = [node for node in model.graph if node.domain == "ai.coreai"]
     assert [node.outputs[0].name for node in calls] == ["z"]
     same_numbers(CALLS + BODY, inline_constant_calls, {"x": np.ones((2, 4), np.float32)})
+
+
+def test_calls_without_kernels_become_their_bodies() -> None:
+    text = (CALLS + BODY).replace("add_bias (x, scale)", "my_op (x, scale)")
+    mine = BODY.replace("add_bias", "my_op")
+    model = parse(text + mine)
+    assert run_passes(model, [inline_calls_without_kernels]).total == 1
+    calls = [node for node in model.graph if node.domain == "ai.coreai"]
+    assert [node.op_type for node in calls] == ["add_bias", "add_bias"]
+    # The attribute of the call is a constant, which later passes can read.
+    assert "Constant" not in {node.op_type for node in model.graph}
+    same_numbers(text + mine, inline_calls_without_kernels, {"x": np.ones((2, 4), np.float32)})
 
 
 @pytest.mark.parametrize(

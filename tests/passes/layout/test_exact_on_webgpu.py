@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from coreai_onnx.passes.layout.exact_on_webgpu import (
     centered_norms,
     exponentials_by_polynomials,
+    logarithms_by_polynomials,
     powers_by_products,
     sines_by_polynomials,
 )
@@ -137,28 +140,35 @@ def test_norms_that_stay() -> None:
     leaves(ranks.replace("float", "float[]"), centered_norms, "the normalized axes are not known")
 
 
-ULPS = {"Exp": 1, "Sigmoid": 2.5, "Tanh": 1.6, "Softplus": 3.6}
+ULPS = {"Exp": 1, "Sigmoid": 2.5, "Tanh": 1.6, "Softplus": 3.6, "Log": 2}
+
+
+EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Exp": np.exp,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Tanh": np.tanh,
+    "Softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "Log": np.log,
+}
 
 
 def exponentials(op: str, x: np.ndarray) -> np.ndarray:
     model = parse(f"main (float[n] x) => (float[n] y) {{ y = {op} (x) }}")
-    counts = run_passes(model, [*ORDER, exponentials_by_polynomials]).counts
-    assert counts["exponentials_by_polynomials"] == 1
-    assert not {*ULPS, "Log"} & {node.op_type for node in model.graph}
+    passes = [exponentials_by_polynomials, logarithms_by_polynomials]
+    counts = run_passes(model, [*ORDER, *passes]).counts
+    assert sum(counts[one.__name__] for one in passes) == 1
+    assert not {*ULPS} & {node.op_type for node in model.graph}
     return run(model, {"x": x})[0]
 
 
 @pytest.mark.parametrize("op", ULPS)
 def test_units_in_the_last_place(op: str) -> None:
     small = np.geomspace(1e-30, 1, 10_000)
-    x = np.concatenate([np.linspace(-87, 88.5, 400_001), small, -small]).astype(np.float32)
-    exact = x.astype(np.longdouble)
-    exact = {
-        "Exp": np.exp(exact),
-        "Sigmoid": 1 / (1 + np.exp(-exact)),
-        "Tanh": np.tanh(exact),
-        "Softplus": np.maximum(exact, 0) + np.log1p(np.exp(-np.abs(exact))),
-    }[op]
+    numbers = [np.linspace(-87, 88.5, 400_001), small, -small]
+    if op == "Log":  # down to the least number, and closely around 1
+        numbers = [np.geomspace(1e-45, 3.4e38, 400_001), np.linspace(0.5, 2, 400_001)]
+    x = np.concatenate(numbers).astype(np.float32)
+    exact = EXACT[op](x.astype(np.longdouble))
     unit = np.spacing(np.abs(exact).astype(np.float32))
     assert (np.abs(exponentials(op, x) - exact) / unit).max() < ULPS[op]
 
@@ -170,6 +180,7 @@ def test_units_in_the_last_place(op: str) -> None:
         ("Sigmoid", [0.5, 1, 0, np.nan, 1, 0]),
         ("Tanh", [0, 1, -1, np.nan, 1, -1]),
         ("Softplus", [np.log(2), np.inf, 0, np.nan, 1e6, 0]),
+        ("Log", [-np.inf, np.inf, np.nan, np.nan, np.log(1e6), np.nan]),
     ],
 )
 def test_special_numbers(op: str, expected: list[float]) -> None:
@@ -218,4 +229,9 @@ def test_other_powers_stay() -> None:
         "main (float[n] x, float[n] e) => (float[n] y) { y = Pow (x, e) }",
         powers_by_products,
         "it is not a square or cube of float32",
+    )
+    leaves(
+        "main (double[n] x) => (double[n] y) { y = Log (x) }",
+        logarithms_by_polynomials,
+        "the dtype is not float32",
     )
