@@ -68,11 +68,14 @@ from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
 from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
+from coreai_onnx.passes.fuse.fuse_convolutions import (
+    fuse_float32_convolutions,
+    fuse_narrow_convolutions,
+)
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_low_rank import fuse_low_rank
-from coreai_onnx.passes.fuse.fuse_narrow_convolutions import fuse_narrow_convolutions
 from coreai_onnx.passes.fuse.fuse_narrow_products import fuse_narrow_products
 from coreai_onnx.passes.fuse.fuse_paged_attention import fuse_paged_attention
 from coreai_onnx.passes.fuse.fuse_products import (
@@ -228,7 +231,8 @@ KERNELS: Final[tuple[Pass, ...]] = (
 DETERMINISTIC: Final[tuple[Pass, ...]] = (
     inline_calls_without_kernels,  # before all that rewrite what is in their bodies
     fuse_products,  # after narrow products, which have a dtype of their own
-    fuse_float32_biases,  # likewise
+    fuse_float32_convolutions,  # likewise
+    fuse_float32_biases,  # after both, whose biases are then sums
     powers_by_products,  # after norms and activations are fused, whose patterns contain squares
     exponentials_by_polynomials,  # likewise; makes sums
     logarithms_by_polynomials,  # independent of the other passes

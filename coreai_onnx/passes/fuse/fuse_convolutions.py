@@ -1,4 +1,4 @@
-"""Fuses convolutions in bfloat16 and float16 whose windows are rows of a matrix: gather_mm."""
+"""Fuses convolutions whose windows are rows of a matrix: gather_mm."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from coreai_onnx.passes.engine.why import Why
 
 # Measured above the bound only: the convolutions of Whisper in bfloat16 took 2.7 ms with their
 # casts and take 0.6 as gather_mm (docs/internals/performance_log.md).
+_FLOAT32 = np.dtype(np.float32)
 _FEW_CHANNELS = 16
 """Below this number of channels, the windows of a sequence are too many short copies."""
 
@@ -77,9 +78,28 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
     padded sequence that begin at each position of the kernel. The product is rounded before the
     bias is added.
     """
+    return _fuse(edit, node, why, bodies, NARROW)
+
+
+@makes_functions
+@rewrites("Conv")
+def fuse_float32_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Conv of float32 with windows that are patches, or of a sequence → gather_mm.
+
+    Conv(x[b, c, 16·h, 16·w], w[n, c, 16, 16], strides = [16, 16]) → y
+    becomes     gather_mm(patches of x [b, h·w, c·16·16], w [n, c·16·16]) ─Transpose, Reshape→ y
+
+    The kernel sums a window in one order on every processor, onnxruntime in its own.
+    """
+    return _fuse(edit, node, why, bodies, (_FLOAT32,))
+
+
+def _fuse(
+    edit: Edit, node: gs.Node, why: Why, bodies: Bodies, dtypes: Sequence[np.dtype[Any]]
+) -> bool:
     conv = computation(node)
     dtype = dtype_of(conv.inputs[0]) if is_standard(conv, "Conv") else None
-    if dtype is None or dtype not in NARROW:
+    if dtype is None or dtype not in dtypes:
         return False
     windows = _windows(conv)
     # Then both the convolution and the product would be computed.
@@ -96,7 +116,9 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
     weight = in_dtype(edit, conv.inputs[1], dtype)
     if weight is None:
         return why("the weight has more bits than the input", node)
-    op_type = bodies.provide_composite("gather_mm.transposed", dtype)
+    # A model's own calls with indices may have the plain name already.
+    names = ("gather_mm.transposed", "gather_mm.rows_transposed")
+    op_type = bodies.provide_composite(names[0], dtype, *names)
     if op_type is None:
         return why("the model's gather_mm has another body", node)
     _Writer(edit, node, windows, dtype).write(op_type, [conv.inputs[0], weight, *conv.inputs[2:]])
@@ -222,6 +244,8 @@ class _Writer:
 
     def _biased(self, product: gs.Tensor, bias: gs.Tensor) -> gs.Tensor:
         """Return the sum with a bias, computed in float32."""
+        if self._dtype == _FLOAT32:
+            return self._made("Add", [product, bias], product.shape)
         # onnxruntime has no Add of 16 bits on x86; fuse_biases recognizes the casts and makes
         # add_bias of them.
         wide = self._wide(product)

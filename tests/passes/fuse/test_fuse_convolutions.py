@@ -1,4 +1,4 @@
-"""Convolutions in bfloat16 and float16 become gather_mm, in the body and in the kernel as torch computes them."""
+"""Convolutions become gather_mm, in the body and in the kernel as torch computes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FUSED: dict[str, tuple[torch.nn.Module, Size]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", FUSED)
 def test_body_and_kernel_compute_what_torch_does(
     name: str, dtype: torch.dtype, kernels: Path
@@ -48,10 +48,11 @@ def test_body_and_kernel_compute_what_torch_does(
     torch.manual_seed(0)
     module, shape = FUSED[name]
     module, x = deepcopy(module).to(dtype), torch.rand(shape).to(dtype)
-    model = coreai_onnx.convert(module, (x,)).optimize(target="kernels").model
+    wide = dtype == torch.float32
+    model = coreai_onnx.convert(module, (x,)).optimize(target="kernels", deterministic=wide).model
     types = op_types(model)
     assert "gather_mm.transposed" in types
-    assert not {"Conv", "Cast", "Add"} & {*types}
+    assert not {"Conv", "Cast", *([] if wide else ["Add"])} & {*types}
     with torch.no_grad():
         expected = [module(x)]
     assert_close(run_session(open_model(model), [x]), expected)
