@@ -2,9 +2,9 @@
 
     make test-llama-cpp
 
-Small random models of each architecture, in floats and in codes of the quantizer; a Llama that was
-trained; mixtures of experts, whose own file llama.cpp runs; and the file of Gemma 3 270M before and
-after, if `make quickstart-llm` has exported it.
+Small random models of each architecture, in floats and in codes of the quantizer, mixtures of
+experts also in the files that they came from; a Llama that was trained; and the file of Gemma 3
+270M before and after, if `make quickstart-llm` has exported it.
 llama.cpp is that of ``xllamacpp``, in an environment of its own. It rounds activations to 8 bits
 where weights have few: tokens may differ where two are nearly as probable, and log-probabilities of
 the first token by some hundredths.
@@ -166,6 +166,12 @@ def rows(root: Path) -> Iterator[tuple[str, ...]]:
             folder = source.with_suffix("")
             export_model(source, folder, check=False)
             yield compared(f"{architecture}, experts", folder, LETTERS, source)
+        source = root / f"{architecture}_experts.gguf"
+        write_model(source, architecture, (Type.F32,), experts=True)
+        for number, (name, quantization) in enumerate(QUANTIZATIONS.items()):
+            folder = root / f"{architecture}_experts_of_ours_{number}"
+            export_model(source, folder, quantization=quantization, check=False)
+            yield compared(f"{architecture}, experts, {name}", folder, LETTERS)
     for name, quantization in list(QUANTIZATIONS.items())[:2]:
         folder = root / f"docstrings_{len(name)}"
         export_model(DOCSTRING_LLAMA, folder, quantization=quantization, check=False)

@@ -44,7 +44,7 @@ from coreai_onnx.huggingface.generation.session_model import (
     steps,
 )
 from coreai_onnx.huggingface.generation.speech import SPEECH_OPTIONS, Speech
-from coreai_onnx.huggingface.generation.streamed_text import StreamedText
+from coreai_onnx.huggingface.generation.streamed_text import pieces
 from coreai_onnx.model.files.new_files import file_fault
 from coreai_onnx.model.files.program_files import (
     EMBEDDING_FILE,
@@ -62,12 +62,12 @@ _OWN = ("seed", "stop_ids", "adapter")
 """Options that transformers does not have."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class LanguageModel:
     """A decoder that is ready to generate, with its tokenizer.
 
     Attributes:
-        session: The session of the decoder.
+        session: The session of the decoder, with inputs for adapters from the first adapter on.
         tokenizer: The tokenizer of transformers, or None.
         stop_ids: Tokens that end a sequence.
         pad_id: The token for padding.
@@ -128,7 +128,8 @@ class LanguageModel:
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
-        session = Session(path / (MERGED_FILE if encodes or embeds else MODEL_FILE), **how)
+        merged = encodes or embeds
+        session = Session(path / (MERGED_FILE if merged else MODEL_FILE), adapters=merged, **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
         settings.check_vocabulary(session.outputs[0].dims[-1], starts=encodes)
@@ -170,6 +171,7 @@ class LanguageModel:
             GenerationError: If the model was exported without ``lora=True``, a file is missing or
                 broken, or the adapter is of another kind or for another model; none is replaced.
         """
+        self._open_adapters()
         self.adapters[name or Path(folder).resolve().name] = read_adapter(folder, self.session)
 
     def save_adapter(self, name: str, file: str | PathLike[str]) -> None:
@@ -183,7 +185,20 @@ class LanguageModel:
             GenerationError: If there is no such adapter.
             SaveError: If the file cannot be written.
         """
+        self._open_adapters()
         write_adapter(adapter_of(name, self.adapters, self.session), Path(file))
+
+    def _open_adapters(self) -> None:
+        """Open the decoder with its inputs for adapters, unless it is."""
+        session = self.session.with_adapters()
+        if session is not self.session:
+            self.session = session
+            self.__dict__.pop("transformers_model", None)
+
+    def _checked(self, options: Options) -> dict[str, Any]:
+        if options.get("adapter") is not None:
+            self._open_adapters()
+        return checked_options(options, self.session)
 
     def _adapted(self, asked: Prompt, checked: Mapping[str, Any]) -> SessionModel:
         """Return the model of transformers with the adapters of a call."""
@@ -196,7 +211,7 @@ class LanguageModel:
 
     def generate(self, prompt: Any, **options: Unpack[Options]) -> str | list[str] | Array:
         """Generate; see :func:`generate`."""
-        checked = checked_options(options, self.session)
+        checked = self._checked(options)
         if self.speech is not None:
             return self.speech.generate(prompt, checked)
         asked, arguments = self.arguments(prompt, checked)
@@ -217,7 +232,7 @@ class LanguageModel:
 
     def stream(self, prompt: Any, **options: Unpack[Options]) -> Iterator[Any]:
         """Generate step by step; see :func:`stream`."""
-        checked = checked_options(options, self.session)
+        checked = self._checked(options)
         if self.speech is not None:
             # Timestamps decide where the next window begins: tokens are final only at the end of a
             # window.
@@ -234,7 +249,7 @@ class LanguageModel:
             random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
             custom = functools.partial(steps, random=random)
             tokens = model.generate(**arguments, custom_generate=custom)
-        return self._pieces(tokens, asked) if asked.is_text else _tokens(tokens, asked)
+        return pieces(tokens, self.text if asked.is_text else None, is_single=asked.is_single)
 
     @functools.cached_property
     def transformers_model(self) -> SessionModel:
@@ -280,14 +295,6 @@ class LanguageModel:
             "eos_token_id": list(ends) or None,
         }
         return asked, arguments | options
-
-    def _pieces(self, steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
-        """Yield the text that each step adds."""
-        rows: list[StreamedText] = []
-        for tokens in steps:
-            rows = rows or [StreamedText(self.text) for _ in tokens]
-            pieces = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
-            yield pieces[0] if asked.is_single else pieces
 
     def text(self, tokens: Any) -> str:
         """Return the text of tokens."""
@@ -389,8 +396,3 @@ def language_model(
     raise GenerationError(
         f"a {type(model).__name__} does not generate; give a folder, a program or a session"
     )
-
-
-def _tokens(steps: Iterator[torch.Tensor], asked: Prompt) -> Iterator[Any]:
-    for tokens in steps:
-        yield int(tokens[0]) if asked.is_single else tokens.numpy()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 
 @dataclass
@@ -40,3 +43,26 @@ class StreamedText:
         before, text = self.decode(self.tokens[: self.shown]), self.decode(self.tokens)
         self.tokens, self.shown = [], 0
         return text[len(before) :]
+
+
+def pieces(
+    steps: Iterator[torch.Tensor], decode: Callable[[list[int]], str] | None, *, is_single: bool
+) -> Iterator[Any]:
+    """Yield the text or the tokens that each step adds, for a batch those of all rows.
+
+    Args:
+        steps: The new token of each row, int64 ``[batch]``.
+        decode: Returns the text of tokens; None for the tokens themselves.
+        is_single: Whether the only row is the prompt itself.
+    """
+    if decode is None:
+        for tokens in steps:
+            yield int(tokens[0]) if is_single else tokens.numpy()
+        return
+    rows: list[StreamedText] = []
+    for tokens in steps:
+        rows = rows or [StreamedText(decode) for _ in tokens]
+        texts = [row.add(token) for row, token in zip(rows, tokens.tolist(), strict=True)]
+        yield texts[0] if is_single else texts
+    if any(rest := [row.rest() for row in rows]):
+        yield rest[0] if is_single else rest

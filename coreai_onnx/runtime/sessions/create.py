@@ -26,6 +26,7 @@ def session(
     low_memory: bool = False,
     deterministic: bool = False,
     float32_tiles: bool = False,
+    adapters: bool = True,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
@@ -49,6 +50,8 @@ def session(
         low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
         deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
+        adapters: Whether a file of ``export_model(…, lora=True)`` keeps its inputs for adapters.
+            Without them it is as fast as one that was exported without ``lora=True``.
         provider: The execution provider to use before the CPU: a short name (``"cuda"``), that of
             onnxruntime, or either with options (``("cuda", {"device_id": 1})``).
         providers: Several providers, in order of preference, after ``provider``.
@@ -79,5 +82,6 @@ def session(
         low_memory=low_memory,
         deterministic=deterministic,
         float32_tiles=float32_tiles,
+        adapters=adapters,
         providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )

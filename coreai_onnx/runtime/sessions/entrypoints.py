@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -38,6 +39,7 @@ class OpenProgram:
 
     def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
+        self._source = source
         self._sources = {n: ModelSource(one) for n, one in _sources(source).items()}
         # The models of a bundle share one data file, which is in memory once unless they are
         # prepacked: 223 instead of 335 MiB for two entrypoints, but 76 instead of 56 ms for 128
@@ -48,6 +50,10 @@ class OpenProgram:
         self._lock = threading.Lock()
         self.names = tuple(self._sources)
         self.main = MAIN if MAIN in self.names else self.names[0]
+
+    def with_adapters(self) -> OpenProgram:
+        """Return the same program with its inputs for adapters, to be opened again."""
+        return OpenProgram(self._source, replace(self._settings, adapters=True))
 
     def model_of(self, name: str) -> ir.Model:
         """Return the onnx_ir model of an entrypoint.

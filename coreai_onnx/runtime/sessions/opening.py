@@ -58,6 +58,7 @@ _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
 level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 LONGEST_SETTING = 8192
 """The most characters that onnxruntime takes as the value of a session's setting."""
 READ_BYTES = 1 << 28
@@ -78,6 +79,7 @@ class OpenModel:
     Attributes:
         ort: The ``onnxruntime.InferenceSession``.
         kernels: Whether the native kernels are registered.
+        hides_adapters: Whether inputs for adapters were removed.
         signature: Inputs, outputs and states.
         undo: The undo log of updates in place; None if no state is updated in place.
         initial: The values in the file that the states start from, by the states' names.
@@ -92,6 +94,10 @@ class OpenModel:
             share: Whether other models have the same weights.
         """
         source.check_file()
+        whole_source = source
+        if not settings.adapters:
+            source = source.without_adapters()
+        self.hides_adapters = source is not whole_source
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
         chosen = chosen_providers(settings.providers)
@@ -221,6 +227,9 @@ class OpenModel:
                 content = content.SerializeToString()
             assert content is not None
             return self._load(content, options, source)
+        if source.folder is not None:
+            options.add_session_config_entry(_DATA_FOLDER, str(source.folder))
+            return self._load(ir.to_proto(model).SerializeToString(), options, source)
         # protobuf cannot serialize more than 2 GiB, so that the limit may not be larger than that.
         if weights(model)[1] <= TEMPORARY_FILE_BYTES:
             return self._load(to_proto(model).SerializeToString(), options, source)

@@ -311,6 +311,23 @@ class Session:
         given = {name: to_ort(array, info(name)) for name, array in arrays.items()}
         return self._on(States(), self._name, {**self._values, **given})
 
+    def with_adapters(self) -> Session:
+        """Return a session with the inputs for adapters that ``adapters=False`` left out.
+
+        The file is opened again, with all states at their initial values; a session that left out
+        none returns itself.
+
+        Raises:
+            SessionError: If the file cannot be opened again, or the session is closed.
+        """
+        self._check_open()
+        if not self._model.hides_adapters:
+            return self
+        other = Session.__new__(Session)
+        other.timeout = self.timeout
+        other._begin(self._program.with_adapters(), self._name, States())  # noqa: SLF001
+        return other
+
     def stream(self) -> Session:
         """Return a session on the same loaded model with all states at their initial values."""
         self._check_open()

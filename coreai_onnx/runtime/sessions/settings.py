@@ -40,6 +40,7 @@ class SessionSettings:
     low_memory: bool = False
     deterministic: bool = False
     float32_tiles: bool = False
+    adapters: bool = True
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 

@@ -13,6 +13,8 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SessionError
 from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
+from coreai_onnx.model.interface import LORA_A, LORA_B
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 
 
 @runtime_checkable
@@ -23,6 +25,8 @@ class HasModel(Protocol):
     def model(self) -> ir.Model:
         """The model to run."""
 
+
+_ADD_LOW_RANK = (STANDARD_DOMAIN, "add_low_rank", "")
 
 Source = str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 """The source of a session: a file, its bytes, a model in memory, or a converted program."""
@@ -36,7 +40,10 @@ class ModelSource:
         content: A model in ONNX's own format, serialized or not.
         model: The model in memory.
         name: What messages call it: the path, "the given bytes", "the program".
+        folder: The folder of the data files that a model in memory refers to, if it has any.
     """
+
+    folder: Path | None = None
 
     def __init__(self, source: Source) -> None:
         """Tell the forms apart.
@@ -86,6 +93,20 @@ class ModelSource:
         except Exception:  # noqa: BLE001 - onnxruntime reports the fault
             return None
 
+    def without_adapters(self) -> ModelSource:
+        """Return a file's model without inputs for adapters; the source itself if it has none.
+
+        Raises:
+            SessionError: If a data file is outside of the model's folder.
+        """
+        model = None if self.path is None else self.graph()
+        if self.path is None or model is None or not _remove_adapters(model):
+            return self
+        self.check_places()
+        source = ModelSource(model)
+        source.name, source.folder = self.name, self.path.absolute().parent
+        return source
+
     def check_file(self) -> None:
         """Check that there is a regular file that a model fits in.
 
@@ -124,3 +145,26 @@ def model_of(source: Source) -> ir.Model:
         SessionError: If it is not a source.
     """
     return ModelSource(source).read()
+
+
+def _remove_adapters(model: ir.Model) -> bool:
+    """Remove the inputs for adapters and the nodes that add them; return whether all could be."""
+    graph = model.graph
+    defaults = [x for x in graph.inputs if x.name in graph.initializers]
+    inputs = [x for x in defaults if (x.name or "").endswith((LORA_A, LORA_B))]
+    nodes = {node for value in inputs for node in value.consumers()}
+    # Files for other targets add them by operators that may serve something else, too.
+    if not inputs or any(x.op_identifier() != _ADD_LOW_RANK for x in nodes):
+        return False
+    for node in nodes:
+        total, result = node.inputs[0], node.outputs[0]
+        assert total is not None
+        result.replace_all_uses_with(total, replace_graph_outputs=True)
+        graph.remove(node, safe=True)
+        if total.is_graph_output():
+            name, result.name = result.name, None
+            total.name = name
+    for value in inputs:
+        graph.inputs.remove(value)
+        del graph.initializers[value.name or ""]
+    return True

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+import coreai_onnx
 from coreai_onnx.errors import GenerationError, InputError, SaveError
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import LanguageModel
@@ -75,7 +76,7 @@ def test_logits_over_four_bits(name: str, tmp_path: Path) -> None:
         plain, adapted = (m(IDS).logits for m in (model, merged(model, SECOND, tensors)))
     assert (plain - adapted).abs().max() > 1, "the adapter changes the logits"
     for kernels in (False, True):
-        session = LanguageModel.open(tmp_path / "model", kernels=kernels).session
+        session = coreai_onnx.session(tmp_path / "model" / "model.onnx", kernels=kernels)
         adapter = adapter_of(str(tmp_path / "adapter"), {}, session)
         assert_close(logits_of(session, IDS), plain)
         assert_close(logits_of(session.with_inputs(**adapter), IDS), adapted)
@@ -103,6 +104,26 @@ def test_rows_of_a_batch_have_their_adapters(
     alone = model.generate(IDS[0], adapter="other", num_beams=2, **options).tolist()
     among = model.generate(IDS[:2], adapter=["other", None], num_beams=2, **options).tolist()
     assert among[0] == alone
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_an_absent_adapter_has_no_nodes(
+    llama: tuple[Path, dict[str, Any]], *, kernels: bool
+) -> None:
+    place, _ = llama
+    model = LanguageModel.open(place / "model", kernels=kernels)
+    options: dict[str, Any] = {"max_new_tokens": 8, "stop_ids": ()}
+    plain, before = model.session, model.generate(IDS, **options)
+    names = [x.name for x in plain.optional_inputs]
+    assert names == ["num_logits_to_keep"]
+    whole = coreai_onnx.session(place / "model" / "model.onnx", kernels=kernels)
+    assert whole.with_adapters() is whole
+    assert (logits_of(plain, IDS) == logits_of(whole, IDS)).all()
+    with pytest.raises(GenerationError, match="there is no adapter 'nobody'"):
+        model.generate(IDS, adapter="nobody", **options)
+    assert len(model.session.optional_inputs) == len(names) + 2 * len(NAMES)
+    assert (model.generate(IDS, **options) == before).all()
+    assert len(plain.optional_inputs) == 1, "sessions that are open stay as they are"
 
 
 def test_onnxruntime_reads_the_adapter(llama: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

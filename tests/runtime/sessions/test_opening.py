@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -285,3 +286,70 @@ def test_a_data_file_may_be_larger_than_the_memory(tmp_path: Path) -> None:
     opened = session(path)
     assert not opened.run(np.array([rows - 1]))["total"].any()
     assert data.stat().st_blocks * 512 < size
+
+
+LOW_RANK = """<ir_version: 10, opset_import: ["" : 23, "ai.coreai" : 1]>
+main (float[n, 2] x, float[2, r] l_lora_A_weight, float[r, c] l_lora_B_weight)
+  => (float[n, 2] y, float[n, 2] z) <
+  float[2, 2] w = {1, 2, 3, 4}, float[2, 0] l_lora_A_weight = {}, float[0, 1] l_lora_B_weight = {}
+> {
+  p = MatMul (x, w)
+  a = ai.coreai.add_low_rank (p, x, l_lora_A_weight, l_lora_B_weight)  z = Relu (a)
+  q = MatMul (z, w)  y = ai.coreai.add_low_rank (q, z, l_lora_A_weight, l_lora_B_weight)
+}
+<domain: "ai.coreai", opset_import: ["" : 23]> add_low_rank (input, x, down, up) => (output) {
+  h = MatMul (x, down)  d = MatMul (h, up)  output = Add (input, d)
+}"""
+
+
+def with_adapters(path: Path, text: str = LOW_RANK) -> Path:
+    """Write a model with an adapter of two layers, its weight in a data file."""
+    model = ir.from_onnx_text(text)
+    for value in model.graph.inputs:
+        old = value.name or ""
+        value.name = old.replace("_lora_", ".lora_").replace("_weight", ".weight")
+        if old in model.graph.initializers:
+            model.graph.initializers[value.name] = model.graph.initializers.pop(old)
+    ir.save(model, path, external_data="data", size_threshold_bytes=0)
+    return path
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_inputs_for_adapters_may_be_left_out(tmp_path: Path, *, kernels: bool) -> None:
+    path = with_adapters(tmp_path / "model.onnx")
+    whole, plain = (session(path, kernels=kernels, adapters=one) for one in (True, False))
+    assert len(whole.optional_inputs) == 2
+    assert not plain.optional_inputs
+    assert [x.name for x in plain.outputs] == ["y", "z"]
+    x = np.array([[1, -2], [3, 4], [0, 5]], np.float32)
+    for name, array in whole.run(x).items():
+        np.testing.assert_array_equal(plain.run(x)[name], array)
+    assert "add_low_rank" in {node.op_type for node in plain.model.graph}, "the file is the same"
+    again = plain.with_adapters()
+    factors = {"l.lora_A.weight": np.ones((2, 1)), "l.lora_B.weight": np.ones((1, 2))}
+    factors = {name: array.astype(np.float32) for name, array in factors.items()}
+    np.testing.assert_array_equal(again.run(x, **factors)["z"], whole.run(x, **factors)["z"])
+    assert again.with_adapters() is again
+    plain.close()
+    with pytest.raises(SessionError, match="closed"):
+        plain.with_adapters()
+
+
+def test_adapters_of_other_operators_stay(tmp_path: Path) -> None:
+    text = LOW_RANK.replace("q = MatMul (z, w)", "q = MatMul (z, l_lora_A_weight)  e = Neg (q)")
+    text = text.replace("(q, z,", "(z, z,")
+    other = session(with_adapters(tmp_path / "model.onnx", text), adapters=False)
+    assert len(other.optional_inputs) == 2
+    assert other.with_adapters() is other
+
+
+def test_a_data_file_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    path = with_adapters(tmp_path / "inside" / "model.onnx")
+    (tmp_path / "inside" / "data").rename(tmp_path / "data")
+    model = onnx.load(path, load_external_data=False)
+    (weight,) = (one for one in model.graph.initializer if one.name == "w")
+    weight.external_data[0].value = "../data"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SessionError, match="cannot load"):
+        session(path, adapters=False)

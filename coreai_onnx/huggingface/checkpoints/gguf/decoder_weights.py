@@ -15,14 +15,16 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from coreai_onnx.composites.few_bits import EMBEDDING_NBITS, LINEAR_NBITS
+from coreai_onnx.composites.few_bits import EMBEDDING_NBITS, GATHER_MM_NBITS, LINEAR_NBITS
+from coreai_onnx.composites.products import GATHER_MM
 from coreai_onnx.errors import ModelSourceError
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.model.weight_formats import NAMES
 
 _INPUTS = {
-    one.name: tuple(each.name for each in one.inputs) for one in (LINEAR_NBITS, EMBEDDING_NBITS)
+    one.name: tuple(each.name for each in one.inputs)
+    for one in (LINEAR_NBITS, EMBEDDING_NBITS, GATHER_MM_NBITS)
 }
 """The names of the inputs of composites with a weight of few bits."""
 _ROTARY = "model.model.rotary_emb"
@@ -54,6 +56,21 @@ class DecoderWeights:
             )
             return value.T if transposed else value
         return None
+
+    def experts(self, module: str) -> list[np.ndarray | PackedMatrix]:
+        """Return the stacked weights of the experts of a module, in the order of their products.
+
+        Each is ``[experts, outputs, inputs]``; parts of a packed one have the experts first.
+        """
+        stacks: list[np.ndarray | PackedMatrix] = []
+        for node in self.nodes[module]:
+            composite = _composite(node)
+            if composite == GATHER_MM_NBITS.name:
+                stacks.append(self._packed(node, composite, module))
+            elif composite == GATHER_MM.name and (value := constant(node.inputs[1])) is not None:
+                transposed = node.attributes.get_int("transpose_rhs", 0)
+                stacks.append(value if transposed else value.swapaxes(1, 2))
+        return stacks
 
     def bias(self, module: str) -> np.ndarray | None:
         """Return the bias of a module; None if there is none."""

@@ -25,13 +25,19 @@ ARCHITECTURES = MappingProxyType(
         "qwen2": "qwen2",
         "qwen3": "qwen3",
         "gemma3_text": "gemma3",
+        "mixtral": "llama",
+        "qwen2_moe": "qwen2moe",
+        "qwen3_moe": "qwen3moe",
     }
 )
 """Architectures of transformers to those of llama.cpp."""
 _ACTIVATIONS = MappingProxyType({"gemma3_text": ("gelu_pytorch_tanh",)})
 _OF_OTHERS = ("silu", "swish")
+_NORMALIZES_EXPERTS = MappingProxyType({"qwen2_moe": False, "qwen3_moe": True})
+"""Whether llama.cpp divides the probabilities of the chosen experts by their sum."""
 # In llama.cpp, every sixth layer of Gemma 3 has full attention.
 _PERIOD = 6
+_WINDOWS = ("mistral", "mixtral")
 # Gemma 3 27B, whose queries are divided by the root of another size than that of a head.
 _LAYERS_27B = 62
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -74,6 +80,8 @@ def _faults(config: Any, kind: str) -> Iterator[str]:
             yield f"{name} is {getattr(config, name)}"
     if getattr(config, "use_bidirectional_attention", False):
         yield "its attention is bidirectional"
+    if kind in _NORMALIZES_EXPERTS:
+        yield from _faults_of_experts(config, normalizes=_NORMALIZES_EXPERTS[kind])
     if kind == "gemma3_text":
         expected = [SLIDING if (i + 1) % _PERIOD else FULL for i in range(config.num_hidden_layers)]
         if list(config.layer_types) != expected:
@@ -82,9 +90,20 @@ def _faults(config: Any, kind: str) -> Iterator[str]:
             yield f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, not {expected_scalar}"
     else:
         types = getattr(config, "layer_types", None) or ()
-        window = getattr(config, "sliding_window", None) if kind == "mistral" else None
+        window = getattr(config, "sliding_window", None) if kind in _WINDOWS else None
         if SLIDING in types or (window or math.inf) < config.max_position_embeddings:
             yield "it has sliding attention"
+    yield from _faults_of_positions(config)
+
+
+def _faults_of_experts(config: Any, *, normalizes: bool) -> Iterator[str]:
+    if config.norm_topk_prob != normalizes:
+        yield f"norm_topk_prob is {config.norm_topk_prob}"
+    if config.decoder_sparse_step != 1 or config.mlp_only_layers:
+        yield "some of its layers have no experts"
+
+
+def _faults_of_positions(config: Any) -> Iterator[str]:
     for one in rope_parameters(config).values():
         if one.get("rope_type") not in ("default", "linear", "llama3"):
             yield f"its positions are scaled by {one.get('rope_type')}"
@@ -128,6 +147,13 @@ def add_hyperparameters(
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
+    if (experts := getattr(config, "num_experts_per_tok", None)) is not None:
+        writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+        writer.add_expert_used_count(experts)
+        if (width := getattr(config, "moe_intermediate_size", None)) is not None:
+            writer.add_expert_feed_forward_length(width)
+        if (width := getattr(config, "shared_expert_intermediate_size", None)) is not None:
+            writer.add_expert_shared_feed_forward_length(width)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)

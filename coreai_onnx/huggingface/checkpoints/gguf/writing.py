@@ -5,6 +5,8 @@ Names and orders of rows of tensors are those with which transformers reads a GG
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -51,6 +53,8 @@ FLOAT_TYPES: Mapping[str, GGMLQuantizationType] = {
 _DTYPES = {_T.F16: np.float16, _T.BF16: ml_dtypes.bfloat16, _T.F32: np.float32}
 _CHUNK = 1 << 22  # elements that are converted at once
 _HEAD = "output.weight"
+_EXPERTS = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")
+_SHARED_GATE = ".ffn_gate_inp_shexp."
 _Stored = np.ndarray | PackedMatrix
 
 
@@ -201,7 +205,9 @@ class _Collector:
         self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(
             config=config.to_dict()
         )
-        self.names = get_gguf_hf_weights_map(model, self.processor)
+        # transformers has the architecture of Llama in GGUF under that name only.
+        kind = "llama" if architecture == "llama" else None
+        self.names = get_gguf_hf_weights_map(model, self.processor, kind)
 
     def tensors(self) -> list[GgufTensor]:
         """Return the tensors of all parameters.
@@ -210,24 +216,71 @@ class _Collector:
             ModelSourceError: If one is missing, or does not fit.
         """
         places = {target: name for name, target in self.names.items()}
-        if unknown := [name for name in self.parameters if name not in places]:
+        experts = [name for name in self.parameters if _EXPERTS.search(name)]
+        others = [name for name in self.parameters if name not in experts]
+        if unknown := [name for name in others if name not in places]:
             raise ModelSourceError(f"llama.cpp has no tensor for {', '.join(unknown[:3])}")
-        tensors = [self._tensor(places[name], name) for name in self.parameters]
+        tensors = [self._tensor(places[name], name) for name in others]
+        for name in experts:
+            tensors += self._experts(name)
         return [*tensors, *self._untied_head()]
+
+    def _experts(self, parameter: str) -> list[GgufTensor]:
+        """Return the tensors of a stack of experts; those of gate and up are two."""
+        module, _, attribute = parameter.rpartition(".")
+        layer = re.search(r"\d+", module)
+        stacks = self.weights.experts(f"model.{module}")
+        if layer is None or len(stacks) not in (2, 3):
+            raise self._missing(parameter)
+        count, rows, columns = self.parameters[parameter].shape
+        parts = ("down",) if attribute == "down_proj" else ("gate", "up")
+        tensors = []
+        for i, part in enumerate(parts):
+            # Gate and up are one product, unless their weights are of different types.
+            joined = part != "down" and len(stacks) == 2
+            place, first = (0, i * (rows // 2)) if joined else (i, 0)
+            place, height = (-1, rows) if part == "down" else (place, rows // 2)
+            read = functools.partial(
+                self._stack, f"model.{module}", place, range(first, first + height)
+            )
+            if (shape := _shape(read())) != (count * height, columns):
+                raise ModelSourceError(
+                    f"{self.weights.source}: {parameter} is {list(shape)} for {part}, not "
+                    f"{[count * height, columns]}"
+                )
+            name = f"blk.{layer[0]}.ffn_{part}_exps.weight"
+            flat = self._of_stored(name, parameter, read)
+            tensors.append(flat._replace(dims=(count, height, columns)))
+        return tensors
+
+    def _stack(self, module: str, place: int, rows: range) -> _Stored:
+        """Return some rows of each expert, one expert after the other."""
+        stored = self.weights.experts(module)[place]
+        span = slice(rows.start, rows.stop)
+        if isinstance(stored, np.ndarray):
+            return stored[:, span].reshape(-1, stored.shape[-1])
+        parts = {name: getattr(stored, name) for name in BY_ROW}
+        flat = {n: part[:, span].flatten(0, 1) for n, part in parts.items() if part is not None}
+        return replace(stored, **flat)
+
+    def _missing(self, parameter: str) -> ModelSourceError:
+        return ModelSourceError(
+            f"{self.weights.source}: no node has the weight {parameter}; export for the target "
+            "kernels or onnxruntime, without passes that merge layers"
+        )
 
     def _tensor(self, name: str, parameter: str) -> GgufTensor:
         module, _, attribute = parameter.rpartition(".")
         read = self.weights.bias if attribute == "bias" else self.weights.weight
         if (stored := read(f"model.{module}")) is None:
-            raise ModelSourceError(
-                f"{self.weights.source}: no node has the weight {parameter}; export for the target "
-                "kernels or onnxruntime, without passes that merge layers"
-            )
+            raise self._missing(parameter)
         dims = tuple(self.parameters[parameter].shape)
         if (shape := _shape(stored)) != dims:
             raise ModelSourceError(
                 f"{self.weights.source}: {parameter} is {list(shape)}, not {list(dims)}"
             )
+        if _SHARED_GATE in name:  # a vector, which llama.cpp has in float32
+            return _float_tensor(name, _values(stored).ravel(), _T.F32)
         order = self._order(name, dims)
         return self._of_stored(
             name, parameter, lambda: _reordered(_certain(read(f"model.{module}")), order)
@@ -317,12 +370,21 @@ def _same(one: _Stored, other: _Stored) -> bool:
     )
 
 
+def _values(stored: _Stored) -> np.ndarray:
+    if isinstance(stored, np.ndarray):
+        return stored
+    parts = [getattr(stored, name) for name in NAMES]
+    values: np.ndarray = (
+        dequantized(parts, stored.bits, stored.scale_bits, torch.float32).flatten(1).numpy()
+    )
+    return values
+
+
 def _dequantized(
     stored: PackedMatrix, kind: GGMLQuantizationType, parameter: str
 ) -> Iterator[np.ndarray]:
     for rows in by_rows(stored):
-        parts = [getattr(rows, name) for name in NAMES]
-        values = dequantized(parts, rows.bits, rows.scale_bits, torch.float32).flatten(1).numpy()
+        values = _values(rows)
         if kind == _T.F16 and np.abs(values).max() > np.finfo(np.float16).max:
             raise ModelSourceError(f"the weight {parameter} has values beyond the range of float16")
         yield values.astype(_DTYPES[kind])

@@ -17,9 +17,17 @@ from coreai_onnx.errors import ModelSourceError, SaveError
 from coreai_onnx.huggingface.checkpoints.gguf.codebooks import CODEBOOKS
 from coreai_onnx.huggingface.checkpoints.gguf.writing import GgufTensor, write_gguf
 from coreai_onnx.huggingface.exporting import export_model
+from coreai_onnx.huggingface.generation.decoding import logits_of
 from coreai_onnx.huggingface.sources import load_source, read_config
 from coreai_onnx.runtime.sessions.session import Session
-from tests.huggingface.checkpoints.gguf.files import HEAD, TOKENS, write_model
+from tests.huggingface.checkpoints.gguf.files import (
+    CHOSEN,
+    EXPERTS,
+    HEAD,
+    MIXTURES,
+    TOKENS,
+    write_model,
+)
 from tests.support.tolerances import assert_close
 
 export = functools.partial(export_model, check=False, target="kernels")
@@ -65,6 +73,61 @@ def test_tensors_are_those_that_were_read(
     assert values["tokenizer.chat_template"].startswith("{% for m in messages %}")
     if architecture == "llama":
         assert values["tokenizer.ggml.merges"] == ["a b", "c d", "e f"]
+
+
+@pytest.mark.parametrize("kinds", [KINDS, (Type.F32,), (Type.IQ2_S,)], ids=str)
+@pytest.mark.parametrize("architecture", MIXTURES)
+def test_experts_are_those_that_were_read(
+    architecture: str, kinds: tuple[Type, ...], tmp_path: Path
+) -> None:
+    before, after = tmp_path / "before.gguf", tmp_path / "after.gguf"
+    write_model(before, architecture, kinds, experts=True)
+    to_gguf(export(before, tmp_path / "folder").path, after)
+    assert content_of(after) == content_of(before)
+    fields = GGUFReader(after).fields
+    values = {name: field.contents() for name, field in fields.items()}
+    assert values[f"{architecture}.expert_count"] == EXPERTS
+    assert values[f"{architecture}.expert_used_count"] == CHOSEN
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("architecture", MIXTURES)
+def test_experts_of_the_quantizer_are_those_of_the_file(architecture: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "tiny.gguf", architecture, (Type.F32,), experts=True)
+    rules = {"bits": 4, "symmetric": True, "group_size": 32}
+    folder = export(tmp_path / "tiny.gguf", tmp_path / "folder", quantization=rules).path
+    path = tmp_path / "quantized.gguf"
+    kinds = {tensor.name: tensor.type for tensor in to_gguf(folder, path)}
+    assert {kinds[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up", "down")} == {
+        Type.Q4_0
+    }
+    ids = torch.tensor([[1, 5, 9, 2]])
+    logits = load_source(path).model(ids, use_cache=False).logits
+    assert_close(logits_of(Session(folder / "model.onnx"), ids)[:, -1:], logits[:, -1:])
+
+
+def test_experts_that_llama_cpp_weights_in_another_way(tmp_path: Path) -> None:
+    write_model(tmp_path / "tiny.gguf", "qwen3moe", (Type.F32,), experts=True)
+    folder = export(tmp_path / "tiny.gguf", tmp_path / "folder").path
+    config = folder / "config.json"
+    for old, new, message in (
+        ('"norm_topk_prob": true', '"norm_topk_prob": false', "norm_topk_prob is False"),
+        ('"decoder_sparse_step": 1', '"decoder_sparse_step": 2', "some of its layers have no"),
+    ):
+        content = config.read_text()
+        assert old in content
+        config.write_text(content.replace(old, new))
+        with pytest.raises(ModelSourceError, match=message):
+            to_gguf(folder, tmp_path / "new.gguf")
+        config.write_text(content)
+    model = onnx.load(folder / "model.onnx")
+    for node in model.graph.node:
+        if node.op_type.startswith("gather_mm"):
+            node.name = "elsewhere"
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(ModelSourceError, match=r"no node has the weight .*experts.gate_up_proj"):
+        to_gguf(folder, tmp_path / "new.gguf")
+    assert not (tmp_path / "new.gguf").exists()
 
 
 @pytest.fixture(scope="module")
