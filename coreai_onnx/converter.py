@@ -153,8 +153,8 @@ class TorchConverter:
         self._check_free(entrypoint_name)
         check_program(exported_program)
         names = IONames(input_names, output_names, state_names)
-        given = externalized if externalized is not None else _externalized_exported_programs
-        calls = {call.tag: call for call in given or ()}
+        programs = externalized if externalized is not None else _externalized_exported_programs
+        calls = {call.tag: call for call in programs or ()}
         check_calls(exported_program, calls)
         warn_about_fixed_dims(exported_program)
         self._staged[entrypoint_name] = _Staged(functional(exported_program), names, calls)

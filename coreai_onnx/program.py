@@ -346,8 +346,8 @@ class OnnxProgram(Quantizable):
 
         name = self._choose(entrypoint)
         plan = memory_plan(self, inputs, sizes=sizes, entrypoint=name, kernels=kernels)
-        given = inputs if isinstance(inputs, Mapping) else {}
-        models, costs = split(self.models[name], stages, plan, given)
+        arrays = inputs if isinstance(inputs, Mapping) else {}
+        models, costs = split(self.models[name], stages, plan, arrays)
         parts = [OnnxProgram({name: one}, debug_info=self.debug_info) for one in models]
         return Pipeline(tuple(parts), costs, self.models[name])
 

@@ -112,11 +112,11 @@ def verify_determinism(
     if unknown := [axis for axis in axes or () if axis not in AXES]:
         raise ComparisonError(f"axes must be some of {', '.join(AXES)}, got {unknown[0]!r}")
     runs = Runs(model, inputs, batch, sequence, settings)
-    found: list[Deviation] = []
+    deviations: list[Deviation] = []
     for axis in AXES:
         if axis in (axes or AXES):
-            found += _deviations(axis, runs, _PAIRS[axis](runs))
-    return Determinism(tuple(found))
+            deviations += _deviations(axis, runs, _PAIRS[axis](runs))
+    return Determinism(tuple(deviations))
 
 
 _Pair = tuple[RowsRun, RowsRun]

@@ -124,8 +124,8 @@ def difference(
     size = expected.size
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         types = (type_text(x.dtype.name, x.shape) for x in (actual, expected))
-        own = math.nan if ideal is None else 0.0
-        return Difference(size, size, "is {}, expected {}".format(*types), torch_error=own)
+        torch_error = math.nan if ideal is None else 0.0
+        return Difference(size, size, "is {}, expected {}".format(*types), torch_error=torch_error)
     if size == 0:
         return Difference(0, 0, "", 0.0, 0.0, 0.0, 1.0, math.inf, 0.0, 0.0)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
@@ -176,10 +176,10 @@ def _within_torch_error(
     # Elements next to an overflow have errors that would hide all others in the RMS.
     usual = finite & (np.abs(torch_result) < float(limits.max) / 4)
     scale = _rms(ideal[usual])
-    errors, own = np.abs(actual - ideal), np.abs(torch_result - ideal)
+    errors, torch_errors = np.abs(actual - ideal), np.abs(torch_result - ideal)
     steps = STEPS.get(dtype.name, _STEPS) * float(limits.eps) * (np.abs(ideal) + scale)
-    own_rms = _rms(own[usual])
-    within = np.isfinite(actual) & (errors <= OWN * own + OWN_RMS * own_rms + steps)
+    own_rms = _rms(torch_errors[usual])
+    within = np.isfinite(actual) & (errors <= OWN * torch_errors + OWN_RMS * own_rms + steps)
     counted = errors[usual & np.isfinite(actual)]
     return within, (_rms(counted) / (scale or 1.0), own_rms / (scale or 1.0))
 

@@ -45,8 +45,8 @@ def lacks(what: str) -> TorchVersionError:
     Args:
         what: Python's message about what is missing.
     """
-    found = MISSING_IN_TORCH.pattern.search(what)
-    reason = found["what"] if found else what
+    match = MISSING_IN_TORCH.pattern.search(what)
+    reason = match["what"] if match else what
     return TorchVersionError(
         f"coreai_onnx needs torch {_tested('or')}, this is torch {torch.__version__}: {reason}"
     )

@@ -200,12 +200,14 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
         return []
     # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
     types = set(getattr(model.config, "layer_types", None) or ())
-    if (own := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
+    if (cache_class := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
         require_states(name)
     # A cache of a model's own has no layers to find slots in.
-    if own is not None:
+    if cache_class is not None:
         how = "decoders with the caches of transformers.cache_utils are exported, and RWKV"
-        raise ConversionError(f"{name} keeps its states in a {own}, a class of its own", advice=how)
+        raise ConversionError(
+            f"{name} keeps its states in a {cache_class}, a class of its own", advice=how
+        )
 
     def run() -> tuple[Any, Any]:
         cache = DynamicCache(config=model.config)

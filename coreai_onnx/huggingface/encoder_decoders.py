@@ -77,8 +77,12 @@ class EncoderPart(torch.nn.Module):
         self.has_samples, self.has_frames = kind == "moonshine", kind == "speech_to_text"
         # Whisper takes spectrograms, whose bins its configuration names. Of pictures, a model of
         # two others has a configuration of its encoder.
-        known = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
-        is_known = self.has_samples or self.has_frames or not known or hasattr(model.config, known)
+        channels = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(
+            name, "num_mel_bins"
+        )
+        is_known = (
+            self.has_samples or self.has_frames or not channels or hasattr(model.config, channels)
+        )
         if not is_known:
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "
@@ -231,9 +235,9 @@ class DecoderPart(torch.nn.Module):
         self, mask: torch.Tensor | None, tokens: Any, state: torch.Tensor, cache: Any
     ) -> Sequence[torch.Tensor]:
         """Return the results for tokens, and extend a cache by them."""
-        given = "decoder_inputs_embeds" if self.takes_embeds else "decoder_input_ids"
+        argument = "decoder_inputs_embeds" if self.takes_embeds else "decoder_input_ids"
         result = self.model(
-            **{given: tokens},
+            **{argument: tokens},
             attention_mask=mask,
             encoder_outputs=_Encoded(last_hidden_state=state),
             use_cache=True,

@@ -313,9 +313,9 @@ def _programs(
         # Before the export, which takes longer.
         decoder = (checked_decoder if convert.check else decoder_of)(loaded.model, cache)
         # onnxruntime-genai has names for keys and values only, not for states and scales.
-        known = bool(decoder.slots) and all(x.kind in ("key", "value") for x in decoder.slots)
-        known &= cache.kind != "paged"
-        files = {CONFIG: genai_config(decoder, MODEL_FILE)} if known else {}
+        has_genai = bool(decoder.slots) and all(x.kind in ("key", "value") for x in decoder.slots)
+        has_genai &= cache.kind != "paged"
+        files = {CONFIG: genai_config(decoder, MODEL_FILE)} if has_genai else {}
         return {MODEL_FILE: convert(decoder)}, files
     if isinstance(loaded.model, PipelineModel):
         with warnings.catch_warnings():

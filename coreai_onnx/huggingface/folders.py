@@ -74,8 +74,8 @@ def copy_companions(model: Any, source: Path | None, target: Path) -> None:
     if getattr(model.config, "model_type", "") in _READ_AT_THE_TOP:
         config = json.loads((target / "config.json").read_text())
         of_text = {name: config.get("text_config", {}).get(name) for name in _SIZES_OF_CACHES}
-        found = {name: value for name, value in of_text.items() if value is not None}
-        write_json(target / "config.json", found | config)
+        present = {name: value for name, value in of_text.items() if value is not None}
+        write_json(target / "config.json", present | config)
     settings = getattr(model, "generation_config", None)
     if settings is not None and not (target / "generation_config.json").exists():
         settings.save_pretrained(target)

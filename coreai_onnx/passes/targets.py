@@ -197,7 +197,7 @@ def _lower_opset(model: ir.Model) -> None:
 
 def _check_ops(model: ir.Model, target: Target) -> None:
     provided = PROVIDER_TARGETS.get(target)
-    known = {*OLDER_FORMS, *(COMPOSED if provided else ())}
+    replaceable = {*OLDER_FORMS, *(COMPOSED if provided else ())}
     obstacles: Counter[str] = Counter()
     for root in roots(model):
         opset = root.opset_imports.get("", PORTABLE_OPSET)
@@ -208,7 +208,7 @@ def _check_ops(model: ir.Model, target: Target) -> None:
             if node.domain not in ("", "ai.onnx"):
                 reason = "" if node.op_identifier() in model.functions else "has no body"
             # Whether an older form is needed depends on the dtype, which is inferred later.
-            elif opset > PORTABLE_OPSET and node.op_type not in known:
+            elif opset > PORTABLE_OPSET and node.op_type not in replaceable:
                 reason = obstacle(node, opset, PORTABLE_OPSET)
             if reason:
                 domain = f"{node.domain}::" if node.domain else ""
@@ -320,9 +320,9 @@ def _passes_for(
 
 def _pays_off(one: Pass, oldest: Release | None) -> bool:
     """Return whether the oldest release has the ops that a pass creates, and runs them fast."""
-    made = CONTRIB_OPS.get(one, ())
-    has = oldest is None or all(contrib_since(op, forms) <= oldest for op, forms in made)
-    return has and all(is_faster(op, oldest) for op, _ in made)
+    operators = CONTRIB_OPS.get(one, ())
+    has = oldest is None or all(contrib_since(op, forms) <= oldest for op, forms in operators)
+    return has and all(is_faster(op, oldest) for op, _ in operators)
 
 
 def _before_inlining(

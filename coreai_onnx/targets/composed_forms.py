@@ -91,12 +91,12 @@ def _defined(
     inputs = [
         types.get(v, onnx.TypeProto()) if v is not None else onnx.TypeProto() for v in node.inputs
     ]
-    found = schema.get_context_dependent_function_with_opset_version(
+    content = schema.get_context_dependent_function_with_opset_version(
         schema.context_dependent_function_opset_versions[-1],
         ir.serde.serialize_node(node).SerializeToString(),
         [one.SerializeToString() for one in inputs],
     )
-    function = onnx.FunctionProto.FromString(found)
+    function = onnx.FunctionProto.FromString(content)
     del function.attribute[:]
     # Formal inputs and outputs that the node does not have are optional.
     del function.input[len(node.inputs) :]

@@ -108,9 +108,9 @@ def kernel_fault(node: ir.Node, opset: int, types: Types, table: Table) -> str:
         spans = [f"{a} and later" if b == 999 else f"{a} to {b}" for a, b, _ in entries]
         return f"no kernel for opset {opset}, only for {', '.join(spans)}"
     for variable, dtype in _dtypes(node, opset, types):
-        known = kinds.get(variable, "").split()
-        if known and dtype.name.lower() not in known and _WORDS.get(dtype) not in known:
-            return f"no kernel for {dtype.name.lower()} ({variable}), only for {', '.join(known)}"
+        names = kinds.get(variable, "").split()
+        if names and dtype.name.lower() not in names and _WORDS.get(dtype) not in names:
+            return f"no kernel for {dtype.name.lower()} ({variable}), only for {', '.join(names)}"
     return ""
 
 
@@ -122,8 +122,8 @@ def dtype_of(value: ir.Value | None, types: Types) -> ir.DataType | None:
     if value is None:
         return None
     dtype = value.dtype
-    if dtype is None and (known := types.get(value)) is not None:
-        dtype = ir.DataType(known.tensor_type.elem_type)
+    if dtype is None and (type_proto := types.get(value)) is not None:
+        dtype = ir.DataType(type_proto.tensor_type.elem_type)
     return None if dtype == ir.DataType.UNDEFINED else dtype
 
 
@@ -158,7 +158,7 @@ def declared(graph: ir.Graph, types: Types) -> set[ir.Node]:
         types: The types of values, where values have none.
     """
     inputs = {value for value in graph.inputs if _is_integer(value, types)}
-    on_host, found = set(inputs), set()
+    on_host, tensors = set(inputs), set()
     for node in graph.all_nodes():
         operands = [value for value in node.inputs if value is not None]
         small = all(_is_integer(v, types) and _rank(v, types) in (0, 1) for v in node.outputs)
@@ -169,11 +169,11 @@ def declared(graph: ir.Graph, types: Types) -> set[ir.Node]:
             continue
         cast = node.op_type == "Cast" and _is_integer(operands[0], types)
         if small or (cast and (operands[0] in inputs or _rank(operands[0], types) in (0, 1))):
-            found.add(node)
+            tensors.add(node)
         # A matrix may be computed on the CPU only if it is not declared, and its results likewise.
         if small:
             on_host.update(node.outputs)
-    return found
+    return tensors
 
 
 def _is_integer(value: ir.Value, types: Types) -> bool:
@@ -199,7 +199,7 @@ def _rank(value: ir.Value, types: Types) -> int | None:
 def _shape(value: ir.Value, types: Types) -> tuple[object, ...] | None:
     if value.shape is not None:
         return tuple(map(str, value.shape))
-    known = types.get(value)
-    if known is None or not known.tensor_type.HasField("shape"):
+    type_proto = types.get(value)
+    if type_proto is None or not type_proto.tensor_type.HasField("shape"):
         return None
-    return tuple(str(d.dim_param or d.dim_value) for d in known.tensor_type.shape.dim)
+    return tuple(str(d.dim_param or d.dim_value) for d in type_proto.tensor_type.shape.dim)

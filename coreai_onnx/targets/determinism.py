@@ -46,12 +46,12 @@ def outside_ops(model: ir.Model) -> dict[str, int]:
 
     The bodies of composites that have a kernel are not run, and not counted.
     """
-    found = Counter(
+    counts = Counter(
         op_name("" if node.domain in ONNX_DOMAINS else node.domain, node.op_type)
         for node in _run_nodes(model)
         if not _is_fixed(node)
     )
-    return dict(found.most_common())
+    return dict(counts.most_common())
 
 
 def measured_ops(model: ir.Model) -> dict[str, int]:

@@ -82,9 +82,9 @@ def chosen_providers(choices: Choice | Iterable[Choice] | None) -> dict[str, dic
 
 
 def _check_options(provider: str, options: Mapping[str, str]) -> None:
-    known = OPTIONS.get(provider, options)
-    if unknown := [name for name in options if name not in known]:
-        raise SessionError(f"{provider} has no option {unknown[0]}; it has {', '.join(known)}")
+    names = OPTIONS.get(provider, options)
+    if unknown := [name for name in options if name not in names]:
+        raise SessionError(f"{provider} has no option {unknown[0]}; it has {', '.join(names)}")
     if provider == CPU and options.get("use_arena", "0") not in ("0", "1"):
         raise SessionError(f"{provider}: use_arena is 0 or 1, got {options['use_arena']}")
 

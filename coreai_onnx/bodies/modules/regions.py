@@ -80,8 +80,8 @@ def _input(context: Context, op: OpBuilder, node: fx.Node, argument: Value, modu
     """
     scope, example = op.scope, node.meta["val"]
     weight = argument.name if argument.is_initializer() and argument.name else ""
-    own = weight.removeprefix(f"{module}.") if module else weight
-    name = scope.names.unique(own or node.name.removesuffix("_1"))
+    local_name = weight.removeprefix(f"{module}.") if module else weight
+    name = scope.names.unique(local_name or node.name.removesuffix("_1"))
     if isinstance(example, torch.Tensor):
         value = context.value_like(name, example)
         value.dtype = ir_dtype_of(argument)

@@ -144,8 +144,8 @@ def _wrong_in_bodies(
         for call, expected in torch.runs_of(body):
             opened, inputs = opened_body(model, body, captured, call)
             inner = replace(torch, steps=call.steps)
-            if found := _compared(opened, expected, inputs, inner, settings):
-                return found
+            if deviation := _compared(opened, expected, inputs, inner, settings):
+                return deviation
     return None
 
 
@@ -287,8 +287,8 @@ def _expected_in_module(
     program = call.leader.body
     assert program is not None
     function = model.functions[node.op_identifier()]
-    own = {**dict(call.module.named_parameters()), **dict(call.module.named_buffers())}
-    states = {f"module.{path}": tensor.detach() for path, tensor in own.items()}
+    parts = {**dict(call.module.named_parameters()), **dict(call.module.named_buffers())}
+    states = {f"module.{path}": tensor.detach() for path, tensor in parts.items()}
     tensors = [tensor_of(x) for x in inputs if x is not None]
     values = torch_values(program, tensors, states=states)
     flat = (n for n in function if not any(attribute_graphs(a) for a in n.attributes.values()))

@@ -266,12 +266,12 @@ class _Wide(fx.Interpreter):
         return result
 
     def _start_of(self, name: str, ideal: torch.Tensor) -> torch.Tensor:
-        own = self._values.results.get(name)
-        if own is None:
+        result = self._values.results.get(name)
+        if result is None:
             return ideal
         # Integers and booleans choose rows and branches: both executions must choose the same ones.
         exact = not is_floating(ideal)
-        return widened(own) if exact or self._is_anchor(name) else ideal
+        return widened(result) if exact or self._is_anchor(name) else ideal
 
 
 def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:

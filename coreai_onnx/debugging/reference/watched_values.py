@@ -92,14 +92,14 @@ def value_pairs(
         leaves = leaves_of(record.program, args, kwargs)
         values = torch_values(record.program, leaves, (), states)
         states |= values.new_states
-        known = {
+        stored = {
             name: as_stored(values.results[of])
             for name, of in origins.items()
             if of in values.results and of not in values.undetermined
         }
         # Not earlier: which values of the model have torch's type is known after torch has run.
         if not sessions:
-            copy, watched = _watched(model, known)
+            copy, watched = _watched(model, stored)
             inner = add_step_outputs(copy.graph, inside)
             copy.graph.outputs.extend(one.outer for one in inner)
             sessions = {name: Session(copy, **how) for name, how in executions.items()}
@@ -109,11 +109,11 @@ def value_pairs(
             for name, node in watched.items():
                 # A value may be undetermined in some calls only, as when elements of a sort are
                 # equal.
-                if name not in known:
+                if name not in stored:
                     continue
                 module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
                 ideal = as_stored(values.ideal[origins[name]])
-                pair = outputs[name], known[name], ideal
+                pair = outputs[name], stored[name], ideal
                 yield ValuePair(index, name, execution, module, kind, *pair)
             yield from _step_pairs((index, execution), inner, inside, steps, outputs)
 
@@ -144,12 +144,12 @@ def _step_pairs(
         module, kind = (node.metadata_props.get(key, "") for key in (SCOPE, CLASS))
         actual = outputs[one.outer.name or ""]
         for place, pair in steps.get(origins[name], {}).items():
-            own, ideal = map(as_stored, pair)
+            computed, ideal = map(as_stored, pair)
             step = place[0] if one.stacked else None
             value = actual
             if step is not None:  # empty if the loop of the model ended earlier
                 value = actual[step] if step < len(actual) else actual[:0]
-            yield ValuePair(index, name, execution, module, kind, value, own, ideal, step)
+            yield ValuePair(index, name, execution, module, kind, value, computed, ideal, step)
 
 
 def _watched(model: ir.Model, known: Mapping[str, Array]) -> tuple[ir.Model, dict[str, ir.Node]]:

@@ -91,15 +91,15 @@ class Widened(TorchDispatchMode):
             exact = not any(map(is_floating, tensors)) or not all(map(is_floating, written))
         # Before the operator runs: one that works in place overwrites its arguments.
         wide_args = None if exact else pytree.tree_map(self._argument, (args, kwargs))
-        own = func(*args, **kwargs)
+        result = func(*args, **kwargs)
         wide = None if wide_args is None else _result(func, *wide_args)
         if wide is None:
             # What was written has no float64 result, and the former one is out of date.
             for tensor in written:
                 self._ideals.pop(tensor, None)
         else:
-            self._keep(own, wide)
-        return own
+            self._keep(result, wide)
+        return result
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run control flow, whose operators are computed in float64 too; others are exact."""

@@ -238,10 +238,10 @@ def _difference(
     composite: Composite, case: _Case, outputs: Sequence[Array], tolerances: Tolerances
 ) -> str:
     """Return how the outputs differ from the reference; empty if they do not."""
-    for name, got, wanted, ideal in zip(
+    for name, got, reference, ideal in zip(
         composite.outputs, outputs, case.wanted, case.ideal, strict=True
     ):
-        expected = _array(wanted)
+        expected = _array(reference)
         if got.dtype != expected.dtype or got.shape != expected.shape:
             texts = (type_text(x.dtype.name, x.shape) for x in (got, expected))
             return "{} is {}, the reference returns {}".format(name, *texts)

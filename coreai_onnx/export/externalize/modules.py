@@ -260,13 +260,13 @@ class Externalization:
         if function not in self._regions:
             kind = type(function.__name__, (MarkedFunction,), {})
             self._regions[function] = ExternalizeSpec(kind), {}
-        spec, known = self._regions[function]
+        spec, calls_by_owner = self._regions[function]
         owners = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.nn.Module)]
         key = tuple(map(id, owners))
-        if key not in known:
+        if key not in calls_by_owner:
             region = spec.target_class(function, owners)
-            known[key] = self._replacement("", region, spec)
-        return known[key](*args, **kwargs)
+            calls_by_owner[key] = self._replacement("", region, spec)
+        return calls_by_owner[key](*args, **kwargs)
 
     def _replacement(
         self, path: str, module: torch.nn.Module, spec: ExternalizeSpec

@@ -72,9 +72,9 @@ def lifted_constants(
         others.append((name, tensor))
     taken = {str(spec.target) for spec in program.graph_signature.input_specs}
     called = {name: (names or {}).get(id(x), "") for name, x in tensors.items()}
-    for name, wanted in called.items():
+    for name, attribute in called.items():
         # torch puts this prefix before the name of every lifted constant.
-        called[name] = name.removeprefix("c_") if not wanted or wanted in taken else wanted
+        called[name] = name.removeprefix("c_") if not attribute or attribute in taken else attribute
         taken.add(called[name])
     return LiftedConstants(tensors, twins, overlaps, called)
 

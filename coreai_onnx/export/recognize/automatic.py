@@ -182,9 +182,9 @@ def _kept_state(model: torch.nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            for registry, own in before:
+            for registry, tensors in before:
                 # A forward may replace a buffer, or write to it, which the loop below undoes.
-                registry.update(own)
+                registry.update(tensors)
             for buffer, value in values:
                 buffer.copy_(value)
 

@@ -330,15 +330,16 @@ def _in_bytes(weight: PackedMatrix) -> tuple[torch.Tensor, torch.Tensor | None]:
     if weight.palette is None or weight.scale_codes is not None or scales.numel() < _LEAST_SCALES:
         return scales, None
     numbers = scales.contiguous().view(_INTEGERS[scales.dtype.itemsize])
-    known = numbers.new_empty(0)
+    distinct = numbers.new_empty(0)
     for some in numbers.flatten().split(_CHUNK):
-        known = torch.cat([known, some]).unique()
-        if len(known) > 1 << _BYTE:
+        distinct = torch.cat([distinct, some]).unique()
+        if len(distinct) > 1 << _BYTE:
             return scales, None
     places = [
-        torch.searchsorted(known, some).to(torch.uint8) for some in numbers.flatten().split(_CHUNK)
+        torch.searchsorted(distinct, some).to(torch.uint8)
+        for some in numbers.flatten().split(_CHUNK)
     ]
-    return torch.cat(places).view(scales.shape), known.view(scales.dtype)
+    return torch.cat(places).view(scales.shape), distinct.view(scales.dtype)
 
 
 class CheckpointLayer(CheckpointModule):

@@ -173,9 +173,9 @@ def class_of(folder: Path, name: str, entry: tuple[str, str]) -> Any:
         module = (
             import_diffusers(folder) if library == "diffusers" else importlib.import_module(library)
         )
-        found = getattr(module, class_name, None)
-        if found is not None:
-            return found
+        cls = getattr(module, class_name, None)
+        if cls is not None:
+            return cls
     raise ModelSourceError(
         f"{folder / INDEX}: {name} is a {class_name} of {library}, which is not a class of "
         f"{' or '.join(_LIBRARIES)}; code from a model's folder is not run"

@@ -111,11 +111,11 @@ def _as_returned(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
 def _runs(name: str, opened: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that takes the arguments of a module's method, and calls a session."""
     names = [info.name for info in opened.outputs]
-    known = {info.name: info.dtype for info in opened.inputs}
+    dtypes = {info.name: info.dtype for info in opened.inputs}
 
     def run(*args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
         inputs = bound_inputs(name, original, args, kwargs)
-        outputs = opened.run(**{n: _cast(x, known[n]) for n, x in inputs.items() if n in known})
+        outputs = opened.run(**{n: _cast(x, dtypes[n]) for n, x in inputs.items() if n in dtypes})
         tensors = {n: to_torch(outputs[n], outputs[n].dtype.name) for n in names}
         result = _as_returned(name, tensors)
         return ModelOutput(**result) if return_dict else tuple(result.values())

@@ -128,8 +128,8 @@ class _Settings:
     def _of_layer(self, pattern: str, layer: str, default: Any) -> Any:
         # As get_pattern_key of peft: the first key that matches the end of the path.
         values = self.content.get(pattern) or {}
-        found = (x for key, x in values.items() if re.match(rf"(.*\.)?({key})$", layer))
-        return next(found, default)
+        matches = (x for key, x in values.items() if re.match(rf"(.*\.)?({key})$", layer))
+        return next(matches, default)
 
     def targets(self, layer: str) -> bool:
         """Return whether the adapter must have factors of a layer."""
@@ -145,28 +145,28 @@ def _factors(
     settings: _Settings, tensors: Mapping[str, torch.Tensor], infos: Mapping[str, TensorInfo]
 ) -> Iterator[tuple[str, Array]]:
     """Yield the values of inputs by name."""
-    found = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
-    for name in found:
+    by_layer = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
+    for name in by_layer:
         if name not in infos:
             what = "factors of the layer" if name.endswith((LORA_A, LORA_B)) else "the tensor"
             raise ValueError(f"the model has no input for {what} {_layer(name)}")
     for name, info in infos.items():
         layer = _layer(name)
-        if name not in found:
+        if name not in by_layer:
             if (
                 settings.targets(layer)
-                or f"{layer}{LORA_A}" in found
-                or f"{layer}{LORA_B}" in found
+                or f"{layer}{LORA_A}" in by_layer
+                or f"{layer}{LORA_B}" in by_layer
             ):
                 raise ValueError(f"{name} is missing; is it an adapter of another model?")
             continue
         rank = settings.rank(layer)
         sizes = tuple(rank if isinstance(dim, str) else dim for dim in info.dims[:0:-1])
-        if tuple(found[name].shape) != sizes:
+        if tuple(by_layer[name].shape) != sizes:
             raise ValueError(
-                f"{name} is {list(found[name].shape)}, expected {list(sizes)}, with rank {rank}"
+                f"{name} is {list(by_layer[name].shape)}, expected {list(sizes)}, with rank {rank}"
             )
-        matrix = found[name].float() * (settings.scale(layer) if name.endswith(LORA_B) else 1.0)
+        matrix = by_layer[name].float() * (settings.scale(layer) if name.endswith(LORA_B) else 1.0)
         yield name, np.ascontiguousarray(matrix.T.numpy()[None], info.numpy_dtype)
 
 
@@ -205,8 +205,8 @@ def adapter_of(name: str, loaded: Mapping[str, Adapter], session: Session) -> Ad
     if name in loaded:
         return loaded[name]
     if not (Path(name) / SETTINGS).is_file():
-        known = ", ".join(loaded) or "none"
-        raise GenerationError(f"there is no adapter {name!r:.80}; loaded: {known}")
+        names = ", ".join(loaded) or "none"
+        raise GenerationError(f"there is no adapter {name!r:.80}; loaded: {names}")
     return read_adapter(name, session)
 
 

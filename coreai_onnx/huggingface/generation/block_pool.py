@@ -56,14 +56,14 @@ class BlockPool:
         Returns:
             None if there are too few blocks, and nothing is taken.
         """
-        found = self._found(prompt, 0)
-        shared = [block for chunk in found.values() for block in chunk]
+        chunks = self._found(prompt, 0)
+        shared = [block for chunk in chunks.values() for block in chunk]
         self._users.update(shared)
         count = self.blocks_for(tokens) - len(shared)
         if count > self.available:
             self.give_back(shared)
             return None
-        self._touch(list(found))
+        self._touch(list(chunks))
         new = [self._next() for _ in range(count)]
         self._users.update(new)
         return shared + new, len(shared) * self.size
@@ -81,14 +81,14 @@ class BlockPool:
         Returns:
             The number of tokens that the row has read now.
         """
-        found = self._found(prompt, read)
-        for chunk in found.values():
+        chunks = self._found(prompt, read)
+        for chunk in chunks.values():
             place = slice(read // self.size, (read + self.chunk) // self.size)
             own, blocks[place] = blocks[place], chunk
             self._users.update(chunk)
             self.give_back(own)
             read += self.chunk
-        self._touch(list(found))
+        self._touch(list(chunks))
         return read
 
     def keep(self, prompt: Sequence[int], end: int, blocks: Sequence[int]) -> None:
@@ -102,21 +102,21 @@ class BlockPool:
         if end % self.chunk:
             return
         keys = list(_keys(prompt[:end], self.chunk))
-        own = tuple(blocks[(end - self.chunk) // self.size : end // self.size])
-        self._known.setdefault(keys[-1], own)
+        chunk = tuple(blocks[(end - self.chunk) // self.size : end // self.size])
+        self._known.setdefault(keys[-1], chunk)
         self._touch(keys)
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """Release the blocks of a row."""
         self._users.subtract(blocks)
-        known = {block for chunk in self._known.values() for block in chunk}
-        self._free += [x for x in blocks if self._users[x] == 0 and x not in known]
+        cached = {block for chunk in self._known.values() for block in chunk}
+        self._free += [x for x in blocks if self._users[x] == 0 and x not in cached]
 
     def _found(self, prompt: Sequence[int], read: int) -> dict[bytes, tuple[int, ...]]:
         """Return the known chunks of a prompt after the first tokens, by their keys."""
         keys = list(_keys(prompt[: max(len(prompt) - 1, 0)], self.chunk))[read // self.chunk :]
-        known = itertools.takewhile(self._known.__contains__, keys)
-        return {key: self._known[key] for key in known}
+        cached = itertools.takewhile(self._known.__contains__, keys)
+        return {key: self._known[key] for key in cached}
 
     def _touch(self, keys: Sequence[bytes]) -> None:
         """Make known chunks of a text the last ones to be evicted."""
@@ -127,8 +127,8 @@ class BlockPool:
 
     def _unused(self) -> Iterator[tuple[int, ...]]:
         # A list at once: statistics are read while the engine remembers chunks.
-        known = list(self._known.values())
-        return (x for x in known if not any(self._users[block] for block in x))
+        cached = list(self._known.values())
+        return (x for x in cached if not any(self._users[block] for block in x))
 
     def _next(self) -> int:
         if not self._free:

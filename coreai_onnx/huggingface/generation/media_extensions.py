@@ -40,8 +40,8 @@ def _replace_pictures(layer: Any, session: Session) -> None:
     arranged: list[torch.Tensor] = []
 
     def features(pixels: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        given = {PIXELS: pixels, PIXELS_MASK: attention_mask}
-        result, newline, separator = run_session(session, **given)
+        inputs = {PIXELS: pixels, PIXELS_MASK: attention_mask}
+        result, newline, separator = run_session(session, **inputs)
         layer.sub_img_feature_extensor = torch.nn.Parameter(newline, requires_grad=False)
         layer.global_img_feature_extensor = torch.nn.Parameter(separator, requires_grad=False)
         layer.image_dim_out = result.shape[-1]

@@ -84,12 +84,12 @@ def open_media(
     else:
         config = _config(folder)
         text = config.get_text_config()
-        given = {name: x for name, x in rules.items() if x is not None}
+        present = {name: x for name, x in rules.items() if x is not None}
         rules = {"decoder_start_token_id": text.decoder_start_token_id}
         rules |= {"eos_token_id": text.eos_token_id, "pad_token_id": text.pad_token_id}
         model = EncodedTextSessions(
             decoder, encoder, sessions["embeddings"], sessions.get("image"),
-            config.image_token_id, rules | given,
+            config.image_token_id, rules | present,
         )  # fmt: skip
     return Media(model, folder, frozenset(MEDIA_FILES.keys() & sessions.keys()))
 
@@ -129,8 +129,8 @@ def media_model(folder: Path, sessions: Mapping[str, Session], settings: Mapping
         ModelSourceError: If transformers does not have its class.
     """
     config = _config(folder)
-    own = {"session": sessions["decoder"]}
-    model = without_weights(model_class(config, folder / CONFIG), config, own, _Generates)
+    attributes = {"session": sessions["decoder"]}
+    model = without_weights(model_class(config, folder / CONFIG), config, attributes, _Generates)
     base = model.base_model
     # Its device is that of tensors between the parts, and not that of layers without memory.
     base.__class__ = type(type(base).__name__, (WithoutWeights, type(base)), {})
@@ -230,23 +230,23 @@ class _DecoderInSession(torch.nn.Module):
         cache = past_key_values if cache is None else cache  # the name from 5.24 on
         assert cache is not None
         places = inputs_embeds.shape[:2]
-        given: dict[str, Any] = {EMBEDS: inputs_embeds}
+        feeds: dict[str, Any] = {EMBEDS: inputs_embeds}
         if position_ids is not None:
-            given["position_ids"] = _positions(position_ids, self._infos, places)
+            feeds["position_ids"] = _positions(position_ids, self._infos, places)
         ids, mask, types = (self._call.get(n) for n in ("input_ids", "attention_mask", TYPES))
         if TYPES in self._infos:
             types = torch.full(places, _NO_TYPE) if types is None else types
             if ids is not None and ids.shape[1] < places[1]:
                 # Features that precede the tokens are those of pictures.
                 types[:, : -ids.shape[1]] = 1
-            given[TYPES] = types
+            feeds[TYPES] = types
         if DEEPSTACK in self._infos:
-            given[DEEPSTACK] = _deepstack(
+            feeds[DEEPSTACK] = _deepstack(
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
                 deepstack_visual_embeds,
             )  # fmt: skip
         cache.fixed = {
-            name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in given.items()
+            name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in feeds.items()
         }
         # The tokens of a placeholder count, and their embeddings are given.
         tokens = torch.zeros(places, dtype=torch.int64)
@@ -290,12 +290,12 @@ def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) 
 
         def encode(*args: Any, **kwargs: Any) -> Pending:
             # The first argument is that of the first input.
-            given = dict(zip(names, args, strict=False)) | kwargs
-            if MASK in names and given.get(MASK) is None:
+            feeds = dict(zip(names, args, strict=False)) | kwargs
+            if MASK in names and feeds.get(MASK) is None:
                 # transformers makes no mask where all frames attend to all.
                 length = int(session.inputs[names.index(MASK)].dims[-1] or 0)
-                given[MASK] = torch.ones(len(given[names[0]]), 1, length, length)
-            results[:] = run_session(session, renamed, **given)
+                feeds[MASK] = torch.ones(len(feeds[names[0]]), 1, length, length)
+            results[:] = run_session(session, renamed, **feeds)
             if len(results) > 1:
                 setattr(base, NEWLINE, torch.nn.Parameter(results[1], requires_grad=False))
             return Pending()
@@ -314,8 +314,8 @@ def _replace_encoder(model: Any, encoder: Any, modality: str, session: Session) 
     # ``generate`` reads from the signature which inputs to pass.
     @functools.wraps(method)
     def features(*args: Any, **kwargs: Any) -> _Features:
-        given = dict(zip(parameters, args, strict=False)) | kwargs
-        output, *inner = run_session(session, renamed, **given)
+        feeds = dict(zip(parameters, args, strict=False)) | kwargs
+        output, *inner = run_session(session, renamed, **feeds)
         # Features of two axes are those of a list in transformers.
         return _Features(
             pooler_output=[output] if output.ndim == 2 else output,

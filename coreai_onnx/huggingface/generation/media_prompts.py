@@ -197,8 +197,8 @@ def _flat(media: Any) -> Iterator[Any]:
 
 def _of_inputs(prompt: Any, inputs: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
     """Return a prompt of token ids and inputs that the processor has returned."""
-    given = inputs.pop("input_ids", None)
+    ids = inputs.pop("input_ids", None)
     mask = inputs.pop("attention_mask", None)
-    asked = read_prompt(given if prompt is None else prompt, None, mask=mask)
+    asked = read_prompt(ids if prompt is None else prompt, None, mask=mask)
     with failures_as(GenerationError, "images and audio must be tensors by name"):
         return asked, {name: torch.as_tensor(x) for name, x in inputs.items()}

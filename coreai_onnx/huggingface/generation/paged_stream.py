@@ -106,10 +106,10 @@ class PagedStream:
         """Return a new row of at most so many tokens; None if there is no place for it now."""
         # A recurrent state is not in blocks: it follows from all tokens.
         has_states, has_blocks = STATE_SLOTS in self._names, BLOCK_TABLE in self._names
-        found = self.pool.take(most if has_blocks else 0, () if has_states else prompt)
-        if found is None:
+        places = self.pool.take(most if has_blocks else 0, () if has_states else prompt)
+        if places is None:
             return None
-        blocks, read = found
+        blocks, read = places
         self.shared_tokens += read
         return CacheRow(prompt, blocks, self._free.pop(), read)
 

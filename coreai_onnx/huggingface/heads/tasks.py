@@ -44,8 +44,8 @@ class Task:
         if self.endings:
             return architecture.endswith(self.endings)
         # Releases before 5.11 lack some of the classes, and then have no model with the head.
-        known = getattr(transformers, self.auto_class, None)
-        return known is not None and architecture in architectures_of(known)
+        auto_class = getattr(transformers, self.auto_class, None)
+        return auto_class is not None and architecture in architectures_of(auto_class)
 
 
 _SPANS = ("start_logits", "end_logits")

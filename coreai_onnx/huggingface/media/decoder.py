@@ -31,9 +31,9 @@ _SAME_TOKEN = 1e-3
 
 def embedding_part(model: Any) -> ModelPart:
     """Return the embeddings of tokens, with those of positions where these are added to them."""
-    own = getattr(model, "embeddings", None)
-    layer = model.get_input_embeddings() if own is None else own
-    names = ["input_ids"] if own is None else ["input_ids", "position_ids"]
+    embeddings = getattr(model, "embeddings", None)
+    layer = model.get_input_embeddings() if embeddings is None else embeddings
+    names = ["input_ids"] if embeddings is None else ["input_ids", "position_ids"]
     inputs = [ModelInput(name, (2, 3), {0: BATCH, 1: SEQUENCE}, 1) for name in names]
     return ModelPart(layer, lambda *given: [layer(*given)], inputs, [EMBEDS])
 

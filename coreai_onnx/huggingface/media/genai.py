@@ -92,9 +92,9 @@ def _processor_settings(folder: Path | None) -> Mapping[str, Any] | None:
     ):
         if folder is not None and (folder / name).is_file():
             settings = json.loads((folder / name).read_text())
-            found: dict[str, Any] | None = settings.get(key) if key else settings
-            if found and "image_mean" in found:
-                return found
+            section: dict[str, Any] | None = settings.get(key) if key else settings
+            if section and "image_mean" in section:
+                return section
     return None
 
 

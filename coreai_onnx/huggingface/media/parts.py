@@ -31,19 +31,19 @@ def media_parts(model: Any) -> dict[str, Any]:
     if has_prefix(model):
         model = PrefixedModel(model)
     # transformers returns the model itself where it knows no such encoder.
-    found = {
+    by_modality = {
         modality: encoder
         for modality in MEDIA_FILES
         if (encoder := model.get_encoder(modality=modality)) not in (None, model)
     }
     encodes_text = model.config.is_encoder_decoder
     has_decoder = encodes_text or model.get_decoder() not in (None, model, model.base_model)
-    if not found or not has_decoder:
+    if not by_modality or not has_decoder:
         raise ModelSourceError(
             f"{type(model).__name__} is not exported with its pictures or sound: transformers "
             "does not tell its encoder from its decoder"
         )
-    encoders = {modality: MediaEncoder(model, modality) for modality in found}
+    encoders = {modality: MediaEncoder(model, modality) for modality in by_modality}
     layers = 0
     for encoder in encoders.values():
         if DEEPSTACK in encoder.output_names:

@@ -69,13 +69,13 @@ def music_parts(model: Any) -> dict[str, ModelPart]:
     def sound(audio_codes: torch.Tensor) -> list[torch.Tensor]:
         for convolution, padding in zip(convolutions, paddings, strict=True):
             # The sizes are buffers, which an export cannot read; the strides of a decoder are 1.
-            own = {_PADDING: padding, "_get_extra_padding_for_conv1d": lambda _: 0}
-            vars(convolution).update(own)
+            methods = {_PADDING: padding, "_get_extra_padding_for_conv1d": lambda _: 0}
+            vars(convolution).update(methods)
         try:
             return [model.audio_encoder.decode(audio_codes, [None]).audio_values]
         finally:
             for convolution in convolutions:
-                for name in own:
+                for name in methods:
                     del vars(convolution)[name]
 
     def delays(

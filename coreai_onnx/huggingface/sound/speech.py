@@ -185,8 +185,8 @@ class SpeechModel:
         if len(input_ids) != 1 or speaker_embeddings is None:
             raise ModelSourceError("SpeechT5 needs one text at a time, and speaker_embeddings")
         encoder, decoder, vocoder = self.sessions
-        given = {"input_ids": input_ids, "attention_mask": attention_mask}
-        encoded = run(encoder, given)
+        feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
+        encoded = run(encoder, feeds)
         state = encoded.pop("encoder_outputs")
         length = state.shape[1] / self.config.reduction_factor
         fewest, most = int(length * minlenratio), int(length * maxlenratio)

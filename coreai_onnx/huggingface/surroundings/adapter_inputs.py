@@ -42,19 +42,19 @@ def add_adapter_inputs(model: ir.Model, layers: Sequence[str] | None) -> None:
     products = [(path, node) for node in model.graph if (path := _layer(node, rows))]
     names = {path: path.rpartition(".")[2] for path, _ in products}
     # The head is not in a block, and adapters of all layers leave it out: "all-linear" of peft.
-    wanted = {name for path, name in names.items() if "." in path}
+    chosen = {name for path, name in names.items() if "." in path}
     if layers is not None:
-        wanted = {layers} if isinstance(layers, str) else set(layers)
-        if unknown := sorted(wanted.difference(names.values())):
+        chosen = {layers} if isinstance(layers, str) else set(layers)
+        if unknown := sorted(chosen.difference(names.values())):
             raise ModelSourceError(
                 f"lora: the model has no linear layer {unknown[0]!r:.80}; "
                 f"there are {', '.join(sorted(set(names.values()))) or 'none'}"
             )
-    if not wanted:
+    if not chosen:
         raise ModelSourceError("lora: the model has no linear layers that adapters can change")
     ranges = json.loads(model.metadata_props.get(RANGES, "{}"))
     for path, product in products:
-        if names[path] in wanted:
+        if names[path] in chosen:
             _add_product(model.graph, path, product, ranges)
     model.metadata_props[RANGES] = json.dumps(ranges)
 

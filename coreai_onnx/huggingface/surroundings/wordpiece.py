@@ -271,27 +271,29 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 def _alphabet(backend: Any, characters: Iterable[str], special: Sequence[str]) -> _Alphabet:
     """Normalize every character, and number what comes out."""
-    known = sorted(characters)
+    letters = sorted(characters)
     code_points = [c for c in map(chr, itertools.chain(*_RANGES)) if category(c) != "Cn"]
     code_points.remove(_MARK)
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     normalized = normalize(_MARK.join(code_points)).split(_MARK)
     texts = dict(zip(code_points, normalized, strict=True))
     # Letters, marks and numbers are parts of words: asking for all characters takes six seconds.
-    made = sorted({c for c in {*"".join(normalized)} if category(c)[0] in "PSZC"} | set(known))
+    punctuation = sorted(
+        {c for c in {*"".join(normalized)} if category(c)[0] in "PSZC"} | set(letters)
+    )
     # One character between two letters is part of one word, or a break, or a word of its own.
-    blocks = "".join(f"a{c}a " for c in made)
+    blocks = "".join(f"a{c}a " for c in punctuation)
     counts = Counter(start // 4 for _, (start, _) in backend.pre_tokenizer.pre_tokenize_str(blocks))
-    kind = {c: counts[i] for i, c in enumerate(made)}
-    inside = [c for c in known if kind[c] == 1]
-    outside = [c for c in known if kind[c] == 3]
+    kind = {c: counts[i] for i, c in enumerate(punctuation)}
+    inside = [c for c in letters if kind[c] == 1]
+    outside = [c for c in letters if kind[c] == 3]
     of = {c: i for i, c in enumerate(inside, _UNKNOWN + 1)}
     alone = _UNKNOWN + 1 + len(inside)  # the unknown ones that are alone
     of |= {c: i for i, c in enumerate(outside, alone + 1)}
     first = alone + 1 + len(outside)
     numbers = {1: _UNKNOWN, 2: _SPACE, 3: alone}
     spelled = sorted(set("".join(special)))
-    number = {c: numbers[kind[c]] for c in made} | of
+    number = {c: numbers[kind[c]] for c in punctuation} | of
     keys = {
         c: tuple(number.get(r, _UNKNOWN) for r in text)
         for c, text in texts.items()

@@ -111,8 +111,8 @@ def walk_graph(
     where = op.scope.where
     with own_symbols(walker, op, submodule, arguments):
         inputs = [
-            nested.input_like(node) if nested is not None and given is MADE_INSIDE else given
-            for node, given in zip(placeholders, arguments, strict=True)
+            nested.input_like(node) if nested is not None and argument is MADE_INSIDE else argument
+            for node, argument in zip(placeholders, arguments, strict=True)
         ]
         inside = walker.inside(op, submodule)
         results = inside.walk(submodule.graph, inputs)

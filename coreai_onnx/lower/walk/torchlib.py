@@ -45,11 +45,11 @@ def _functions() -> dict[str, tuple[Any, Any]]:
 
     assert ops  # importing it fills the registry
     table: dict[str, tuple[Any, Any]] = {}
-    for name, found in registration.default_registry.items():
+    for name, overloads in registration.default_registry.items():
         namespace, _, rest = name.partition("::")
         qualified = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
-        real = found.overloads[0] if found.overloads else None
-        table[qualified] = (real, found.complex[0] if found.complex else None)
+        real = overloads.overloads[0] if overloads.overloads else None
+        table[qualified] = (real, overloads.complex[0] if overloads.complex else None)
     return table
 
 

@@ -39,7 +39,9 @@ def warn_about_training(programs: Iterable[ExportedProgram]) -> None:
     calls = [node for graph in graphs for node in graph.nodes if _is_op(node)]
     kinds = {node: kind for node in calls if (kind := _kind(node)) is not None}
     for kind, (title, advice) in _TEXTS.items():
-        places = [f"{n.target} at {where_of(n)}" for n, own in kinds.items() if own is kind]
+        places = [
+            f"{n.target} at {where_of(n)}" for n, node_kind in kinds.items() if node_kind is kind
+        ]
         if places:
             shown = list(dict.fromkeys(places))
             more = [f"… and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []

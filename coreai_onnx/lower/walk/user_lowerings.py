@@ -111,10 +111,10 @@ def call_lowering(
     if is_many and len(result) != len(expected):
         _refuse(name, f"{_count(result)} for {len(expected)} results", where)
     pairs = zip(result, expected, strict=True) if is_many else [(result, expected)]
-    for index, (value, wanted) in enumerate(pairs):
-        if isinstance(wanted, torch.Tensor):
+    for index, (value, sample) in enumerate(pairs):
+        if isinstance(sample, torch.Tensor):
             label = f"result {index}" if is_many else "its result"
-            _check_one(name, label, value, wanted, where)
+            _check_one(name, label, value, sample, where)
     return result
 
 

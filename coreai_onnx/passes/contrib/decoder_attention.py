@@ -124,14 +124,14 @@ def _rewritten(edit: Edit, node: gs.Node, why: Why, kernel: _Kernel) -> bool:
     if node.op == "Softmax" and len(shape_of(node.inputs[0]) or ()) != 4:
         return False
     form = attention_form(node)
-    found = form if isinstance(form, str) else _read(edit, form, tokens, kernel)
-    if isinstance(found, str):
-        return why(found, node)
-    since = contrib_since(_OP, found.attributes, found.inputs)
+    reading = form if isinstance(form, str) else _read(edit, form, tokens, kernel)
+    if isinstance(reading, str):
+        return why(reading, node)
+    since = contrib_since(_OP, reading.attributes, reading.inputs)
     oldest = context_of(edit.graph).oldest
     if oldest is not None and since > oldest:
         return why(f"a window, a bias or sinks need onnxruntime {text_of(since)}", node)
-    edit.once(_DecoderAttentionWriter, edit, tokens, contract.max_positions).write(found, why)
+    edit.once(_DecoderAttentionWriter, edit, tokens, contract.max_positions).write(reading, why)
     return True
 
 

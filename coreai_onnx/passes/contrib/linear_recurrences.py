@@ -59,7 +59,7 @@ def contrib_linear_recurrences(edit: Edit, node: gs.Node, why: Why) -> bool:
 def _replace(edit: Edit, scan: ParallelScan, decay: gs.Tensor, added: gs.Tensor) -> None:
     dims, node = scan.dims, scan.node
     # The axes that share a decay are the values of a head; all others are heads.
-    shape: list[Dim] = list(known) if (known := shape_of(decay)) is not None else [*scan.shape]
+    shape: list[Dim] = list(sizes) if (sizes := shape_of(decay)) is not None else [*scan.shape]
     shape[:0] = [1] * (len(scan.shape) - len(shape))
     shared = 0
     while shared < len(dims) and shape[-1 - shared] == 1:

@@ -28,8 +28,8 @@ def fuse_low_rank(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
             continue
         if edit.only_reader(delta) is None or edit.only_reader(first.outputs[0]) is None:
             return why("something else reads a product of the adapter", node)
-        rank, known = len(shape_of(total) or ()), same_known_shape(total, node.outputs[0])
-        if not known or len(shape_of(first.inputs[0]) or ()) != rank:
+        rank, same_shape = len(shape_of(total) or ()), same_known_shape(total, node.outputs[0])
+        if not same_shape or len(shape_of(first.inputs[0]) or ()) != rank:
             return why("the result is not known to keep the shape of a term", node)
         op_type = bodies.provide_composite("add_low_rank", dtype_of(total))
         if op_type is None:

@@ -211,6 +211,6 @@ class _Terms:
             "Concat", self.node, [self._sizes(), one], np.dtype(np.int64), [2], axis=0
         )
         value = np.ones(1, np.float32)
-        made = self.edit.add("ConstantOfShape", self.node, [sizes], value=value)
-        made.dtype, made.shape = _FLOAT32, [None, 1]
-        return made
+        column = self.edit.add("ConstantOfShape", self.node, [sizes], value=value)
+        column.dtype, column.shape = _FLOAT32, [None, 1]
+        return column

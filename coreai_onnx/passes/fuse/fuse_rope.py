@@ -288,12 +288,12 @@ def _every_other(tensor: gs.Tensor, start: int) -> gs.Tensor | None:
     last = len(shape) - 1
     if node.op == "Split":
         of_pairs = attribute_of(node, "axis", 0) in (-1, last) and shape[-1] == 2
-        found = of_pairs and len(node.outputs) == 2 and node.outputs[start] is tensor
+        is_half = of_pairs and len(node.outputs) == 2 and node.outputs[start] is tensor
     else:
         steps = ints_of(node.inputs[4]) if len(node.inputs) > 4 else None
-        found = steps == [2] and axes_of(node, 3) in ([-1], [last])
-        found = found and ints_of(node.inputs[1]) == [start] and out[-1] == shape[-1] // 2
-    return behind_views(node.inputs[0]) if found and shape[-1] % 2 == 0 else None
+        is_half = steps == [2] and axes_of(node, 3) in ([-1], [last])
+        is_half = is_half and ints_of(node.inputs[1]) == [start] and out[-1] == shape[-1] // 2
+    return behind_views(node.inputs[0]) if is_half and shape[-1] % 2 == 0 else None
 
 
 def _repeats(tensor: gs.Tensor) -> bool:

@@ -52,10 +52,10 @@ def integers_in_int32(edit: Edit, node: gs.Node, why: Why) -> bool:
     kinds, types = _kernel(node), types_of(node.op, PORTABLE_OPSET)
     results = [*zip(types.outputs, node.outputs, strict=False)]
     operands = [(types.input_type(i), tensor) for i, tensor in enumerate(node.inputs)]
-    for variable, known in kinds.items():
+    for variable, dtypes in kinds.items():
         tensors = [t for v, t in operands if v == variable and not t.is_empty()]
         dtype = dtype_of(tensors[0]) if tensors else None
-        wide = _wide(dtype, known)
+        wide = _wide(dtype, dtypes)
         if dtype is None or wide is None:
             continue
         produced = [t for v, t in results if v == variable]

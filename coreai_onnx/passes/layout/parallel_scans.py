@@ -79,17 +79,17 @@ class ParallelScan:
     def _fault_of(self, node: gs.Node) -> str:
         """Return why a node cannot compute all steps at once, and note the rank of its result."""
         ranks = [self._ranks.get(id(one), rank_of(one)) for one in node.inputs]
-        known = [rank for rank in ranks if rank is not None]
+        sizes = [rank for rank in ranks if rank is not None]
         axes = axes_of(node) if is_standard(node, *_OVER_AXES) else []
         if not is_standard(node, *_ELEMENTWISE, *_OVER_AXES) or len(node.outputs) > 1:
             return f"a step has {node.op}"
-        if axes is None or len(known) < len(ranks):
+        if axes is None or len(sizes) < len(ranks):
             return f"the ranks of {node.op} in a step are not known"
-        rank = known[0] if axes else max(known)
-        steps = {r for r, one in zip(known, node.inputs, strict=True) if self.varies(one)}
+        rank = sizes[0] if axes else max(sizes)
+        steps = {r for r, one in zip(sizes, node.inputs, strict=True) if self.varies(one)}
         if not axes and steps and steps != {rank}:
             return "a step adds axes to an operand"
-        if is_standard(node, "MatMul") and min(known) < 2:
+        if is_standard(node, "MatMul") and min(sizes) < 2:
             return "a step multiplies by a vector"
         if node.op == "Unsqueeze":
             rank += len(axes)

@@ -159,9 +159,9 @@ class PackagedFile:
 def _check(settings: Mapping[str, Any]) -> None:
     others = dict(settings)
     provider, providers = others.pop("provider", None), others.pop("providers", ())
-    known = SessionSettings.__dataclass_fields__.keys() - {"configure", "profile"}
+    names = SessionSettings.__dataclass_fields__.keys() - {"configure", "profile"}
     for setting in others:
-        if setting not in known:
-            raise SaveError(f"a package has no setting {setting!r}; settings: {', '.join(known)}")
+        if setting not in names:
+            raise SaveError(f"a package has no setting {setting!r}; settings: {', '.join(names)}")
     chosen = chosen_providers([*([] if provider is None else [provider]), *providers])
     SessionSettings(providers=list(chosen.items()), **others)

@@ -115,14 +115,14 @@ class Predictor:
         return [x for x in self._inputs if x.name not in self._constants]
 
     def _check_names(self) -> None:
-        known = {x.name for x in self._inputs}
+        names = {x.name for x in self._inputs}
         for name in (*self._columns, *self._constants, *self._fill):
-            if name not in known:
-                raise InputError(f"the model has no input {name!r}; inputs: {', '.join(known)}")
-        known = {x.name for x in self._outputs}
+            if name not in names:
+                raise InputError(f"the model has no input {name!r}; inputs: {', '.join(names)}")
+        names = {x.name for x in self._outputs}
         for name in self._results:
-            if name not in known:
-                raise InputError(f"the model has no output {name!r}; outputs: {', '.join(known)}")
+            if name not in names:
+                raise InputError(f"the model has no output {name!r}; outputs: {', '.join(names)}")
         if self._lengths and self._lengths[0] < 1:
             raise InputError(f"lengths must be positive, got {self._lengths[0]}")
 
@@ -225,8 +225,8 @@ class Predictor:
         return with_columns(table, self.keep, results)
 
     def _predict(self, columns: Mapping[str, Any]) -> dict[str, Array]:
-        given = [x for x in self._row_inputs if self._columns[x.name] in columns]
-        prepared = {x.name: InputColumn.of(x, columns[self._columns[x.name]]) for x in given}
+        infos = [x for x in self._row_inputs if self._columns[x.name] in columns]
+        prepared = {x.name: InputColumn.of(x, columns[self._columns[x.name]]) for x in infos}
         counts = {len(column.values) for column in prepared.values()}
         if len(counts) != 1:
             raise InputError(f"columns have different numbers of rows: {sorted(counts)}")
@@ -323,11 +323,11 @@ _opening = threading.Lock()
 
 
 def _signature(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    found = interface(model)
-    if found.states:
-        names = ", ".join(x.name for x in found.states)
+    signature = interface(model)
+    if signature.states:
+        names = ", ".join(x.name for x in signature.states)
         raise SessionError(f"the model has states, {names:.80}: its rows depend on their order")
-    return found.inputs, found.outputs
+    return signature.inputs, signature.outputs
 
 
 def _fingerprint(path: Path, data: Sequence[Path]) -> str:

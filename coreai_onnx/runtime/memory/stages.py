@@ -199,8 +199,8 @@ class _Ranges:
             is_tensor = isinstance(value.type, ir.TensorType) and value.dtype is not None
             for i in range(position[producer] + 1, end + 1):
                 here = crossing[i]
-                known = is_tensor and here is not None
-                crossing[i] = (here or 0) + sizes.get(value.name or "", 0) if known else None
+                has_size = is_tensor and here is not None
+                crossing[i] = (here or 0) + sizes.get(value.name or "", 0) if has_size else None
         return crossing
 
     def _states_of(
@@ -222,8 +222,8 @@ class _Ranges:
                 places.append(position[writer])
             tensor = graph.initializers.get(state.input)
             start = None if tensor is None else tensor.const_value
-            given = inputs.get(state.input, start)
-            size = int(getattr(given, "nbytes", 0))
+            initial = inputs.get(state.input, start)
+            size = int(getattr(initial, "nbytes", 0))
             ranges.append((min(places, default=0), max(places, default=0), size))
         return ranges
 

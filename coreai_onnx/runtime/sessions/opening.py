@@ -126,8 +126,8 @@ class OpenModel:
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
         needed = settings.deterministic or settings.float32_tiles
-        wanted = True if needed else settings.kernels
-        self._kernels = _kernels(chosen, parts, wanted=wanted)
+        kernels = True if needed else settings.kernels
+        self._kernels = _kernels(chosen, parts, wanted=kernels)
 
         def opened(usable: Parts) -> ort.InferenceSession:
             compiled = graph and with_compiled_parts(graph, usable, self._providers)

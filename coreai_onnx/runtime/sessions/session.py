@@ -211,8 +211,8 @@ class Session:
         types = {name: described(array, info(name)) for name, array in arrays.items()}
         sizes = self._signature.check(types | start.types, start.types)
         self._signature.check_contract(arrays)
-        given = {name: to_ort(array, info(name)) for name, array in arrays.items()}
-        feeds = {**self._values, **given, **start.moved}
+        values = {name: to_ort(array, info(name)) for name, array in arrays.items()}
+        feeds = {**self._values, **values, **start.moved}
         targets = self._stream.targets(start, arrays, sizes)
         bound = targets.values | output_targets(self.outputs, into, arrays)
         with self._stream.undone_if_it_fails(start, targets, feeds, sizes):
@@ -308,8 +308,8 @@ class Session:
         info, arrays = self._signature.info, self.arrays(**values)
         types = {name: described(array, info(name)) for name, array in arrays.items()}
         self._signature.check(types, frozenset())
-        given = {name: to_ort(array, info(name)) for name, array in arrays.items()}
-        return self._on(States(), self._name, {**self._values, **given})
+        ort_values = {name: to_ort(array, info(name)) for name, array in arrays.items()}
+        return self._on(States(), self._name, {**self._values, **ort_values})
 
     def with_adapters(self) -> Session:
         """Return a session with the inputs for adapters that ``adapters=False`` left out.

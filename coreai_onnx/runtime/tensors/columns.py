@@ -144,7 +144,7 @@ def check_shape(info: TensorInfo, shape: Sequence[int], where: str) -> None:
     Raises:
         InputError: If the number of axes or a fixed size differs.
     """
-    wanted = info.dims[1:]
-    pairs = list(zip(wanted, shape, strict=False))
-    if len(shape) != len(wanted) or any(isinstance(w, int) and w != s for w, s in pairs):
+    expected = info.dims[1:]
+    pairs = list(zip(expected, shape, strict=False))
+    if len(shape) != len(expected) or any(isinstance(w, int) and w != s for w, s in pairs):
         raise InputError(f"{where} has the shape {list(shape)}, and the model takes {info}")

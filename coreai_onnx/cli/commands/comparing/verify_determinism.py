@@ -58,7 +58,7 @@ def execute(options: argparse.Namespace) -> int:
             f"{MASK} has {inputs[MASK].shape[-1]} columns for {inputs[IDS].shape[-1]} tokens; "
             "give both the same size by --dim"
         )
-    found = verify_determinism(
+    result = verify_determinism(
         options.model,
         inputs,
         batch=options.batch,
@@ -66,5 +66,5 @@ def execute(options: argparse.Namespace) -> int:
         axes=options.axis,
         **settings,
     )
-    print(found)
-    return 0 if found.ok else 1
+    print(result)
+    return 0 if result.ok else 1

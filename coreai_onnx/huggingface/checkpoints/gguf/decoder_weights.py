@@ -112,9 +112,9 @@ class DecoderWeights:
         for node in self.nodes[_ROTARY]:
             for value in node.inputs if node.op_type == "Mul" else ():
                 if value is not None and (only or layers in (value.name or "")):
-                    found = constant(value)
-                    if found is not None:
-                        return found.ravel()
+                    numbers = constant(value)
+                    if numbers is not None:
+                        return numbers.ravel()
         return None
 
 
@@ -141,8 +141,8 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
         return None if values is None or places is None else values[places]
     if node.op_type == "Add":  # the weights of Gemma's norms are 1 more than stored
         terms = [constant(one) for one in node.inputs]
-        known = [term.astype(np.float32) for term in terms if term is not None]
-        return known[0] + known[1] if len(known) == len(terms) else None
+        numbers = [term.astype(np.float32) for term in terms if term is not None]
+        return numbers[0] + numbers[1] if len(numbers) == len(terms) else None
     return None
 
 

@@ -135,7 +135,7 @@ def _set_experts(path: Path, settings: dict[str, Any], header: Header, architect
 
 def _check_layers(path: Path, header: Header, architecture: str) -> None:
     """Check the number of layers: their modules take memory before any weight does."""
-    numbers = {found[1] for name in header.tensors if (found := _LAYER.search(name))}
+    numbers = {match[1] for name in header.tensors if (match := _LAYER.search(name))}
     count = header.values.get(f"{architecture}.block_count")
     if count != len(numbers):
         raise ModelSourceError(
@@ -246,9 +246,9 @@ class _Filler:
             name = self.names.get(tensor.name)
             if tensor.name == _ROPE_FACTORS:
                 self._divide_frequencies(tensor)
-            elif (found := _EXPERTS.fullmatch(tensor.name)) is not None:
-                merged = "gate_up_proj" if found[2] else "down_proj"
-                experts[f"model.layers.{found[1]}.mlp.experts.{merged}"].append(tensor)
+            elif (match := _EXPERTS.fullmatch(tensor.name)) is not None:
+                merged = "gate_up_proj" if match[2] else "down_proj"
+                experts[f"model.layers.{match[1]}.mlp.experts.{merged}"].append(tensor)
             elif name not in missing:
                 unread.append(tensor.name)
             elif (matrix := self._packed(tensor, name)) is None:
@@ -285,9 +285,9 @@ class _Filler:
         for tensor, shape in zip(tensors, shapes, strict=True):
             if len(shape) != 3 or (shape[0], shape[2]) != (count, columns):
                 raise self._wrong_shape(tensor.name, shape, tuple(parameter.shape))
-        if (found := sum(shape[1] for shape in shapes)) != rows:
+        if (height := sum(shape[1] for shape in shapes)) != rows:
             names = " and ".join(tensor.name for tensor in tensors)
-            raise self._wrong_shape(names, (count, found, columns), tuple(parameter.shape))
+            raise self._wrong_shape(names, (count, height, columns), tuple(parameter.shape))
         kinds = {tensor.tensor_type for tensor in tensors}
         if kinds <= set(FLOATS):
             values = [dequantize(t.data, t.tensor_type).astype(np.float32) for t in tensors]

@@ -120,8 +120,8 @@ def query_scalar(config: Any) -> int:
 
 def head_dim(config: Any) -> int:
     """Return the width of a head."""
-    given = getattr(config, "head_dim", None)
-    return int(given or config.hidden_size // config.num_attention_heads)
+    width = getattr(config, "head_dim", None)
+    return int(width or config.hidden_size // config.num_attention_heads)
 
 
 def rope_parameters(config: Any) -> dict[str, Mapping[str, Any]]:

@@ -154,16 +154,16 @@ def _frequencies(
     scales: dict[str, float] = {}
     parameters = rope_parameters(config)
     for layers, settings in parameters.items():
-        found = weights.frequencies(layers, only=len(parameters) == 1)
-        if found is None and len(parameters) == 1:
+        frequencies = weights.frequencies(layers, only=len(parameters) == 1)
+        if frequencies is None and len(parameters) == 1:
             raise ModelSourceError(
                 f"{weights.source}: the frequencies of positions are not found; export for the "
                 "target kernels or onnxruntime"
             )
         steps = torch.arange(0, head_dim(config), 2, dtype=torch.float32) / head_dim(config)
         usual = (1.0 / settings["rope_theta"] ** steps).numpy()
-        found = usual / settings.get("factor", 1) if found is None else found
-        factors = (usual / found.astype(np.float64)).astype(np.float32)
+        frequencies = usual / settings.get("factor", 1) if frequencies is None else frequencies
+        factors = (usual / frequencies.astype(np.float64)).astype(np.float32)
         scales[layers] = float(np.median(factors).round(5))
         if np.allclose(factors, scales[layers], rtol=1e-5, atol=0):
             continue

@@ -158,8 +158,8 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
     Raises:
         RequestError: If a field is missing, is not supported or has a wrong value.
     """
-    given = _checked(content, _OF_COMPLETIONS)
-    prompt = given.get("prompt")
+    fields = _checked(content, _OF_COMPLETIONS)
+    prompt = fields.get("prompt")
     is_list = isinstance(prompt, list)
     prompts = prompt if is_list and prompt and not isinstance(prompt[0], int) else [prompt]
     if not (all(isinstance(x, str) for x in prompts) or all(map(_is_tokens, prompts))):
@@ -168,25 +168,25 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
             param="prompt",
         )
     # OpenAI's default
-    return _asked(given, prompts, given.get("max_tokens", 16))
+    return _asked(fields, prompts, fields.get("max_tokens", 16))
 
 
 def read_chat(content: Mapping[str, Any]) -> Asked:
     """Return what a request of ``/v1/chat/completions`` asks for; errors as `read_completion`."""
-    given = _checked(content, _OF_CHATS)
-    if "messages" not in given:
+    fields = _checked(content, _OF_CHATS)
+    if "messages" not in fields:
         raise RequestError("messages are missing", param="messages")
-    messages = [_message(one, f"messages[{i}]") for i, one in enumerate(given["messages"])]
-    most = given.get("max_completion_tokens", given.get("max_tokens"))
-    tools = None if given.get("tool_choice") == "none" else given.get("tools") or None
-    return _asked(given, [messages], most, tools)
+    messages = [_message(one, f"messages[{i}]") for i, one in enumerate(fields["messages"])]
+    most = fields.get("max_completion_tokens", fields.get("max_tokens"))
+    tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
+    return _asked(fields, [messages], most, tools)
 
 
 def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[str, Any]:
     """Return the fields that have a value."""
     # OpenAI's own clients send null for what is not given.
-    given = {name: x for name, x in content.items() if x is not None and name not in _IGNORED}
-    for name, value in given.items():
+    present = {name: x for name, x in content.items() if x is not None and name not in _IGNORED}
+    for name, value in present.items():
         if name in fields:
             accepts, kind = fields[name]
             if not accepts(value):
@@ -198,7 +198,7 @@ def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[s
             value == x and isinstance(value, bool) is isinstance(x, bool) for x in _NEUTRAL[name]
         ):
             raise RequestError(f"{name}={value!r:.80} is not supported", param=name)
-    return given
+    return present
 
 
 def _asked(

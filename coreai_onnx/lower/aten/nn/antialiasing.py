@@ -43,8 +43,8 @@ def antialiased(
         old = dims_of(x)[axis]
         new = op.Gather(sizes, axis, axis=0) if isinstance(sizes, Value) else sizes[axis - 2]
         if isinstance(old, int) and isinstance(new, int):
-            known = antialias_weights(old, new, factor, mode, align_corners=align_corners)
-            matrices.append(op.const(known.T.contiguous() if axis == 3 else known, dtype))
+            matrix = antialias_weights(old, new, factor, mode, align_corners=align_corners)
+            matrices.append(op.const(matrix.T.contiguous() if axis == 3 else matrix, dtype))
         else:
             shrinking = _step(op, old, new, factor, dtype, align_corners=align_corners)
             weights = _computed_weights(op, old, new, shrinking, mode)

@@ -43,30 +43,30 @@ def flattened(
     Raises:
         CallError: If the arguments are too many or too few, or have another structure.
     """
-    known = ", ".join(takes) or "nothing"
+    names = ", ".join(takes) or "nothing"
     if len(arguments) > len(takes):
         raise CallError(
-            f"{len(arguments)} arguments are given, but the model takes {len(takes)}: {known}"
+            f"{len(arguments)} arguments are given, but the model takes {len(takes)}: {names}"
         )
-    given = dict(zip(takes, arguments, strict=False))
+    by_name = dict(zip(takes, arguments, strict=False))
     for name, value in named.items():
-        if name in given:
+        if name in by_name:
             raise CallError(f"{name} is given twice, by position and by name")
         if name not in takes and name not in optional:
-            raise CallError(f"the model takes no argument {name!r}; it takes {known}")
-        given[name] = value
-    found = {name: value for name, value in given.items() if name not in takes}
+            raise CallError(f"the model takes no argument {name!r}; it takes {names}")
+        by_name[name] = value
+    others = {name: value for name, value in by_name.items() if name not in takes}
     missing = [
-        name for name in takes if name not in given and not _is_fixed(takes[name])
+        name for name in takes if name not in by_name and not _is_fixed(takes[name])
     ]
     if missing:
         raise CallError(
-            f"missing arguments: {', '.join(missing)}; the model takes {known}"
+            f"missing arguments: {', '.join(missing)}; the model takes {names}"
         )
     for name in takes:
-        if name in given:
-            _flatten(name, takes[name], given[name], found)
-    return found
+        if name in by_name:
+            _flatten(name, takes[name], by_name[name], others)
+    return others
 
 
 def _is_fixed(template: Any) -> bool:
@@ -115,9 +115,9 @@ def _check_fixed(place: str, expected: Any, value: Any) -> None:
 
 
 def _other(place: str, value: Any, wanted: str) -> CallError:
-    given = type(value).__name__
+    description = type(value).__name__
     if isinstance(value, Mapping):
-        given = f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
+        description = f"a dict of {', '.join(map(repr, value)) or 'nothing'}"
     elif isinstance(value, list | tuple | deque):
-        given = f"a {given} of {len(value)}"
-    return CallError(f"{place} is {given}, but the model takes {wanted}")
+        description = f"a {description} of {len(value)}"
+    return CallError(f"{place} is {description}, but the model takes {wanted}")

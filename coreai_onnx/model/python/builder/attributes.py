@@ -43,8 +43,8 @@ class AttributeReference:
         self, name: str, kind: ir.AttributeType | None, frame: FrameType
     ) -> ir.Attr:
         """Return the attribute ``name`` of a node that has this attribute's value."""
-        known = (kind, self.kind)
-        if _KINDS.UNDEFINED not in known and kind is not None and kind != self.kind:
+        kinds = (kind, self.kind)
+        if _KINDS.UNDEFINED not in kinds and kind is not None and kind != self.kind:
             raise failure(
                 frame, f"{name} is {kind.name}, the attribute {self.name} {self.kind}"
             )
@@ -95,8 +95,8 @@ def attribute(
     try:
         return ir.Attr(name, kind, _converted(value, kind))
     except (TypeError, KeyError) as error:
-        wanted = "another type" if kind is None else kind.name
-        raise failure(frame, f"{name}={value!r:.80}: {wanted} is expected") from error
+        expected = "another type" if kind is None else kind.name
+        raise failure(frame, f"{name}={value!r:.80}: {expected} is expected") from error
 
 
 def _kind_of(value: Any) -> Any:

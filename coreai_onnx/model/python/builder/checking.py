@@ -36,11 +36,11 @@ def check(model: ir.Model, places: Mapping[ir.Node, str]) -> None:
         if _WITHOUT_DATA in text:
             return
         raise BuildError(_message(text, places)) from error
-    known = {item.name: item for item in inferred.graph.value_info}
+    infos = {item.name: item for item in inferred.graph.value_info}
     for node in model.graph:
         for value in node.outputs:
-            if value.type is None and value.name in known:
-                ir.serde.deserialize_value_info_proto(known[value.name], value)
+            if value.type is None and value.name in infos:
+                ir.serde.deserialize_value_info_proto(infos[value.name], value)
 
 
 def _message(text: str, places: Mapping[ir.Node, str]) -> str:

@@ -101,18 +101,18 @@ class Function:
         if len(inputs) > len(self._inputs):
             count = len(self._inputs)
             raise failure(frame, f"{self.name} takes {count} inputs, not {len(inputs)}")
-        given: dict[str, Any] = dict(self._given)
+        settings: dict[str, Any] = dict(self._given)
         for name, value in attributes.items():
             if name not in self._names:
-                known = ", ".join(self._names) or "none"
+                names = ", ".join(self._names) or "none"
                 raise failure(
-                    frame, f"{self.name} has no attribute {name!r}; it has {known}"
+                    frame, f"{self.name} has no attribute {name!r}; it has {names}"
                 )
-            given[self._names[name]] = value
+            settings[self._names[name]] = value
         for name in self._names.values():
-            if name not in given:
+            if name not in settings:
                 raise failure(frame, f"{self.name} needs the attribute {name!r}")
-        ordered = {name: given[name] for name in self._names.values()}
+        ordered = {name: settings[name] for name in self._names.values()}
         domain, op_type, overload = self.key
         count = self._output_count(frame) if _outputs is None else _outputs
         call = Call(domain, op_type, overload, self._types, count)
@@ -172,10 +172,10 @@ class Function:
 
     def _used_opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the model's opset, and those of the domains that the body uses."""
-        found = {"": self._model_opsets.get("", 1)}
+        opsets = {"": self._model_opsets.get("", 1)}
         for node in ir.traversal.RecursiveGraphIterator(graph):
-            found.setdefault(node.domain, self._model_opsets.get(node.domain, 1))
-        return found
+            opsets.setdefault(node.domain, self._model_opsets.get(node.domain, 1))
+        return opsets
 
 
 _callers: ContextVar[tuple[Function, ...]] = ContextVar("_callers", default=())

@@ -216,28 +216,28 @@ def _names_in(graph: dict[str, Any]) -> Iterable[str]:
 def _defaults(
     node: ir.Node, functions: Defaults, opsets: Mapping[str, int]
 ) -> dict[str, ir.Attr]:
-    known = functions.get(node.op_identifier())
-    if known is not None:
-        return known
+    function = functions.get(node.op_identifier())
+    if function is not None:
+        return function
     schema = schema_of(node.domain, node.op_type, opsets)
     items = {} if schema is None else schema.attributes
-    found = {name: default_of(item) for name, item in items.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    defaults = {name: default_of(item) for name, item in items.items()}
+    return {name: value for name, value in defaults.items() if value is not None}
 
 
 def _present(node: ir.Node, names: Sequence[str], defaults: dict[str, ir.Attr]) -> None:
     """Write a default value out where the recorded node did, and nowhere else."""
-    given = dict(node.attributes.items())
+    present = dict(node.attributes.items())
     for name in names:
-        if name not in given and name in defaults:
-            given[name] = defaults[name]
-    for name in [name for name in given if name not in names]:
-        if name in defaults and same_attribute(given[name], defaults[name]):
-            del given[name]
-    ordered = [*(name for name in names if name in given), *given]
+        if name not in present and name in defaults:
+            present[name] = defaults[name]
+    for name in [name for name in present if name not in names]:
+        if name in defaults and same_attribute(present[name], defaults[name]):
+            del present[name]
+    ordered = [*(name for name in names if name in present), *present]
     node.attributes.clear()
     for name in dict.fromkeys(ordered):
-        node.attributes.add(given[name])
+        node.attributes.add(present[name])
 
 
 def same_attribute(left: ir.Attr, right: ir.Attr) -> bool:

@@ -72,11 +72,11 @@ class Runner:
         session = self.session
         required = {name: name for name in self._inputs if name not in self._optional}
         takes = required if self._model.takes is None else self._model.takes
-        given = flattened(takes, arguments, named, self._optional)
-        outputs = self._run(session, given)
+        inputs = flattened(takes, arguments, named, self._optional)
+        outputs = self._run(session, inputs)
         torch = sys.modules.get("torch")
         if torch is not None and any(
-            isinstance(v, torch.Tensor) for v in given.values()
+            isinstance(v, torch.Tensor) for v in inputs.values()
         ):
             outputs = [
                 item if kind is None else to_torch(item, kind.element)
@@ -104,9 +104,9 @@ class Runner:
             for name, array in feeds.items()
             if (kind := self._inputs[name]) is not None
         }
-        found = session.run_with_ort_values(None, values)
+        ort_values = session.run_with_ort_values(None, values)
         return [
             from_ort(value, kind)
-            for value, kind in zip(found, self._outputs, strict=True)
+            for value, kind in zip(ort_values, self._outputs, strict=True)
             if kind is not None
         ]

@@ -62,8 +62,8 @@ def fault_of(
         return f"{op_type} takes {many} inputs, not {inputs}"
     for name in attributes:
         if name not in schema.attributes:
-            known = ", ".join(schema.attributes) or "none"
-            return f"{op_type} has no attribute {name!r}; it has {known}"
+            names = ", ".join(schema.attributes) or "none"
+            return f"{op_type} has no attribute {name!r}; it has {names}"
     for name, item in schema.attributes.items():
         if item.required and name not in attributes:
             return f"{op_type} needs the attribute {name!r}"

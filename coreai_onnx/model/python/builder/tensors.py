@@ -100,6 +100,6 @@ def type_and_shape(annotation: Any) -> tuple[ir.TypeProtocol | None, ir.Shape | 
         inner, shape = type_and_shape(annotation.element)
         return annotation.kind(inner), shape
     if isinstance(annotation, type) and issubclass(annotation, TensorType):
-        known = annotation.to_ir_type_and_shape()
-        return known.type, known.shape
+        parts = annotation.to_ir_type_and_shape()
+        return parts.type, parts.shape
     return None, None

@@ -152,7 +152,7 @@ class Trace:
         # Before the node: a literal among the inputs makes a node of its own.
         values = [None if item is None else self.value(item, frame) for item in inputs]
         site = self._site(call.op_type, frame)
-        made = [
+        parameters = [
             self._attribute(name, value, types.get(name), site, frame)
             for name, value in attributes.items()
         ]
@@ -163,7 +163,7 @@ class Trace:
             call.domain,
             call.op_type,
             values,
-            made,
+            parameters,
             overload=call.overload,
             num_outputs=count,
             # A name until `names` finds the recorded one by it.

@@ -147,12 +147,12 @@ def _from_torch(torch: Any, value: Any, wanted: ValueInfo) -> Any:
         raw = tensor.view(
             {1: torch.uint8, 2: torch.int16}[tensor.element_size()]
         ).numpy()
-        known = {
+        kinds = {
             kind.numpy().name: kind
             for kind in ir.DataType
             if kind.name not in _NO_ARRAY
         }
-        return raw.view(known[str(tensor.dtype).removeprefix("torch.")].numpy())
+        return raw.view(kinds[str(tensor.dtype).removeprefix("torch.")].numpy())
 
 
 _NO_ARRAY = ("UNDEFINED", "STRING")
