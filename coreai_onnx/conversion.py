@@ -380,7 +380,7 @@ def from_text(text: str) -> OnnxProgram:
     The Python in the text is run: do this only with texts that you trust.
 
     Raises:
-        LoadError: If it is no such text, or its Python is wrong; names the line.
+        LoadError: If it is not such a text, or its Python is wrong; names the line.
     """
     from coreai_onnx.model.python.single_file import from_text as read
 

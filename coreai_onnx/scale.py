@@ -71,10 +71,8 @@ def package(
     """
     if reader not in READERS:
         raise SaveError(f"reader must be one of {', '.join(READERS)}, got {reader!r}")
-    for option, value, of in (
-        ("served_from", served_from, "triton"),
-        ("variants", variants, "onnxruntime"),
-    ):
+    of_readers = (("served_from", served_from, "triton"), ("variants", variants, "onnxruntime"))
+    for option, value, of in of_readers:
         if value is not None and reader != of:
             raise SaveError(f"{option} is for {of}, not for {reader}")
     if batch_size is not None and reader not in ("triton", "mlflow"):

@@ -200,14 +200,12 @@ def slots_of(model: Any, *, is_static: bool = False) -> list[Slot]:
         return []
     # Before 5.14, such layers run with a cache of the model's own, which annotations may not name.
     types = set(getattr(model.config, "layer_types", None) or ())
-    if (cache_class := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
+    if (cls := _own_cache(model, parameter)) or types & {"conv", "linear_attention"}:
         require_states(name)
     # A cache of a model's own has no layers to find slots in.
-    if cache_class is not None:
+    if cls is not None:
         how = "decoders with the caches of transformers.cache_utils are exported, and RWKV"
-        raise ConversionError(
-            f"{name} keeps its states in a {cache_class}, a class of its own", advice=how
-        )
+        raise ConversionError(f"{name} keeps its states in a {cls}, a class of its own", advice=how)
 
     def run() -> tuple[Any, Any]:
         cache = DynamicCache(config=model.config)

@@ -151,7 +151,7 @@ FUNCTIONALIZED_WRITE = _torch(
 )
 MUTATED_CONSTANT = _torch(
     r"Constant (?P<name>\S+) is mutated in the forward method",
-    "a tensor that is no buffer changes in a context such as autocast",
+    "a tensor that is not a buffer changes in a context such as autocast",
 )
 BOOLEAN_CONDITION = _torch(
     r"data-dependent expression Eq\(u\d+, 1\)", "a condition is the value of a Boolean tensor"

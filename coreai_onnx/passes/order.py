@@ -212,6 +212,10 @@ ORDER: Final[tuple[Pass, ...]] = (
 
 FINISH: Final = ORDER[ORDER.index(decompose_dequantization) :]
 """The end of the order, which follows the passes of a target as well."""
+COMMON: Final = ORDER[: -len(FINISH)]
+"""What precedes the passes of a target: `FINISH` decomposes the quantized weights they match."""
+WITHOUT_INLINING: Final = tuple(one for one in COMMON if one is not inline_constant_calls)
+"""`COMMON` before `DETERMINISTIC` or `TILES`, whose products of constants it would undo."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read

@@ -14,7 +14,6 @@ from coreai_onnx.model.contract import read_contract
 from coreai_onnx.model.inventory import CONTRIB_DOMAIN, all_nodes, roots
 from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, TARGET, adopt
 from coreai_onnx.model.standard.model_types import ModelTypes
-from coreai_onnx.passes.cleanup.fold_constants import inline_constant_calls
 from coreai_onnx.passes.contrib.activations import contrib_activations
 from coreai_onnx.passes.contrib.attention import contrib_attention
 from coreai_onnx.passes.contrib.attention_calls import (
@@ -42,6 +41,7 @@ from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.order import (
+    COMMON,
     CONTRIB,
     CUDA,
     DETERMINISTIC,
@@ -52,6 +52,7 @@ from coreai_onnx.passes.order import (
     ORDER,
     TILES,
     WEBGPU,
+    WITHOUT_INLINING,
     Pass,
 )
 from coreai_onnx.passes.runner import Verify, run_passes
@@ -289,9 +290,7 @@ def passes_for(
         option = "deterministic" * deterministic or "float32_tiles"
         raise TargetError(f"{option}=True needs the target kernels, not {target}")
     further = TILES * float32_tiles + DETERMINISTIC * deterministic
-    common = list(ORDER[: -len(FINISH)])
-    common.remove(inline_constant_calls)  # it would undo the products that these make of constants
-    return (*common, *KERNELS, *further, *FINISH)
+    return (*WITHOUT_INLINING, *KERNELS, *further, *FINISH)
 
 
 def _passes_for(
@@ -299,13 +298,11 @@ def _passes_for(
 ) -> tuple[Pass, ...]:
     """Return the passes of a target; of those that make functions, *makers* if all are inlined."""
     oldest = release_of(minimum_onnxruntime)
-    # The passes of a target precede FINISH, which decomposes the quantized weights that they match.
-    common = ORDER[: -len(FINISH)]
     if target == "onnxruntime":
         return ORDER
     if target == "kernels":
-        return (*common, *KERNELS, *FINISH)
-    plain = [one for one in common if not can_make_functions(one) or one in makers]
+        return (*COMMON, *KERNELS, *FINISH)
+    plain = [one for one in COMMON if not can_make_functions(one) or one in makers]
     if target == "portable":
         return (*plain, *FINISH)
     if target in PROVIDER_TARGETS:
@@ -314,7 +311,7 @@ def _passes_for(
         plain.remove(attention_of_rows)
         return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
     if target == "contrib":
-        return (*common, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
+        return (*COMMON, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
     raise TargetError(f"no target {target!r}; there are {', '.join(TARGETS)}")
 
 

@@ -296,7 +296,7 @@ def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:
 
     first = index * job.size
     table = _rows_of(job, first, min(job.size, job.rows - first))
-    job.predict.open()  # what fails here is no fault of a row
+    job.predict.open()  # what fails here is not the fault of a row
     failed: dict[int, str] = {}
     result = _predicted(job, table, first, failed)
     if job.keeps_failed:

@@ -120,6 +120,7 @@ class Engine:
         *,
         priority: int = 0,
         stop: str | Sequence[str] | None = None,
+        logprobs: int | None = None,
         **options: Unpack[Options],
     ) -> Reply:
         """Add a request, and return its reply at once.
@@ -128,6 +129,8 @@ class Engine:
             prompt: Text or token ids, as for `generate`; one prompt.
             priority: Requests with a higher one start first.
             stop: Strings that end a reply of text; they are not part of it.
+            logprobs: Of how many of the most probable tokens `Reply.scores` has the
+                log-probabilities, beside the chosen one; None keeps none.
             **options: As for `generate`, but those of beams, candidates, adapters and pictures.
 
         Returns:
@@ -141,7 +144,10 @@ class Engine:
         """
         if type(priority) is not int:
             raise GenerationError(f"priority={priority!r:.40} must be an integer")
+        if logprobs is not None and (type(logprobs) is not int or logprobs < 0):
+            raise GenerationError(f"logprobs={logprobs!r:.40} must be an integer of 0 or more")
         request, reply = self._request(prompt, stop, options)
+        request.tops = logprobs
         with self._lock:
             if self._closed:
                 raise GenerationError("the engine is closed")

@@ -8,12 +8,26 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
+
+
+class TokenScore(NamedTuple):
+    """A token of a reply, with logarithms of probabilities before any processor.
+
+    Attributes:
+        token: The token.
+        logprob: Its log-probability.
+        top: The most probable tokens in descending order, and theirs.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 class Channel:
@@ -22,11 +36,13 @@ class Channel:
     Attributes:
         cancelled: Whether the client wants no more.
         finish_reason: Why the reply ended; None while it runs.
+        scores: Those of the tokens so far, if they were asked for.
     """
 
     def __init__(self) -> None:
         """Start without pieces."""
         self.cancelled = False
+        self.scores: list[TokenScore] = []
         self.finish_reason: str | None = None
         self._error: BaseException | None = None
         self._pieces: deque[Any] = deque()
@@ -122,6 +138,11 @@ class Reply:
     def finish_reason(self) -> str | None:
         """``"stop"``, ``"length"``, ``"cancelled"``, ``"error"``; None while it runs."""
         return self._channel.finish_reason
+
+    @property
+    def scores(self) -> Sequence[TokenScore]:
+        """The log-probabilities of the tokens so far, of a request with ``logprobs``."""
+        return tuple(self._channel.scores)
 
     def cancel(self) -> None:
         """End the reply before its next token; other requests are not affected."""

@@ -61,7 +61,7 @@ class AffineExpr:
 
 
 def affine_expr(dim: Dim) -> AffineExpr | None:
-    """Parse a dim; text that is no sum of products of names counts as one name. None for None."""
+    """Parse a dim, None for None; text that is not a sum of products counts as one name."""
     if dim is None or isinstance(dim, int):
         return None if dim is None else AffineExpr(dim)
     total, end = AffineExpr(), 0

@@ -133,7 +133,7 @@ def library_paths(custom_ops: Sequence[CustomOps]) -> list[Path]:
 def _library_path(one: CustomOps) -> Path:
     if not isinstance(one, str | PathLike | HasLibrary):
         raise SessionError(
-            f"{one!r} is no custom op library; give its file, or what coreai_onnx.kernel returned"
+            f"{one!r} is not a custom op library: give its file or the result of coreai_onnx.kernel"
         )
     path = one.library if isinstance(one, HasLibrary) else Path(fspath(one)).expanduser()
     if not path.is_file():

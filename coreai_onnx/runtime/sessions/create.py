@@ -36,11 +36,10 @@ def session(
         path_or_program: A ``.onnx`` file, a folder of `OnnxProgram.save_bundle`, or in memory: an
             ``OnnxProgram``, ``onnx.ModelProto``, ``onnx_ir.Model`` or bytes.
         entrypoint: The entrypoint to run; None is ``main``, or else the first.
-        kernels: Whether composites run on the native kernels (True) or on their function bodies
-            (False). The kernels run on the CPU: None uses them if they are built and it is the only
-            provider. With True, what a kernel does not compute runs on the provider.
+        kernels: Whether composites run on the native kernels, which run on the CPU, or on their
+            function bodies. None uses kernels if they are built and the CPU is the only provider.
         threads: Threads per operator, 1 to 1024; None lets onnxruntime choose.
-        timeout: Maximum seconds of one run, also of an endless ``Loop``; None means no limit.
+        timeout: Maximum seconds of a run, also of an endless ``Loop``; None means no limit.
         prepack: Whether entrypoints hold weights in the layout of products, which is faster. Others
             read them from the mapped file and may exceed memory (``docs/large_models.md``). None is
             False for over four fifths of it, and in a bundle for products of onnxruntime.
@@ -50,20 +49,15 @@ def session(
         low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
         deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
-        adapters: Whether a file of ``export_model(…, lora=True)`` keeps its inputs for adapters.
-            Without them it is as fast as one that was exported without ``lora=True``.
-        provider: The execution provider to use before the CPU: a short name (``"cuda"``), that of
-            onnxruntime, or either with options (``("cuda", {"device_id": 1})``).
+        adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
+        provider: The execution provider to use before the CPU, by its short name or onnxruntime's,
+            perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
-
-    Returns:
-        The session.
 
     Raises:
         KernelsNotBuiltError: If ``kernels=True`` without a library.
-        SessionError: If the model is missing, broken or for a newer onnxruntime, or is rejected by
-            onnxruntime or not ``deterministic``, or calls an operator that is not implemented; if
-            there is no such entrypoint; or if a setting is out of range.
+        SessionError: If the model is missing, broken, for a newer onnxruntime, not deterministic
+            or rejected by onnxruntime, the entrypoint is missing, or a setting is out of range.
         ProviderError: If a provider is not available; the message says which are.
 
     Warns:

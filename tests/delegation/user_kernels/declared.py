@@ -10,7 +10,7 @@ import torch
 
 from coreai_onnx import Kernel, kernel
 from coreai_onnx.composites import Attribute, Composite, Input
-from coreai_onnx.delegation.user_kernels.toolchain import compiler, onnxruntime_headers
+from coreai_onnx.delegation.user_kernels.compiling import compiler, onnxruntime_headers
 from coreai_onnx.errors import ToolchainError
 
 HERE = Path(__file__).parent

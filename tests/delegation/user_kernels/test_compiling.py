@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx.delegation.user_kernels import compiling
-from coreai_onnx.delegation.user_kernels.compiling import compiled, declaration_header
-from coreai_onnx.delegation.user_kernels.toolchain import CACHE_VARIABLE
+from coreai_onnx.delegation.user_kernels.compiling import (
+    CACHE_VARIABLE,
+    compiled,
+    declaration_header,
+)
 from coreai_onnx.errors import KernelError
 from tests.delegation.user_kernels.declared import CLIPPED_SWIGLU, HERE, SCALED, toolchain
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coreai_onnx import kernel
-from coreai_onnx.delegation.user_kernels import toolchain
-from coreai_onnx.delegation.user_kernels.toolchain import (
+from coreai_onnx.delegation.user_kernels import compiling
+from coreai_onnx.delegation.user_kernels.compiling import (
     CACHE_VARIABLE,
     INCLUDE_VARIABLE,
     cache_folder,
@@ -44,7 +44,7 @@ def test_the_users_headers_are_taken_first(tmp_path: Path, monkeypatch: pytest.M
 
 def test_headers_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = header(tmp_path / "old", 18)
-    monkeypatch.setattr(toolchain, "_include_folders", lambda: iter([old]))
+    monkeypatch.setattr(compiling, "_include_folders", lambda: iter([old]))
     monkeypatch.setenv(INCLUDE_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ToolchainError) as caught:
         onnxruntime_headers()
@@ -74,6 +74,6 @@ def test_unpacked_headers_in_the_cache_are_found(
     folder = header(tmp_path / "headers" / "usr" / "include" / "onnxruntime", 21)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.delenv(INCLUDE_VARIABLE, raising=False)
-    monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path / "package")
-    monkeypatch.setattr(toolchain, "_CHECKOUT_KIT", tmp_path / "checkout")
+    monkeypatch.setattr(compiling, "_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(compiling, "_CHECKOUT_KIT", tmp_path / "checkout")
     assert onnxruntime_headers() == folder

@@ -14,6 +14,7 @@ import coreai_onnx
 from coreai_onnx.errors import GenerationError, ProviderError
 from coreai_onnx.huggingface import ExportedFolder, export_model
 from coreai_onnx.huggingface.generation import LanguageModel, generate, stream
+from coreai_onnx.huggingface.generation.streamed_text import pieces
 from coreai_onnx.program import OnnxProgram
 from tests.models.generators import padded, tokens_of_transformers
 from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
@@ -88,10 +89,13 @@ def test_steps(decoder: tuple[Any, ExportedFolder]) -> None:
 def test_steps_of_text_are_whole_characters() -> None:
     """A character of several tokens comes with its last one."""
     tokens = tokenizer()("aé€b")["input_ids"]
-    opened = LanguageModel(session=None, tokenizer=tokenizer())  # type: ignore[arg-type]
-    asked = type("Asked", (), {"ids": torch.zeros(1, 1), "is_single": True})
-    pieces = list(opened._pieces((torch.tensor([t]) for t in tokens), asked))  # type: ignore[arg-type]
-    assert pieces == ["a", "", "é", "", "", "€", "b"]
+    steps = (torch.tensor([token]) for token in tokens)
+    read = list(pieces(steps, tokenizer().decode, is_single=True))
+    assert read == ["a", "", "é", "", "", "€", "b"]
+    # What is left of a character comes at the end, as in the text of generate.
+    rows = torch.tensor([tokens[:2], tokens[:2]]).T
+    read = list(pieces(iter(rows), tokenizer().decode, is_single=False))
+    assert read == [["a", "a"], ["", ""], ["\N{REPLACEMENT CHARACTER}"] * 2]
 
 
 def test_sampling_repeats_with_a_seed(decoder: tuple[Any, ExportedFolder]) -> None:

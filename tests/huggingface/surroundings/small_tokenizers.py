@@ -8,7 +8,7 @@ from typing import Any
 import transformers
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from coreai_onnx.huggingface.surroundings.sample_texts import SAMPLE_TEXTS
+from coreai_onnx.huggingface.surroundings.tokenizers import SAMPLE_TEXTS
 
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -16,8 +16,11 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from coreai_onnx.errors import ModelSourceError, SessionError
-from coreai_onnx.huggingface.surroundings.sample_texts import SAMPLE_TEXTS
-from coreai_onnx.huggingface.surroundings.tokenizers import tokenizer_front, tokenizer_of
+from coreai_onnx.huggingface.surroundings.tokenizers import (
+    SAMPLE_TEXTS,
+    tokenizer_front,
+    tokenizer_of,
+)
 from coreai_onnx.runtime.libraries.library import extensions_path
 from tests.huggingface.surroundings import small_tokenizers as small
 

@@ -132,7 +132,7 @@ def test_an_absent_library_is_named(tmp_path: Path) -> None:
         session(program, custom_ops=[broken])
     with pytest.raises(SessionError, match="give a list of libraries"):
         session(program, custom_ops=str(broken))
-    with pytest.raises(SessionError, match="3 is no custom op library"):
+    with pytest.raises(SessionError, match="3 is not a custom op library"):
         session(program, custom_ops=[3])  # type: ignore[list-item]  # what a user may give
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from coreai_onnx.errors import GenerationError, RequestError
-from coreai_onnx.huggingface.generation.replies import Reply, StoppedText
+from coreai_onnx.huggingface.generation.replies import Reply, StoppedText, TokenScore
 from coreai_onnx.huggingface.generation.serving.metrics import Metrics
 
 _GONE = 499
@@ -33,6 +33,7 @@ class Answer:
         metrics: Counts its tokens.
         tokens: The number of tokens so far.
         finish_reason: Why it ended; None while it runs.
+        shown: The number of tokens whose log-probabilities were taken.
     """
 
     reply: Reply
@@ -41,6 +42,13 @@ class Answer:
     metrics: Metrics
     tokens: int = 0
     finish_reason: str | None = None
+    shown: int = 0
+
+    def new_scores(self) -> Sequence[TokenScore]:
+        """Return the log-probabilities of the tokens since the last call, if they are kept."""
+        scores = self.reply.scores[self.shown : self.tokens]
+        self.shown += len(scores)
+        return scores
 
     async def pieces(self) -> AsyncIterator[str]:
         """Yield the text, piece by piece.
@@ -73,6 +81,47 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Logprobs:
+    """Log-probabilities in OpenAI's form.
+
+    Attributes:
+        bytes_of: Returns the bytes of a token.
+        is_chat: Whether the request is a chat.
+    """
+
+    bytes_of: Callable[[int], bytes]
+    is_chat: bool
+
+    def __call__(self, scores: Sequence[TokenScore]) -> dict[str, Any]:
+        """Return an object for some tokens."""
+        if self.is_chat:
+            tokens = [
+                {
+                    **self._of_chat(one.token, one.logprob),
+                    "top_logprobs": [self._of_chat(*top) for top in one.top],
+                }
+                for one in scores
+            ]
+            return {"content": tokens, "refusal": None}
+        return {
+            "tokens": [self._text(one.token) for one in scores],
+            "token_logprobs": [one.logprob for one in scores],
+            "top_logprobs": [{self._text(token): x for token, x in one.top} for one in scores],
+        }
+
+    def _of_chat(self, token: int, logprob: float) -> dict[str, Any]:
+        content = list(self.bytes_of(token))
+        return {"token": self._text(token), "logprob": logprob, "bytes": content}
+
+    def _text(self, token: int) -> str:
+        content = self.bytes_of(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:  # a part of a character, as OpenAI writes it
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+
+
+@dataclass(frozen=True)
 class Form:
     """Answers in OpenAI's form.
 
@@ -80,12 +129,14 @@ class Form:
         model: The name of the model.
         answers: The answers.
         read_tokens: The tokens of the prompts.
+        logprobs: Writes log-probabilities; None if they are not asked for.
         is_chat: Whether the request is a chat.
     """
 
     model: str
     answers: Sequence[Answer]
     read_tokens: int
+    logprobs: Logprobs | None
     is_chat: bool
 
     async def whole(self) -> Response:
@@ -110,10 +161,10 @@ class Form:
             for index, answer in enumerate(self.answers):
                 if self.is_chat:
                     delta = {"role": "assistant", "content": ""}
-                    yield event(self._choice(index, None, {"delta": delta}))
+                    yield event(self._choice(index, answer, {"delta": delta}, is_last=False))
                 async for text in answer.pieces():
                     piece = {"delta": {"content": text}} if self.is_chat else {"text": text}
-                    yield event(self._choice(index, None, piece))
+                    yield event(self._choice(index, answer, piece, is_last=False))
                 last: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
                 yield event(self._choice(index, answer, last))
         except (GenerationError, TimeoutError) as error:
@@ -132,9 +183,13 @@ class Form:
         key = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         return {"id": key, "object": name, "created": int(time.time()), "model": self.model}
 
-    def _choice(self, index: int, answer: Answer | None, content: Any) -> dict[str, Any]:
-        reason = answer.finish_reason if answer else None
-        return {"index": index, **content, "finish_reason": reason, "logprobs": None}
+    def _choice(
+        self, index: int, answer: Answer, content: Any, *, is_last: bool = True
+    ) -> dict[str, Any]:
+        scores = answer.new_scores()
+        logprobs = None if self.logprobs is None or not scores else self.logprobs(scores)
+        reason = answer.finish_reason if is_last else None
+        return {"index": index, **content, "finish_reason": reason, "logprobs": logprobs}
 
     def _usage(self) -> dict[str, int]:
         new = sum(answer.tokens for answer in self.answers)

@@ -29,6 +29,7 @@ from coreai_onnx.huggingface.generation.serving.answers import (
     Answer,
     Events,
     Form,
+    Logprobs,
     error_object,
     failure_of,
     json_response,
@@ -40,6 +41,7 @@ from coreai_onnx.huggingface.generation.serving.fields import (
     read_completion,
     read_object,
 )
+from coreai_onnx.huggingface.generation.serving.guidance import Guidance
 from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 
@@ -124,6 +126,9 @@ class _Served:
         self.model, self.engine, self.name = model, engine, name
         self.max_body, self.timeout = max_body, timeout
         self.max_prompt = min(max_prompt or engine.longest, engine.longest - 1)
+        size = model.session.outputs[0].dims[-1]
+        self.size = size if isinstance(size, int) else len(model.tokenizer)
+        self.guidance = Guidance(model.tokenizer, self.size, model.stop_ids)
         self.metrics = Metrics(engine)
         self.created = int(time.time())
 
@@ -178,7 +183,8 @@ class _Served:
             )
             for reply in replies
         ]
-        form = Form(self.name, answers, read_tokens, is_chat=is_chat)
+        logprobs = None if asked.logprobs is None else Logprobs(self.guidance.bytes_of, is_chat)
+        form = Form(self.name, answers, read_tokens, logprobs, is_chat=is_chat)
         if asked.is_streamed:
             return Events(form, form.events(counts_tokens=asked.counts_tokens))
         return await unless_gone(request, form)
@@ -197,8 +203,7 @@ class _Served:
 
     def _prompts(self, asked: Asked, *, is_chat: bool) -> list[list[int]]:
         """Return the tokens of the prompts."""
-        tokenizer, size = self.model.tokenizer, self.model.session.outputs[0].dims[-1]
-        prompts = []
+        tokenizer, size, prompts = self.model.tokenizer, self.size, []
         for prompt in asked.prompts:
             if isinstance(prompt, str):
                 with failures_as(RequestError, "the prompt is not valid text"):
@@ -210,7 +215,7 @@ class _Served:
                     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
             else:
                 tokens = prompt
-            if isinstance(size, int) and not all(0 <= token < size for token in tokens):
+            if not all(0 <= token < size for token in tokens):
                 raise RequestError(f"token ids must be from 0 to {size - 1}", param="prompt")
             if (count := len(tokens)) > self.max_prompt:
                 raise RequestError(
@@ -247,9 +252,11 @@ class _Served:
                 )
             for choice in range(asked.count):
                 options = {**asked.of_choice(choice), "max_new_tokens": most}
+                if asked.schema is not None:
+                    options["logits_processor"] = [self.guidance.processor(asked.schema)]
                 try:
                     # Those before are cancelled with their replies.
-                    replies.append(self.engine.submit(tokens, **options))
+                    replies.append(self.engine.submit(tokens, logprobs=asked.logprobs, **options))
                 except QueueFullError as error:
                     limit = "rate_limit_error", None, "rate_limit_exceeded"
                     raise RequestError(str(error), 429, *limit) from error

@@ -30,13 +30,10 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = MappingProxyType(
         "echo": (False,),
         "frequency_penalty": (0,),
         "logit_bias": ({},),
-        "logprobs": (False,),
         "modalities": (["text"],),
         "parallel_tool_calls": (True, False),
         "presence_penalty": (0,),
-        "response_format": ({"type": "text"},),
         "suffix": ("",),
-        "top_logprobs": (0,),
     }
 )
 """Fields that are not supported, with the values that ask for nothing."""
@@ -55,6 +52,8 @@ class Asked:
         is_streamed: Whether the text is sent piece by piece.
         counts_tokens: Whether a stream ends with the numbers of tokens.
         tools: The tools that the chat template shows to the model, if any.
+        schema: The JSON schema that the answers follow, if any.
+        logprobs: The number of most probable tokens to show for each token; None shows none.
     """
 
     prompts: Sequence[Any]
@@ -65,6 +64,8 @@ class Asked:
     is_streamed: bool
     counts_tokens: bool
     tools: Sequence[Any] | None = None
+    schema: Mapping[str, Any] | None = None
+    logprobs: int | None = None
 
     def of_choice(self, index: int) -> dict[str, Any]:
         """Return the options of one answer to a prompt: with a seed, each has another."""
@@ -99,11 +100,20 @@ def _is_stop(value: Any) -> bool:
     )
 
 
+def _is_format(value: Any) -> bool:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind != "json_schema":
+        return kind in ("text", "json_object")
+    described = value.get("json_schema")
+    return isinstance(described, dict) and isinstance(described.get("schema"), dict)
+
+
 _SWITCH: _Field = (lambda value: isinstance(value, bool), "true or false")
 _TEXT: _Field = (lambda value: isinstance(value, str), "text")
 _OBJECT: _Field = (lambda value: isinstance(value, dict), "an object")
 _LIST: _Field = (lambda value: isinstance(value, list) and bool(value), "a list that is not empty")
 _COUNT = _integer(1, 2**31 - 1)
+_TOPS = _integer(0, 20)
 _SMALLEST = math.ulp(0.0)
 _FIELDS: Mapping[str, _Field] = MappingProxyType(
     {
@@ -113,6 +123,7 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
         "stream": _SWITCH,
         "stream_options": _OBJECT,
         "stop": (_is_stop, f"a text of at most {_LONGEST_STOP} characters, or {_MOST_STOPS} such"),
+        "response_format": (_is_format, "text, json_object, or json_schema with its schema"),
         # Choices have the seeds that follow.
         "seed": _integer(-(2**63), 2**63 - 1 - _MOST_CHOICES),
         "temperature": _number(0, 2, "a number from 0 to 2"),
@@ -124,14 +135,16 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
     }
 )
 _OF_COMPLETIONS: Mapping[str, _Field] = MappingProxyType(
-    {**_FIELDS, "prompt": (lambda _: True, "")}
+    {**_FIELDS, "prompt": (lambda _: True, ""), "logprobs": _TOPS}
 )
 _OF_CHATS: Mapping[str, _Field] = MappingProxyType(
     {
         **_FIELDS,
+        "logprobs": _SWITCH,
         "max_completion_tokens": _COUNT,
         "messages": _LIST,
         "tools": (lambda x: isinstance(x, list) and all(isinstance(y, dict) for y in x), "a list"),
+        "top_logprobs": _TOPS,
         "tool_choice": (lambda x: x in ("auto", "none"), "auto or none"),
     }
 )
@@ -168,7 +181,7 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
             param="prompt",
         )
     # OpenAI's default
-    return _asked(fields, prompts, fields.get("max_tokens", 16))
+    return _asked(fields, prompts, fields.get("max_tokens", 16), logprobs=fields.get("logprobs"))
 
 
 def read_chat(content: Mapping[str, Any]) -> Asked:
@@ -179,7 +192,10 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
     messages = [_message(one, f"messages[{i}]") for i, one in enumerate(fields["messages"])]
     most = fields.get("max_completion_tokens", fields.get("max_tokens"))
     tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
-    return _asked(fields, [messages], most, tools)
+    logprobs = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
+    if logprobs is None and fields.get("top_logprobs"):
+        raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
+    return _asked(fields, [messages], most, tools=tools, logprobs=logprobs)
 
 
 def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[str, Any]:
@@ -193,7 +209,7 @@ def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[s
                 raise RequestError(f"{name}={value!r:.80} must be {kind}", param=name)
         elif name not in _NEUTRAL:
             raise RequestError(f"there is no field {name!r:.80}", param=name)
-        # False is 0 in Python, and "logprobs": 0 asks for the chosen token's.
+        # False is 0 in Python.
         elif not any(
             value == x and isinstance(value, bool) is isinstance(x, bool) for x in _NEUTRAL[name]
         ):
@@ -205,6 +221,8 @@ def _asked(
     given: Mapping[str, Any],
     prompts: Sequence[Any],
     max_tokens: int | None,
+    *,
+    logprobs: int | None,
     tools: Sequence[Any] | None = None,
 ) -> Asked:
     count = given.get("n", 1)
@@ -223,7 +241,17 @@ def _asked(
         given.get("stream", False),
         usage is True,
         tools,
+        _schema(given.get("response_format", {})),
+        logprobs,
     )
+
+
+def _schema(format_: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the schema of a response format; None if it is text."""
+    if format_.get("type") == "json_object":
+        return {"type": "object"}
+    schema: Mapping[str, Any] | None = format_.get("json_schema", {}).get("schema")
+    return schema if format_.get("type") == "json_schema" else None
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class WeightsFile:
                 header[name] = {**header[special.pop("same_as", name)], **special}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BuildError(
-                f"{self.path.name} is no safetensors file: {error}"
+                f"{self.path.name} is not a safetensors file: {error}"
             ) from error
         return header
 

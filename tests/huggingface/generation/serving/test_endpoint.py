@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation import LanguageModel
+from coreai_onnx.huggingface.generation.decoding import logits_of
 from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
 from tests.support.endpoints import (
     CHAT,
@@ -22,6 +24,7 @@ from tests.support.endpoints import (
     events,
     generated,
 )
+from tests.support.tolerances import assert_close
 
 
 def test_a_completion(models: Any, client: TestClient) -> None:
@@ -77,6 +80,94 @@ def test_a_stream(models: Any, client: TestClient) -> None:
         found[event["choices"][0]["index"]] += event["choices"][0]["text"]
         assert "usage" not in event
     assert found == [text, text]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 4}, "size": {"enum": [1, 22, 333]}},
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+
+
+def formatted(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+
+
+@pytest.mark.parametrize("temperature", [0, 2])
+def test_a_reply_follows_a_schema(client: TestClient, temperature: float) -> None:
+    asked = {"temperature": temperature, "max_tokens": 80, "response_format": formatted(SCHEMA)}
+    for path, prompt in ((COMPLETIONS, {"prompt": "ab"}), (CHATS, {"messages": CHAT})):
+        answer = client.post(path, json={**prompt, **asked, "n": 2, "seed": 1}).json()
+        for choice in answer["choices"]:
+            content = json.loads(choice.get("text") or choice["message"]["content"])
+            assert content.keys() == {"name", "size"}
+            assert len(content["name"]) <= 4
+            assert content["size"] in (1, 22, 333)
+            assert choice["finish_reason"] == "stop"
+    asked["response_format"] = {"type": "json_object"}
+    streamed = {"prompt": "ab", **asked, "max_tokens": 8, "stream": True}
+    *pieces, last = events(client.post(COMPLETIONS, json=streamed).text)
+    assert pieces[0]["choices"][0]["text"].startswith("{")
+    assert last["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"enum": []}, "Unsatisfiable schema"),
+        ({"type": "nonsense"}, "Invalid type: nonsense"),
+        ({"$ref": "#/nowhere"}, "'/nowhere' does not exist"),
+        ({"type": "string", "pattern": "("}, "regex parse error"),
+    ],
+)
+def test_a_schema_that_nothing_follows(client: TestClient, schema: Any, message: str) -> None:
+    asked = {"prompt": "ab", "response_format": formatted(schema)}
+    response = client.post(COMPLETIONS, json=asked)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert message in error["message"]
+    assert error["param"] == "response_format"
+    assert client.post(COMPLETIONS, json={"prompt": "ab", **GREEDY}).status_code == 200
+
+
+def test_log_probabilities_of_a_completion(models: Any, client: TestClient) -> None:
+    asked = {"prompt": "Hello ä", **GREEDY, "logprobs": 3}
+    answer = client.post(COMPLETIONS, json=asked).json()["choices"][0]
+    found = answer["logprobs"]
+    assert len(found["tokens"]) == len(found["token_logprobs"]) == 24
+    engine = client.app.state.engine
+    reply = engine.submit("Hello ä", max_new_tokens=24, do_sample=False, logprobs=3)
+    assert reply.result(60) == answer["text"]
+    assert [one.logprob for one in reply.scores] == found["token_logprobs"]
+    ids = models[1].tokenizer("Hello ä")["input_ids"]
+    for score, top in zip(reply.scores, found["top_logprobs"], strict=True):
+        logits = logits_of(models[1].session, torch.tensor([ids]))[0, -1]
+        expected = logits.log_softmax(-1)
+        assert_close(torch.tensor(score.logprob), expected[score.token])
+        assert [token for token, _ in score.top] == expected.topk(3).indices.tolist()
+        assert max(top.values()) == score.logprob, "the most probable token was chosen"
+        ids.append(score.token)
+    pieces = events(client.post(COMPLETIONS, json={**asked, "stream": True}).text)
+    parts = [piece["choices"][0]["logprobs"] for piece in pieces]
+    tokens = [token for part in parts if part is not None for token in part["tokens"]]
+    assert tokens == found["tokens"]
+
+
+def test_log_probabilities_of_a_chat(client: TestClient) -> None:
+    asked = {"messages": CHAT, **GREEDY, "logprobs": True, "top_logprobs": 2}
+    (choice,) = client.post(CHATS, json=asked).json()["choices"]
+    content = choice["logprobs"]["content"]
+    assert len(content) == 24
+    for one in content:
+        assert one["top_logprobs"][0]["logprob"] == one["logprob"]
+        assert len(one["top_logprobs"]) == 2
+    whole = b"".join(bytes(one["bytes"]) for one in content)
+    assert whole.decode(errors="replace").startswith(choice["message"]["content"][:3])
+    plain = client.post(CHATS, json={"messages": CHAT, **GREEDY}).json()["choices"][0]
+    assert plain["logprobs"] is None
+    with pytest.raises(GenerationError, match="logprobs=-1 must be an integer of 0 or more"):
+        client.app.state.engine.submit("a", logprobs=-1)
 
 
 def test_stop_strings(models: Any, client: TestClient) -> None:
