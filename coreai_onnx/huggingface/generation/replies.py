@@ -11,9 +11,36 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
+
+_LEAST = -9999.0
+"""The logarithm of a probability of 0, as OpenAI writes it: JSON has no infinity."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The logarithms of probabilities where a token was chosen.
+
+    Attributes:
+        token: The token.
+        logprob: Its logarithm, at least -9999.
+        top: The most likely tokens with theirs, the first one first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def listed_logprobs(logprobs: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+    """List a token, and the most likely ones, from the logarithms ``[vocabulary]`` of all."""
+    finite = logprobs.nan_to_num(_LEAST).clamp(min=_LEAST)
+    values, tokens = finite.topk(min(count, len(finite)))
+    top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(token, float(finite[token]), top)
 
 
 class Channel:
@@ -22,10 +49,12 @@ class Channel:
     Attributes:
         cancelled: Whether the client wants no more.
         finish_reason: Why the reply ended; None while it runs.
+        logprobs: Those of each token, if the request asks for them.
     """
 
     def __init__(self) -> None:
         """Start without pieces."""
+        self.logprobs: list[TokenLogprobs] = []
         self.cancelled = False
         self.finish_reason: str | None = None
         self._error: BaseException | None = None
@@ -122,6 +151,11 @@ class Reply:
     def finish_reason(self) -> str | None:
         """``"stop"``, ``"length"``, ``"cancelled"``, ``"error"``; None while it runs."""
         return self._channel.finish_reason
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Those of each token so far, if ``top_logprobs`` was given; else empty."""
+        return self._channel.logprobs
 
     def cancel(self) -> None:
         """End the reply before its next token; other requests are not affected."""

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from coreai_onnx.huggingface.generation.paged_stream import CacheRow
-from coreai_onnx.huggingface.generation.replies import Channel, StoppedText
+from coreai_onnx.huggingface.generation.replies import Channel, StoppedText, listed_logprobs
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Request:
         random: Draws the samples.
         text: The text of the reply; None for tokens.
         row: The row, while it is served.
+        top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
         ids: The tokens so far, int64 ``[1, length]``.
     """
 
@@ -57,12 +58,17 @@ class Request:
     random: torch.Generator
     text: StoppedText | None
     row: CacheRow | None = None
+    top_logprobs: int | None = None
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
 
     def choose(self, scores: torch.Tensor) -> str:
         """Choose the next token from logits ``[1, vocabulary]``; return why the reply ends."""
         assert self.row is not None
+        # A processor may change the logits in place.
+        logprobs = None if self.top_logprobs is None else scores[0].log_softmax(0)
         token = self.choice.token(self.ids, scores, self.random)
+        if logprobs is not None:
+            self.channel.logprobs.append(listed_logprobs(logprobs, token, self.top_logprobs or 0))
         self.row.last = token
         self.ids = torch.cat([self.ids, torch.tensor([[token]])], dim=1)
         ends = bool(self.choice.criteria(self.ids, None).all())

@@ -40,7 +40,9 @@ from coreai_onnx.huggingface.generation.serving.fields import (
     read_completion,
     read_object,
 )
+from coreai_onnx.huggingface.generation.serving.grammars import Grammars, processor
 from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
+from coreai_onnx.huggingface.generation.serving.tool_calls import CalledTools
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 
 _CHAT_TOKENS = 1024
@@ -124,7 +126,7 @@ class _Served:
         self.model, self.engine, self.name = model, engine, name
         self.max_body, self.timeout = max_body, timeout
         self.max_prompt = min(max_prompt or engine.longest, engine.longest - 1)
-        self.metrics = Metrics(engine)
+        self.metrics, self.grammars = Metrics(engine), Grammars(model)
         self.created = int(time.time())
 
     # ------------------------------------------------------------------ routes
@@ -169,19 +171,16 @@ class _Served:
             replies = await asyncio.to_thread(self._submit, asked, prompts)
         read_tokens = sum(map(len, prompts))
         self.metrics.prompt_tokens.inc(read_tokens)
-        answers = [
-            Answer(
-                reply,
-                StoppedText(StreamedText(self.model.text), tuple(asked.stops)),
-                deadline,
-                self.metrics,
-            )
-            for reply in replies
-        ]
-        form = Form(self.name, answers, read_tokens, is_chat=is_chat)
+        answers = [self._answer(reply, asked, deadline) for reply in replies]
+        form = Form(self.name, answers, read_tokens, is_chat, self.model.tokenizer.decode)
         if asked.is_streamed:
             return Events(form, form.events(counts_tokens=asked.counts_tokens))
         return await unless_gone(request, form)
+
+    def _answer(self, reply: Reply, asked: Asked, deadline: float) -> Answer:
+        text = StoppedText(StreamedText(self.model.text), tuple(asked.stops))
+        names = frozenset(tool["function"]["name"] for tool in asked.tools or ())
+        return Answer(reply, text, deadline, self.metrics, CalledTools(names) if names else None)
 
     async def _body(self, request: Request) -> bytes:
         # A page of another site may send forms and plain text, and not this.
@@ -236,6 +235,7 @@ class _Served:
 
     def _submit(self, asked: Asked, prompts: Sequence[list[int]]) -> list[Reply]:
         replies, longest = [], self.engine.longest
+        grammar = self.grammars.compiled(asked.form) if asked.form else None
         for tokens in prompts:
             most = asked.max_tokens or min(longest - len(tokens), _CHAT_TOKENS)
             if len(tokens) + most > longest:
@@ -247,9 +247,13 @@ class _Served:
                 )
             for choice in range(asked.count):
                 options = {**asked.of_choice(choice), "max_new_tokens": most}
+                if grammar is not None:
+                    options["logits_processor"] = [processor(grammar)]
                 try:
                     # Those before are cancelled with their replies.
-                    replies.append(self.engine.submit(tokens, **options))
+                    replies.append(
+                        self.engine.submit(tokens, top_logprobs=asked.top_logprobs, **options)
+                    )
                 except QueueFullError as error:
                     limit = "rate_limit_error", None, "rate_limit_exceeded"
                     raise RequestError(str(error), 429, *limit) from error

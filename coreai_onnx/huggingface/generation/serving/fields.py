@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -30,13 +30,10 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = MappingProxyType(
         "echo": (False,),
         "frequency_penalty": (0,),
         "logit_bias": ({},),
-        "logprobs": (False,),
         "modalities": (["text"],),
         "parallel_tool_calls": (True, False),
         "presence_penalty": (0,),
-        "response_format": ({"type": "text"},),
         "suffix": ("",),
-        "top_logprobs": (0,),
     }
 )
 """Fields that are not supported, with the values that ask for nothing."""
@@ -55,6 +52,9 @@ class Asked:
         is_streamed: Whether the text is sent piece by piece.
         counts_tokens: Whether a stream ends with the numbers of tokens.
         tools: The tools that the chat template shows to the model, if any.
+        form: The ``response_format``, if it asks for JSON.
+        top_logprobs: The number of tokens to list with their logarithms of probabilities, beside
+            each chosen one; None lists nothing.
     """
 
     prompts: Sequence[Any]
@@ -65,6 +65,8 @@ class Asked:
     is_streamed: bool
     counts_tokens: bool
     tools: Sequence[Any] | None = None
+    form: Mapping[str, Any] | None = None
+    top_logprobs: int | None = None
 
     def of_choice(self, index: int) -> dict[str, Any]:
         """Return the options of one answer to a prompt: with a seed, each has another."""
@@ -99,6 +101,20 @@ def _is_stop(value: Any) -> bool:
     )
 
 
+def _is_form(value: Any) -> bool:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind != "json_schema":
+        return kind in ("text", "json_object")
+    named = value.get("json_schema")
+    # true and false are schemas, too.
+    return isinstance(named, dict) and isinstance(named.get("schema"), dict | bool)
+
+
+def _are_tools(value: Any) -> bool:
+    functions = [x.get("function") if isinstance(x, dict) else x for x in _listed(value)]
+    return all(isinstance(x, dict) and isinstance(x.get("name"), str) for x in functions)
+
+
 _SWITCH: _Field = (lambda value: isinstance(value, bool), "true or false")
 _TEXT: _Field = (lambda value: isinstance(value, str), "text")
 _OBJECT: _Field = (lambda value: isinstance(value, dict), "an object")
@@ -121,17 +137,20 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
         "top_k": _integer(0, 2**31 - 1),
         "min_p": _number(0, 1, "a number from 0 to 1"),
         "repetition_penalty": _number(_SMALLEST, 100, "a number above 0 and at most 100"),
+        "response_format": (_is_form, "text, json_object, or json_schema with a schema"),
     }
 )
 _OF_COMPLETIONS: Mapping[str, _Field] = MappingProxyType(
-    {**_FIELDS, "prompt": (lambda _: True, "")}
+    {**_FIELDS, "prompt": (lambda _: True, ""), "logprobs": _integer(0, 5)}
 )
 _OF_CHATS: Mapping[str, _Field] = MappingProxyType(
     {
         **_FIELDS,
         "max_completion_tokens": _COUNT,
         "messages": _LIST,
-        "tools": (lambda x: isinstance(x, list) and all(isinstance(y, dict) for y in x), "a list"),
+        "logprobs": _SWITCH,
+        "top_logprobs": _integer(0, 20),
+        "tools": (_are_tools, "a list of functions with names"),
         "tool_choice": (lambda x: x in ("auto", "none"), "auto or none"),
     }
 )
@@ -168,7 +187,8 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
             param="prompt",
         )
     # OpenAI's default
-    return _asked(fields, prompts, fields.get("max_tokens", 16))
+    asked = _asked(fields, prompts, fields.get("max_tokens", 16))
+    return replace(asked, top_logprobs=fields.get("logprobs"))
 
 
 def read_chat(content: Mapping[str, Any]) -> Asked:
@@ -178,8 +198,11 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
         raise RequestError("messages are missing", param="messages")
     messages = [_message(one, f"messages[{i}]") for i, one in enumerate(fields["messages"])]
     most = fields.get("max_completion_tokens", fields.get("max_tokens"))
+    if fields.get("top_logprobs") and not fields.get("logprobs"):
+        raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
     tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
-    return _asked(fields, [messages], most, tools)
+    top = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
+    return replace(_asked(fields, [messages], most), tools=tools, top_logprobs=top)
 
 
 def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[str, Any]:
@@ -193,7 +216,7 @@ def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[s
                 raise RequestError(f"{name}={value!r:.80} must be {kind}", param=name)
         elif name not in _NEUTRAL:
             raise RequestError(f"there is no field {name!r:.80}", param=name)
-        # False is 0 in Python, and "logprobs": 0 asks for the chosen token's.
+        # False is 0 in Python.
         elif not any(
             value == x and isinstance(value, bool) is isinstance(x, bool) for x in _NEUTRAL[name]
         ):
@@ -201,19 +224,14 @@ def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[s
     return present
 
 
-def _asked(
-    given: Mapping[str, Any],
-    prompts: Sequence[Any],
-    max_tokens: int | None,
-    tools: Sequence[Any] | None = None,
-) -> Asked:
+def _asked(given: Mapping[str, Any], prompts: Sequence[Any], max_tokens: int | None) -> Asked:
     count = given.get("n", 1)
     if count * len(prompts) > _MOST_CHOICES:
         raise RequestError(f"prompts and n ask for more than {_MOST_CHOICES} answers", param="n")
     usage = given.get("stream_options", {}).get("include_usage", False)
     if "stream_options" in given and not given.get("stream"):
         raise RequestError("stream_options needs stream", param="stream_options")
-    stop = given.get("stop", [])
+    stop, form = given.get("stop", []), given.get("response_format")
     return Asked(
         prompts,
         count,
@@ -222,7 +240,7 @@ def _asked(
         [stop] if isinstance(stop, str) else stop,
         given.get("stream", False),
         usage is True,
-        tools,
+        form=form if form and form["type"] != "text" else None,
     )
 
 
@@ -276,9 +294,8 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 def _calls(calls: Any, place: str) -> list[dict[str, Any]]:
     """Return calls of tools with arguments as objects, which chat templates write down."""
-    listed: list[Any] = calls if isinstance(calls, list) else [None]
     read = []
-    for call in listed:
+    for call in _listed(calls):
         function: dict[str, Any] = (call.get("function") if isinstance(call, dict) else None) or {}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"{place} must be a list of calls of functions", param=place)
@@ -287,3 +304,8 @@ def _calls(calls: Any, place: str) -> list[dict[str, Any]]:
             arguments = read_object(arguments.encode(errors="surrogatepass"))
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a list, or one with something that is not valid."""
+    return value if isinstance(value, list) else [None]

@@ -96,10 +96,13 @@ def test_what_is_no_object(body: bytes) -> None:
         *[("stop", x) for x in ("", [""], [1], ["a"] * 5, "a" * 257, {})],
         *[("stream", x) for x in (1, "yes")],
         *[("stream_options", x) for x in (True, {})],
-        *[("logprobs", x) for x in (0, 5, True)],
+        *[("logprobs", x) for x in (-1, 6, True, "5")],
         *[("echo", True), ("suffix", "x"), ("best_of", 2), ("logit_bias", {"5": 1})],
         *[("presence_penalty", 1), ("frequency_penalty", 0.5), ("nonsense", 1), ("model", 5)],
-        ("response_format", {"type": "json_object"}),
+        *[("response_format", x) for x in ("text", {}, {"type": "xml"}, {"type": "json_schema"})],
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": "object"}}),
+        ("top_logprobs", 1),
     ],
 )
 def test_wrong_fields_are_named(name: str, value: Any) -> None:
@@ -136,7 +139,9 @@ def test_wrong_messages_are_named(place: str, message: Any) -> None:
     ("name", "value"),
     [
         *[("messages", x) for x in (None, [], "Hi", {})],
-        *[("tools", x) for x in (5, [5])],
+        *[("tools", x) for x in (5, [5], [{}], [{"function": {}}], [{"function": {"name": 5}}])],
+        *[("logprobs", x) for x in (1, "true")],
+        *[("top_logprobs", x) for x in (3, -1, 21, True)],
         *[("tool_choice", x) for x in ("required", {"type": "function"}, 5)],
         *[("max_completion_tokens", x) for x in (0, "9")],
         ("prompt", "a"),
