@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -218,21 +218,31 @@ class Events(StreamingResponse):
             self._form.cancel()
 
 
-async def unless_gone(request: Request, form: Form) -> Response:
-    """Wait for all answers, as long as the client does."""
+class Work(Protocol):
+    """What a request waits for."""
+
+    async def whole(self) -> Response:
+        """Wait for all of it."""
+
+    def cancel(self) -> None:
+        """End what is not complete."""
+
+
+async def unless_gone(request: Request, work: Work) -> Response:
+    """Wait for a response, as long as the client does."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks = asyncio.ensure_future(form.whole()), asyncio.ensure_future(gone())
+    tasks = asyncio.ensure_future(work.whole()), asyncio.ensure_future(gone())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else Response(status_code=_GONE)
     finally:
         for task in tasks:
             task.cancel()
-        form.cancel()
+        work.cancel()
 
 
 def _message(text: str, answer: Answer) -> dict[str, Any]:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from coreai_onnx.errors import (
-    GenerationError,
-    QueueFullError,
-    RequestError,
-    failures_as,
-)
+from coreai_onnx.errors import GenerationError, QueueFullError, RequestError, failures_as
 from coreai_onnx.huggingface.generation.engine import Engine, Settings
 from coreai_onnx.huggingface.generation.generating import LanguageModel
 from coreai_onnx.huggingface.generation.replies import Reply, StoppedText
-from coreai_onnx.huggingface.generation.serving.answers import (
-    Answer,
-    Events,
-    Form,
-    error_object,
-    failure_of,
-    json_response,
-    unless_gone,
-)
+from coreai_onnx.huggingface.generation.serving.answers import Answer, Events, Form, unless_gone
+from coreai_onnx.huggingface.generation.serving.application import Served, application
 from coreai_onnx.huggingface.generation.serving.fields import (
     Asked,
     read_chat,
@@ -41,7 +23,7 @@ from coreai_onnx.huggingface.generation.serving.fields import (
     read_object,
 )
 from coreai_onnx.huggingface.generation.serving.grammars import Grammars, processor
-from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
+from coreai_onnx.huggingface.generation.serving.metrics import Metrics
 from coreai_onnx.huggingface.generation.serving.tool_calls import CalledTools
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 
@@ -56,6 +38,7 @@ def endpoint(
     max_body: int = 1 << 20,
     max_prompt: int | None = None,
     timeout: float = 300,
+    allow_origins: Sequence[str] = (),
     **settings: Unpack[Settings],
 ) -> Starlette:
     """Return an application of ASGI that answers OpenAI's requests.
@@ -73,6 +56,8 @@ def endpoint(
         max_body: The most bytes of a request.
         max_prompt: The most tokens of a prompt; None takes those that fit the cache.
         timeout: Seconds that a request may take, with those that it waits.
+        allow_origins: Origins whose pages may read the answers, such as
+            ``"http://localhost:3000"``; ``"*"`` for all.
         **settings: Settings of the engine, as of `Engine`.
 
     Raises:
@@ -80,39 +65,16 @@ def endpoint(
     """
     if model.tokenizer is None:
         raise GenerationError("an endpoint needs a tokenizer in the folder of the model")
-    served = _Served(model, model.engine(**settings), name, max_body, max_prompt, timeout)
+    served = _Conversations(model, model.engine(**settings), name, max_body, max_prompt, timeout)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        # It waits for the step that is computed.
-        await asyncio.to_thread(served.engine.close)
-
-    app = Starlette(
-        routes=[
-            Route("/v1/completions", served.completions, methods=["POST"]),
-            Route("/v1/chat/completions", served.chat, methods=["POST"]),
-            Route("/v1/models", served.models),
-            Route("/v1/models/{name:path}", served.one_model),
-            Route("/health", served.health),
-            Route("/metrics", served.numbers),
-        ],
-        middleware=[Middleware(CountedRequests, metrics=served.metrics)],
-        exception_handlers={
-            RequestError: _refusal,
-            GenerationError: _failure,
-            TimeoutError: _failure,
-            HTTPException: _other_refusal,
-            Exception: _failure,
-        },
-        lifespan=lifespan,
-    )
+    # Closing waits for the step that is computed.
+    app = application(served, allow_origins, served.engine.close)
     app.state.engine = served.engine
     return app
 
 
-class _Served:
-    """A model with its engine, and the handlers of its routes."""
+class _Conversations(Served):
+    """A language model with its engine, and the handlers of its routes."""
 
     def __init__(
         self,
@@ -123,11 +85,10 @@ class _Served:
         max_prompt: int | None,
         timeout: float,
     ) -> None:
-        self.model, self.engine, self.name = model, engine, name
-        self.max_body, self.timeout = max_body, timeout
+        super().__init__(name, Metrics(engine), max_body, timeout)
+        self.model, self.engine, self.grammars = model, engine, Grammars(model)
         self.max_prompt = min(max_prompt or engine.longest, engine.longest - 1)
-        self.metrics, self.grammars = Metrics(engine), Grammars(model)
-        self.created = int(time.time())
+        self.handlers = {"completions": self.completions, "chat/completions": self.chat}
 
     # ------------------------------------------------------------------ routes
     async def completions(self, request: Request) -> Response:
@@ -136,37 +97,15 @@ class _Served:
     async def chat(self, request: Request) -> Response:
         return await self._answered(request, read_chat, is_chat=True)
 
-    async def models(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [self._description()]})
-
-    async def one_model(self, request: Request) -> Response:
-        self._check_name(request.path_params["name"])
-        return json_response(self._description())
-
-    async def health(self, _: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def numbers(self, _: Request) -> Response:
-        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    def _description(self) -> dict[str, Any]:
-        owner = {"created": self.created, "owned_by": "coreai_onnx"}
-        return {"id": self.name, "object": "model", **owner}
-
-    def _check_name(self, name: Any) -> None:
-        if name not in (None, self.name):
-            what = f"there is no model {name!r:.80}; there is {self.name!r}"
-            raise RequestError(what, 404, param="model", code="model_not_found")
-
     # ------------------------------------------------------------------ answers
     async def _answered(
         self, request: Request, read: Callable[[dict[str, Any]], Asked], *, is_chat: bool
     ) -> Response:
         deadline = asyncio.get_running_loop().time() + self.timeout
         async with asyncio.timeout_at(deadline):
-            content = read_object(await self._body(request))
+            content = read_object(await self.body(request))
             asked = read(content)
-            self._check_name(content.get("model"))
+            self.check_name(content.get("model"))
             prompts = await asyncio.to_thread(self._prompts, asked, is_chat=is_chat)
             replies = await asyncio.to_thread(self._submit, asked, prompts)
         read_tokens = sum(map(len, prompts))
@@ -181,18 +120,6 @@ class _Served:
         text = StoppedText(StreamedText(self.model.text), tuple(asked.stops))
         names = frozenset(tool["function"]["name"] for tool in asked.tools or ())
         return Answer(reply, text, deadline, self.metrics, CalledTools(names) if names else None)
-
-    async def _body(self, request: Request) -> bytes:
-        # A page of another site may send forms and plain text, and not this.
-        kind, _, _ = request.headers.get("content-type", "").partition(";")
-        if kind.strip().lower() != "application/json":
-            raise RequestError("the body must have the content type application/json", 415)
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self.max_body:
-                raise RequestError(f"the body is larger than {self.max_body} bytes", 413)
-        return bytes(body)
 
     def _prompts(self, asked: Asked, *, is_chat: bool) -> list[list[int]]:
         """Return the tokens of the prompts."""
@@ -260,22 +187,3 @@ class _Served:
                 except GenerationError as error:
                     raise RequestError(str(error)) from error
         return replies
-
-
-async def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    response = json_response(error_object(error), error.status)
-    if error.status == 429:
-        response.headers["retry-after"] = "1"
-    return response
-
-
-async def _failure(request: Request, error: Exception) -> Response:
-    return await _refusal(request, failure_of(error))
-
-
-async def _other_refusal(request: Request, error: Exception) -> Response:
-    """Return that there is no such route or method."""
-    assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path}: {error.detail}"
-    return await _refusal(request, RequestError(what, error.status_code))

@@ -18,6 +18,8 @@ _MOST_CHOICES = 128
 """Prompts times ``n``, each of which is a request of the engine."""
 _MOST_STOPS, _LONGEST_STOP = 4, 256
 """The text of a reply is compared with each beginning of a stop string after each token."""
+_MOST_INPUTS = 2048
+"""OpenAI's limit for a request of embeddings."""
 _ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}
 """The roles of messages, and what chat templates call them."""
 _IGNORED = frozenset(
@@ -154,6 +156,13 @@ _OF_CHATS: Mapping[str, _Field] = MappingProxyType(
         "tool_choice": (lambda x: x in ("auto", "none"), "auto or none"),
     }
 )
+_OF_EMBEDDINGS: Mapping[str, _Field] = MappingProxyType(
+    {
+        "model": _TEXT,
+        "input": (lambda _: True, ""),
+        "encoding_format": (lambda x: x in ("float", "base64"), "float or base64"),
+    }
+)
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -178,17 +187,23 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
         RequestError: If a field is missing, is not supported or has a wrong value.
     """
     fields = _checked(content, _OF_COMPLETIONS)
-    prompt = fields.get("prompt")
-    is_list = isinstance(prompt, list)
-    prompts = prompt if is_list and prompt and not isinstance(prompt[0], int) else [prompt]
-    if not (all(isinstance(x, str) for x in prompts) or all(map(_is_tokens, prompts))):
-        raise RequestError(
-            "prompt must be a text, a list of texts, token ids, or a list of lists of them",
-            param="prompt",
-        )
+    prompts = _texts(fields, "prompt")
     # OpenAI's default
     asked = _asked(fields, prompts, fields.get("max_tokens", 16))
     return replace(asked, top_logprobs=fields.get("logprobs"))
+
+
+def read_embeddings(content: Mapping[str, Any]) -> tuple[Sequence[Any], bool]:
+    """Return the texts or token ids of ``/v1/embeddings``, and whether vectors are in base64.
+
+    Raises:
+        RequestError: As `read_completion`.
+    """
+    fields = _checked(content, _OF_EMBEDDINGS)
+    inputs = _texts(fields, "input")
+    if len(inputs) > _MOST_INPUTS:
+        raise RequestError(f"input has more than {_MOST_INPUTS} texts", param="input")
+    return inputs, fields.get("encoding_format") == "base64"
 
 
 def read_chat(content: Mapping[str, Any]) -> Asked:
@@ -203,6 +218,19 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
     tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
     top = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
     return replace(_asked(fields, [messages], most), tools=tools, top_logprobs=top)
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Return a field as a list of texts, or of token ids."""
+    value = fields.get(name)
+    is_list = isinstance(value, list) and value and not isinstance(value[0], int)
+    texts: list[Any] = value if is_list else [value]  # type: ignore[assignment]
+    if not (all(isinstance(x, str) for x in texts) or all(map(_is_tokens, texts))):
+        raise RequestError(
+            f"{name} must be a text, a list of texts, token ids, or a list of lists of them",
+            param=name,
+        )
+    return texts
 
 
 def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[str, Any]:
