@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import socket
 from pathlib import Path
+from typing import Any
 
 from coreai_onnx.cli.options.inputs import (
     chosen_provider,
@@ -18,10 +20,10 @@ from coreai_onnx.errors import CommandError, failures_as
 
 NAME = "serve"
 DESCRIPTION = """\
-answer OpenAI's completions and chats with an exported language model
+answer OpenAI's completions, chats and embeddings with an exported model
 
-FOLDER is what coreai-onnx export --cache paged wrote, with a tokenizer. Serves until Ctrl-C or
-SIGTERM, and then completes what it has begun (docs/serving.md).
+FOLDER is what coreai-onnx export --cache paged wrote, or a sentence encoder, with a
+tokenizer. Serves until Ctrl-C or SIGTERM, and then completes what it has begun (docs/serving.md).
 
   coreai-onnx serve my_llama_paged
   coreai-onnx serve my_llama_paged --port 9000 --slots 32 --max-prompt 2048
@@ -30,7 +32,17 @@ SIGTERM, and then completes what it has begun (docs/serving.md).
 """
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")
 _SECONDS = integer(1, 86_400)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
+"""A scheme and a host, perhaps with a port: browsers send no more."""
 _SETTINGS = ("slots", "tokens", "chunk", "queue")
+
+
+def _origin(text: str) -> str:
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an origin, such as http://localhost:3000, or *"
+        )
+    return text
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +56,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--port", type=integer(0, 65535), default=8000, help="default: 8000; 0 is any free port"
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        type=_origin,
+        metavar="ORIGIN",
+        help="let pages of this origin read the answers, such as http://localhost:3000, or * for "
+        "all; may be repeated (default: none)",
     )
     parser.add_argument("--name", help="the name of the model (default: that of the folder)")
     for name, default, text in (
@@ -74,31 +95,20 @@ def execute(options: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
+        import coreai_onnx.huggingface.generation.serving.endpoint  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
         raise CommandError(
             f"serve needs {error.name}: pip install coreai-onnx-bridge[serve]"
         ) from error
-    from coreai_onnx.huggingface.generation import LanguageModel
-
     host, port = options.host, options.port
     # Before the model, which takes longer to open.
     with failures_as(CommandError, f"cannot listen on {host!r} port {port}"):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
     with listener:
-        how = {name: getattr(options, name) for name in ("kernels", "threads")}
-        model = LanguageModel.open(options.folder, provider=chosen_provider(options), **how)
-        app = endpoint(
-            model,
-            options.name or options.folder.resolve().name,
-            max_body=options.max_body,
-            max_prompt=options.max_prompt,
-            timeout=options.timeout,
-            **{name: getattr(options, name) for name in _SETTINGS},
-        )
+        app = _application(options)
         config = uvicorn.Config(
             app,
             access_log=False,
@@ -108,7 +118,30 @@ def execute(options: argparse.Namespace) -> int:
         )
         place = f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         # uvicorn raises the signal that ended it again.
-        with contextlib.closing(app.state.engine), contextlib.suppress(KeyboardInterrupt):
+        with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+            if hasattr(app.state, "engine"):
+                stack.callback(app.state.engine.close)
             print(f"{options.folder} at http://{place}/v1 (Ctrl-C ends)", flush=True)
             uvicorn.Server(config).run([listener])
     return 0
+
+
+def _application(options: argparse.Namespace) -> Any:
+    """Open the model, and return the endpoint of its kind."""
+    from coreai_onnx.huggingface.generation import LanguageModel
+    from coreai_onnx.huggingface.generation.serving.embeddings import (
+        embedding_endpoint,
+        is_sentence_encoder,
+    )
+    from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
+
+    how = {name: getattr(options, name) for name in ("kernels", "threads")}
+    name = options.name or options.folder.resolve().name
+    limits: dict[str, Any] = {n: getattr(options, n) for n in ("max_body", "max_prompt", "timeout")}
+    limits["allow_origins"] = options.allow_origin
+    provider = chosen_provider(options)
+    if is_sentence_encoder(options.folder):
+        how["providers"] = provider
+        return embedding_endpoint(options.folder, name, queue=options.queue, **limits, **how)
+    model = LanguageModel.open(options.folder, provider=provider, **how)
+    return endpoint(model, name, **limits, **{n: getattr(options, n) for n in _SETTINGS})

@@ -120,7 +120,7 @@ class Engine:
         *,
         priority: int = 0,
         stop: str | Sequence[str] | None = None,
-        logprobs: int | None = None,
+        top_logprobs: int | None = None,
         **options: Unpack[Options],
     ) -> Reply:
         """Add a request, and return its reply at once.
@@ -129,8 +129,9 @@ class Engine:
             prompt: Text or token ids, as for `generate`; one prompt.
             priority: Requests with a higher one start first.
             stop: Strings that end a reply of text; they are not part of it.
-            logprobs: Of how many of the most probable tokens `Reply.scores` has the
-                log-probabilities, beside the chosen one; None keeps none.
+            top_logprobs: Lists the logarithm of the probability of each token, and as many of the
+                most likely ones, in ``logprobs`` of the reply: the log softmax of the model's
+                logits, before temperature, penalties and logits processors.
             **options: As for `generate`, but those of beams, candidates, adapters and pictures.
 
         Returns:
@@ -144,10 +145,12 @@ class Engine:
         """
         if type(priority) is not int:
             raise GenerationError(f"priority={priority!r:.40} must be an integer")
-        if logprobs is not None and (type(logprobs) is not int or logprobs < 0):
-            raise GenerationError(f"logprobs={logprobs!r:.40} must be an integer of 0 or more")
+        if top_logprobs is not None and (type(top_logprobs) is not int or top_logprobs < 0):
+            raise GenerationError(
+                f"top_logprobs={top_logprobs!r:.40} must be an integer, 0 or more"
+            )
         request, reply = self._request(prompt, stop, options)
-        request.tops = logprobs
+        request.top_logprobs = top_logprobs
         with self._lock:
             if self._closed:
                 raise GenerationError("the engine is closed")

@@ -8,26 +8,39 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 
+_LEAST = -9999.0
+"""The logarithm of a probability of 0, as OpenAI writes it: JSON has no infinity."""
 
-class TokenScore(NamedTuple):
-    """A token of a reply, with logarithms of probabilities before any processor.
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The logarithms of probabilities where a token was chosen.
 
     Attributes:
         token: The token.
-        logprob: Its log-probability.
-        top: The most probable tokens in descending order, and theirs.
+        logprob: Its logarithm, at least -9999.
+        top: The most likely tokens with theirs, the first one first.
     """
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+
+
+def listed_logprobs(logprobs: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+    """List a token, and the most likely ones, from the logarithms ``[vocabulary]`` of all."""
+    finite = logprobs.nan_to_num(_LEAST).clamp(min=_LEAST)
+    values, tokens = finite.topk(min(count, len(finite)))
+    top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(token, float(finite[token]), top)
 
 
 class Channel:
@@ -36,13 +49,13 @@ class Channel:
     Attributes:
         cancelled: Whether the client wants no more.
         finish_reason: Why the reply ended; None while it runs.
-        scores: Those of the tokens so far, if they were asked for.
+        logprobs: Those of each token, if the request asks for them.
     """
 
     def __init__(self) -> None:
         """Start without pieces."""
+        self.logprobs: list[TokenLogprobs] = []
         self.cancelled = False
-        self.scores: list[TokenScore] = []
         self.finish_reason: str | None = None
         self._error: BaseException | None = None
         self._pieces: deque[Any] = deque()
@@ -140,9 +153,9 @@ class Reply:
         return self._channel.finish_reason
 
     @property
-    def scores(self) -> Sequence[TokenScore]:
-        """The log-probabilities of the tokens so far, of a request with ``logprobs``."""
-        return tuple(self._channel.scores)
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Those of each token so far, if ``top_logprobs`` was given; else empty."""
+        return self._channel.logprobs
 
     def cancel(self) -> None:
         """End the reply before its next token; other requests are not affected."""

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from coreai_onnx.huggingface.generation.paged_stream import CacheRow
-from coreai_onnx.huggingface.generation.replies import Channel, StoppedText, TokenScore
+from coreai_onnx.huggingface.generation.replies import Channel, StoppedText, listed_logprobs
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,8 @@ class Request:
         most: The most tokens that the row will have.
         random: Draws the samples.
         text: The text of the reply; None for tokens.
-        tops: Of how many tokens the log-probabilities are kept, beside the chosen one; None keeps
-            none.
         row: The row, while it is served.
+        top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
         ids: The tokens so far, int64 ``[1, length]``.
     """
 
@@ -58,16 +57,18 @@ class Request:
     most: int
     random: torch.Generator
     text: StoppedText | None
-    tops: int | None = None
     row: CacheRow | None = None
+    top_logprobs: int | None = None
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
 
     def choose(self, scores: torch.Tensor) -> str:
         """Choose the next token from logits ``[1, vocabulary]``; return why the reply ends."""
         assert self.row is not None
+        # A processor may change the logits in place.
+        logprobs = None if self.top_logprobs is None else scores[0].log_softmax(0)
         token = self.choice.token(self.ids, scores, self.random)
-        if self.tops is not None:
-            self.channel.scores.append(token_score(token, scores[0], self.tops))
+        if logprobs is not None:
+            self.channel.logprobs.append(listed_logprobs(logprobs, token, self.top_logprobs or 0))
         self.row.last = token
         self.ids = torch.cat([self.ids, torch.tensor([[token]])], dim=1)
         ends = bool(self.choice.criteria(self.ids, None).all())
@@ -84,14 +85,6 @@ class Request:
         if not ends:
             return ""
         return "length" if self.ids.shape[1] >= self.choice.settings.max_length else "stop"
-
-
-def token_score(token: int, scores: torch.Tensor, tops: int) -> TokenScore:
-    """Return the log-probabilities of a token and of the most probable ones from logits."""
-    logprobs = scores.float().log_softmax(-1)
-    best = logprobs.topk(min(tops, len(logprobs)))
-    top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return TokenScore(token, float(logprobs[token]), tuple(top))
 
 
 def choice(

@@ -7,16 +7,17 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from coreai_onnx.errors import GenerationError, RequestError
-from coreai_onnx.huggingface.generation.replies import Reply, StoppedText, TokenScore
+from coreai_onnx.huggingface.generation.replies import Reply, StoppedText, TokenLogprobs
 from coreai_onnx.huggingface.generation.serving.metrics import Metrics
+from coreai_onnx.huggingface.generation.serving.tool_calls import CalledTools
 
 _GONE = 499
 """The status of requests whose clients do not wait for the answer, as nginx names it."""
@@ -31,24 +32,22 @@ class Answer:
         text: The text that they make.
         deadline: When it must be complete, in the time of the event loop.
         metrics: Counts its tokens.
+        called: The calls of tools in the text, if the request has tools.
         tokens: The number of tokens so far.
+        length: The characters of the text so far.
         finish_reason: Why it ended; None while it runs.
-        shown: The number of tokens whose log-probabilities were taken.
+        listed: Logarithms of probabilities that were not sent, each with the place of its token.
     """
 
     reply: Reply
     text: StoppedText
     deadline: float
     metrics: Metrics
+    called: CalledTools | None = None
     tokens: int = 0
+    length: int = 0
     finish_reason: str | None = None
-    shown: int = 0
-
-    def new_scores(self) -> Sequence[TokenScore]:
-        """Return the log-probabilities of the tokens since the last call, if they are kept."""
-        scores = self.reply.scores[self.shown : self.tokens]
-        self.shown += len(scores)
-        return scores
+    listed: list[tuple[TokenLogprobs, int]] = field(default_factory=list)
 
     async def pieces(self) -> AsyncIterator[str]:
         """Yield the text, piece by piece.
@@ -69,56 +68,30 @@ class Answer:
                 else:
                     if not self.tokens:
                         self.metrics.first_token.observe(time.monotonic() - start)
+                    if self.reply.logprobs:
+                        place = self.length + len(self.text.held)
+                        self.listed.append((self.reply.logprobs[self.tokens], place))
                     self.tokens += 1
                     piece, is_stopped = self.text.add(token)
                     self.finish_reason = "stop" if is_stopped else None
-                if piece:
+                self.length += len(piece)
+                if piece := self._without_calls(piece):
                     yield piece
         finally:
             self.reply.cancel()
             self.metrics.answers.labels(self.finish_reason or "cancelled").inc()
             self.metrics.generated_tokens.inc(self.tokens)
 
-
-@dataclass(frozen=True)
-class Logprobs:
-    """Log-probabilities in OpenAI's form.
-
-    Attributes:
-        bytes_of: Returns the bytes of a token.
-        is_chat: Whether the request is a chat.
-    """
-
-    bytes_of: Callable[[int], bytes]
-    is_chat: bool
-
-    def __call__(self, scores: Sequence[TokenScore]) -> dict[str, Any]:
-        """Return an object for some tokens."""
-        if self.is_chat:
-            tokens = [
-                {
-                    **self._of_chat(one.token, one.logprob),
-                    "top_logprobs": [self._of_chat(*top) for top in one.top],
-                }
-                for one in scores
-            ]
-            return {"content": tokens, "refusal": None}
-        return {
-            "tokens": [self._text(one.token) for one in scores],
-            "token_logprobs": [one.logprob for one in scores],
-            "top_logprobs": [{self._text(token): x for token, x in one.top} for one in scores],
-        }
-
-    def _of_chat(self, token: int, logprob: float) -> dict[str, Any]:
-        content = list(self.bytes_of(token))
-        return {"token": self._text(token), "logprob": logprob, "bytes": content}
-
-    def _text(self, token: int) -> str:
-        content = self.bytes_of(token)
-        try:
-            return content.decode()
-        except UnicodeDecodeError:  # a part of a character, as OpenAI writes it
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+    def _without_calls(self, piece: str) -> str:
+        if self.called is None:
+            return piece
+        piece = self.called.add(piece)
+        if self.finish_reason is not None:
+            piece += self.called.rest()
+            # A text that was cut off is not what the model wanted to say.
+            if self.called.calls and self.finish_reason == "stop":
+                self.finish_reason = "tool_calls"
+        return piece
 
 
 @dataclass(frozen=True)
@@ -129,23 +102,23 @@ class Form:
         model: The name of the model.
         answers: The answers.
         read_tokens: The tokens of the prompts.
-        logprobs: Writes log-probabilities; None if they are not asked for.
         is_chat: Whether the request is a chat.
+        decode: Returns the text of tokens, with special ones.
     """
 
     model: str
     answers: Sequence[Answer]
     read_tokens: int
-    logprobs: Logprobs | None
     is_chat: bool
+    decode: Callable[[list[int]], str]
 
     async def whole(self) -> Response:
         """Wait for all answers."""
         choices = []
         for index, answer in enumerate(self.answers):
             text = "".join([piece async for piece in answer.pieces()])
-            content = {"message": {"role": "assistant", "content": text}}
-            choices.append(self._choice(index, answer, content if self.is_chat else {"text": text}))
+            content = {"message": _message(text, answer)} if self.is_chat else {"text": text}
+            choices.append(self._choice(index, answer, content))
         name = "chat.completion" if self.is_chat else "text_completion"
         return json_response({**self._head(name), "choices": choices, "usage": self._usage()})
 
@@ -161,10 +134,13 @@ class Form:
             for index, answer in enumerate(self.answers):
                 if self.is_chat:
                     delta = {"role": "assistant", "content": ""}
-                    yield event(self._choice(index, answer, {"delta": delta}, is_last=False))
+                    yield event(self._choice(index, None, {"delta": delta}))
                 async for text in answer.pieces():
                     piece = {"delta": {"content": text}} if self.is_chat else {"text": text}
                     yield event(self._choice(index, answer, piece, is_last=False))
+                if answer.called and answer.called.calls:
+                    numbered = [{"index": i, **x} for i, x in enumerate(answer.called.calls)]
+                    yield event(self._choice(index, None, {"delta": {"tool_calls": numbered}}))
                 last: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
                 yield event(self._choice(index, answer, last))
         except (GenerationError, TimeoutError) as error:
@@ -184,12 +160,38 @@ class Form:
         return {"id": key, "object": name, "created": int(time.time()), "model": self.model}
 
     def _choice(
-        self, index: int, answer: Answer, content: Any, *, is_last: bool = True
+        self, index: int, answer: Answer | None, content: Any, *, is_last: bool = True
     ) -> dict[str, Any]:
-        scores = answer.new_scores()
-        logprobs = None if self.logprobs is None or not scores else self.logprobs(scores)
-        reason = answer.finish_reason if is_last else None
-        return {"index": index, **content, "finish_reason": reason, "logprobs": logprobs}
+        reason = answer.finish_reason if answer and is_last else None
+        listed = self._logprobs(answer.listed) if answer and answer.listed else None
+        if answer:
+            answer.listed.clear()
+        return {"index": index, **content, "finish_reason": reason, "logprobs": listed}
+
+    def _logprobs(self, listed: Sequence[tuple[TokenLogprobs, int]]) -> dict[str, Any]:
+        """Return logarithms of probabilities as those of a chat, or of a completion."""
+
+        def entry(token: int, logprob: float) -> dict[str, Any]:
+            text = self.decode([token])
+            # The text of a token that is a part of a character is not that of its bytes.
+            is_part = "\N{REPLACEMENT CHARACTER}" in text
+            own = None if is_part else list(text.encode(errors="surrogatepass"))
+            return {"token": text, "logprob": logprob, "bytes": own}
+
+        if self.is_chat:
+            content = [
+                {**entry(x.token, x.logprob), "top_logprobs": [entry(*one) for one in x.top]}
+                for x, _ in listed
+            ]
+            return {"content": content, "refusal": None}
+        # Reversed: of two tokens with the same text, the more likely one stays.
+        tops = [{self.decode([t]): value for t, value in reversed(x.top)} for x, _ in listed]
+        return {
+            "tokens": [self.decode([x.token]) for x, _ in listed],
+            "token_logprobs": [x.logprob for x, _ in listed],
+            "top_logprobs": tops if any(tops) else None,
+            "text_offset": [place for _, place in listed],
+        }
 
     def _usage(self) -> dict[str, int]:
         new = sum(answer.tokens for answer in self.answers)
@@ -216,21 +218,38 @@ class Events(StreamingResponse):
             self._form.cancel()
 
 
-async def unless_gone(request: Request, form: Form) -> Response:
-    """Wait for all answers, as long as the client does."""
+class Work(Protocol):
+    """What a request waits for."""
+
+    async def whole(self) -> Response:
+        """Wait for all of it."""
+
+    def cancel(self) -> None:
+        """End what is not complete."""
+
+
+async def unless_gone(request: Request, work: Work) -> Response:
+    """Wait for a response, as long as the client does."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks = asyncio.ensure_future(form.whole()), asyncio.ensure_future(gone())
+    tasks = asyncio.ensure_future(work.whole()), asyncio.ensure_future(gone())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return tasks[0].result() if tasks[0].done() else Response(status_code=_GONE)
     finally:
         for task in tasks:
             task.cancel()
-        form.cancel()
+        work.cancel()
+
+
+def _message(text: str, answer: Answer) -> dict[str, Any]:
+    calls = answer.called.calls if answer.called else []
+    if not calls:
+        return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": text or None, "tool_calls": calls}
 
 
 # ---------------------------------------------------------------------- JSON

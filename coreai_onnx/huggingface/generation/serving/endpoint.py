@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from coreai_onnx.errors import (
-    GenerationError,
-    QueueFullError,
-    RequestError,
-    failures_as,
-)
+from coreai_onnx.errors import GenerationError, QueueFullError, RequestError, failures_as
 from coreai_onnx.huggingface.generation.engine import Engine, Settings
 from coreai_onnx.huggingface.generation.generating import LanguageModel
 from coreai_onnx.huggingface.generation.replies import Reply, StoppedText
-from coreai_onnx.huggingface.generation.serving.answers import (
-    Answer,
-    Events,
-    Form,
-    Logprobs,
-    error_object,
-    failure_of,
-    json_response,
-    unless_gone,
-)
+from coreai_onnx.huggingface.generation.serving.answers import Answer, Events, Form, unless_gone
+from coreai_onnx.huggingface.generation.serving.application import Served, application
 from coreai_onnx.huggingface.generation.serving.fields import (
     Asked,
     read_chat,
     read_completion,
     read_object,
 )
-from coreai_onnx.huggingface.generation.serving.guidance import Guidance
-from coreai_onnx.huggingface.generation.serving.metrics import CountedRequests, Metrics
+from coreai_onnx.huggingface.generation.serving.grammars import Grammars
+from coreai_onnx.huggingface.generation.serving.metrics import Metrics
+from coreai_onnx.huggingface.generation.serving.tool_calls import CalledTools
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 
 _CHAT_TOKENS = 1024
@@ -56,6 +38,7 @@ def endpoint(
     max_body: int = 1 << 20,
     max_prompt: int | None = None,
     timeout: float = 300,
+    allow_origins: Sequence[str] = (),
     **settings: Unpack[Settings],
 ) -> Starlette:
     """Return an application of ASGI that answers OpenAI's requests.
@@ -73,6 +56,8 @@ def endpoint(
         max_body: The most bytes of a request.
         max_prompt: The most tokens of a prompt; None takes those that fit the cache.
         timeout: Seconds that a request may take, with those that it waits.
+        allow_origins: Origins whose pages may read the answers, such as
+            ``"http://localhost:3000"``; ``"*"`` for all.
         **settings: Settings of the engine, as of `Engine`.
 
     Raises:
@@ -80,39 +65,16 @@ def endpoint(
     """
     if model.tokenizer is None:
         raise GenerationError("an endpoint needs a tokenizer in the folder of the model")
-    served = _Served(model, model.engine(**settings), name, max_body, max_prompt, timeout)
+    served = _Conversations(model, model.engine(**settings), name, max_body, max_prompt, timeout)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        # It waits for the step that is computed.
-        await asyncio.to_thread(served.engine.close)
-
-    app = Starlette(
-        routes=[
-            Route("/v1/completions", served.completions, methods=["POST"]),
-            Route("/v1/chat/completions", served.chat, methods=["POST"]),
-            Route("/v1/models", served.models),
-            Route("/v1/models/{name:path}", served.one_model),
-            Route("/health", served.health),
-            Route("/metrics", served.numbers),
-        ],
-        middleware=[Middleware(CountedRequests, metrics=served.metrics)],
-        exception_handlers={
-            RequestError: _refusal,
-            GenerationError: _failure,
-            TimeoutError: _failure,
-            HTTPException: _other_refusal,
-            Exception: _failure,
-        },
-        lifespan=lifespan,
-    )
+    # Closing waits for the step that is computed.
+    app = application(served, allow_origins, served.engine.close)
     app.state.engine = served.engine
     return app
 
 
-class _Served:
-    """A model with its engine, and the handlers of its routes."""
+class _Conversations(Served):
+    """A language model with its engine, and the handlers of its routes."""
 
     def __init__(
         self,
@@ -123,14 +85,10 @@ class _Served:
         max_prompt: int | None,
         timeout: float,
     ) -> None:
-        self.model, self.engine, self.name = model, engine, name
-        self.max_body, self.timeout = max_body, timeout
+        super().__init__(name, Metrics(engine), max_body, timeout)
+        self.model, self.engine, self.grammars = model, engine, Grammars(model)
         self.max_prompt = min(max_prompt or engine.longest, engine.longest - 1)
-        size = model.session.outputs[0].dims[-1]
-        self.size = size if isinstance(size, int) else len(model.tokenizer)
-        self.guidance = Guidance(model.tokenizer, self.size, model.stop_ids)
-        self.metrics = Metrics(engine)
-        self.created = int(time.time())
+        self.handlers = {"completions": self.completions, "chat/completions": self.chat}
 
     # ------------------------------------------------------------------ routes
     async def completions(self, request: Request) -> Response:
@@ -139,71 +97,34 @@ class _Served:
     async def chat(self, request: Request) -> Response:
         return await self._answered(request, read_chat, is_chat=True)
 
-    async def models(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [self._description()]})
-
-    async def one_model(self, request: Request) -> Response:
-        self._check_name(request.path_params["name"])
-        return json_response(self._description())
-
-    async def health(self, _: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def numbers(self, _: Request) -> Response:
-        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    def _description(self) -> dict[str, Any]:
-        owner = {"created": self.created, "owned_by": "coreai_onnx"}
-        return {"id": self.name, "object": "model", **owner}
-
-    def _check_name(self, name: Any) -> None:
-        if name not in (None, self.name):
-            what = f"there is no model {name!r:.80}; there is {self.name!r}"
-            raise RequestError(what, 404, param="model", code="model_not_found")
-
     # ------------------------------------------------------------------ answers
     async def _answered(
         self, request: Request, read: Callable[[dict[str, Any]], Asked], *, is_chat: bool
     ) -> Response:
         deadline = asyncio.get_running_loop().time() + self.timeout
         async with asyncio.timeout_at(deadline):
-            content = read_object(await self._body(request))
+            content = read_object(await self.body(request))
             asked = read(content)
-            self._check_name(content.get("model"))
+            self.check_name(content.get("model"))
             prompts = await asyncio.to_thread(self._prompts, asked, is_chat=is_chat)
             replies = await asyncio.to_thread(self._submit, asked, prompts)
         read_tokens = sum(map(len, prompts))
         self.metrics.prompt_tokens.inc(read_tokens)
-        answers = [
-            Answer(
-                reply,
-                StoppedText(StreamedText(self.model.text), tuple(asked.stops)),
-                deadline,
-                self.metrics,
-            )
-            for reply in replies
-        ]
-        logprobs = None if asked.logprobs is None else Logprobs(self.guidance.bytes_of, is_chat)
-        form = Form(self.name, answers, read_tokens, logprobs, is_chat=is_chat)
+        answers = [self._answer(reply, asked, deadline) for reply in replies]
+        form = Form(self.name, answers, read_tokens, is_chat, self.model.tokenizer.decode)
         if asked.is_streamed:
             return Events(form, form.events(counts_tokens=asked.counts_tokens))
         return await unless_gone(request, form)
 
-    async def _body(self, request: Request) -> bytes:
-        # A page of another site may send forms and plain text, and not this.
-        kind, _, _ = request.headers.get("content-type", "").partition(";")
-        if kind.strip().lower() != "application/json":
-            raise RequestError("the body must have the content type application/json", 415)
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self.max_body:
-                raise RequestError(f"the body is larger than {self.max_body} bytes", 413)
-        return bytes(body)
+    def _answer(self, reply: Reply, asked: Asked, deadline: float) -> Answer:
+        text = StoppedText(StreamedText(self.model.text), tuple(asked.stops))
+        names = frozenset(tool["function"]["name"] for tool in asked.tools or ())
+        return Answer(reply, text, deadline, self.metrics, CalledTools(names) if names else None)
 
     def _prompts(self, asked: Asked, *, is_chat: bool) -> list[list[int]]:
         """Return the tokens of the prompts."""
-        tokenizer, size, prompts = self.model.tokenizer, self.size, []
+        tokenizer, size = self.model.tokenizer, self.model.session.outputs[0].dims[-1]
+        prompts = []
         for prompt in asked.prompts:
             if isinstance(prompt, str):
                 with failures_as(RequestError, "the prompt is not valid text"):
@@ -215,7 +136,7 @@ class _Served:
                     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
             else:
                 tokens = prompt
-            if not all(0 <= token < size for token in tokens):
+            if isinstance(size, int) and not all(0 <= token < size for token in tokens):
                 raise RequestError(f"token ids must be from 0 to {size - 1}", param="prompt")
             if (count := len(tokens)) > self.max_prompt:
                 raise RequestError(
@@ -252,33 +173,16 @@ class _Served:
                 )
             for choice in range(asked.count):
                 options = {**asked.of_choice(choice), "max_new_tokens": most}
-                if asked.schema is not None:
-                    options["logits_processor"] = [self.guidance.processor(asked.schema)]
+                if asked.form:
+                    options["logits_processor"] = [self.grammars.processor(asked.form)]
                 try:
                     # Those before are cancelled with their replies.
-                    replies.append(self.engine.submit(tokens, logprobs=asked.logprobs, **options))
+                    replies.append(
+                        self.engine.submit(tokens, top_logprobs=asked.top_logprobs, **options)
+                    )
                 except QueueFullError as error:
                     limit = "rate_limit_error", None, "rate_limit_exceeded"
                     raise RequestError(str(error), 429, *limit) from error
                 except GenerationError as error:
                     raise RequestError(str(error)) from error
         return replies
-
-
-async def _refusal(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    response = json_response(error_object(error), error.status)
-    if error.status == 429:
-        response.headers["retry-after"] = "1"
-    return response
-
-
-async def _failure(request: Request, error: Exception) -> Response:
-    return await _refusal(request, failure_of(error))
-
-
-async def _other_refusal(request: Request, error: Exception) -> Response:
-    """Return that there is no such route or method."""
-    assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path}: {error.detail}"
-    return await _refusal(request, RequestError(what, error.status_code))

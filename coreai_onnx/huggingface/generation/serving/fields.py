@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,8 @@ _MOST_CHOICES = 128
 """Prompts times ``n``, each of which is a request of the engine."""
 _MOST_STOPS, _LONGEST_STOP = 4, 256
 """The text of a reply is compared with each beginning of a stop string after each token."""
+_MOST_INPUTS = 2048
+"""OpenAI's limit for a request of embeddings."""
 _ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}
 """The roles of messages, and what chat templates call them."""
 _IGNORED = frozenset(
@@ -52,8 +54,9 @@ class Asked:
         is_streamed: Whether the text is sent piece by piece.
         counts_tokens: Whether a stream ends with the numbers of tokens.
         tools: The tools that the chat template shows to the model, if any.
-        schema: The JSON schema that the answers follow, if any.
-        logprobs: The number of most probable tokens to show for each token; None shows none.
+        form: The ``response_format``, if it asks for JSON.
+        top_logprobs: The number of tokens to list with their logarithms of probabilities, beside
+            each chosen one; None lists nothing.
     """
 
     prompts: Sequence[Any]
@@ -64,8 +67,8 @@ class Asked:
     is_streamed: bool
     counts_tokens: bool
     tools: Sequence[Any] | None = None
-    schema: Mapping[str, Any] | None = None
-    logprobs: int | None = None
+    form: Mapping[str, Any] | None = None
+    top_logprobs: int | None = None
 
     def of_choice(self, index: int) -> dict[str, Any]:
         """Return the options of one answer to a prompt: with a seed, each has another."""
@@ -100,12 +103,18 @@ def _is_stop(value: Any) -> bool:
     )
 
 
-def _is_format(value: Any) -> bool:
+def _is_form(value: Any) -> bool:
     kind = value.get("type") if isinstance(value, dict) else None
     if kind != "json_schema":
         return kind in ("text", "json_object")
-    described = value.get("json_schema")
-    return isinstance(described, dict) and isinstance(described.get("schema"), dict)
+    named = value.get("json_schema")
+    # true and false are schemas, too.
+    return isinstance(named, dict) and isinstance(named.get("schema"), dict | bool)
+
+
+def _are_tools(value: Any) -> bool:
+    functions = [x.get("function") if isinstance(x, dict) else x for x in _listed(value)]
+    return all(isinstance(x, dict) and isinstance(x.get("name"), str) for x in functions)
 
 
 _SWITCH: _Field = (lambda value: isinstance(value, bool), "true or false")
@@ -113,7 +122,6 @@ _TEXT: _Field = (lambda value: isinstance(value, str), "text")
 _OBJECT: _Field = (lambda value: isinstance(value, dict), "an object")
 _LIST: _Field = (lambda value: isinstance(value, list) and bool(value), "a list that is not empty")
 _COUNT = _integer(1, 2**31 - 1)
-_TOPS = _integer(0, 20)
 _SMALLEST = math.ulp(0.0)
 _FIELDS: Mapping[str, _Field] = MappingProxyType(
     {
@@ -123,7 +131,6 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
         "stream": _SWITCH,
         "stream_options": _OBJECT,
         "stop": (_is_stop, f"a text of at most {_LONGEST_STOP} characters, or {_MOST_STOPS} such"),
-        "response_format": (_is_format, "text, json_object, or json_schema with its schema"),
         # Choices have the seeds that follow.
         "seed": _integer(-(2**63), 2**63 - 1 - _MOST_CHOICES),
         "temperature": _number(0, 2, "a number from 0 to 2"),
@@ -132,20 +139,28 @@ _FIELDS: Mapping[str, _Field] = MappingProxyType(
         "top_k": _integer(0, 2**31 - 1),
         "min_p": _number(0, 1, "a number from 0 to 1"),
         "repetition_penalty": _number(_SMALLEST, 100, "a number above 0 and at most 100"),
+        "response_format": (_is_form, "text, json_object, or json_schema with a schema"),
     }
 )
 _OF_COMPLETIONS: Mapping[str, _Field] = MappingProxyType(
-    {**_FIELDS, "prompt": (lambda _: True, ""), "logprobs": _TOPS}
+    {**_FIELDS, "prompt": (lambda _: True, ""), "logprobs": _integer(0, 5)}
 )
 _OF_CHATS: Mapping[str, _Field] = MappingProxyType(
     {
         **_FIELDS,
-        "logprobs": _SWITCH,
         "max_completion_tokens": _COUNT,
         "messages": _LIST,
-        "tools": (lambda x: isinstance(x, list) and all(isinstance(y, dict) for y in x), "a list"),
-        "top_logprobs": _TOPS,
+        "logprobs": _SWITCH,
+        "top_logprobs": _integer(0, 20),
+        "tools": (_are_tools, "a list of functions with names"),
         "tool_choice": (lambda x: x in ("auto", "none"), "auto or none"),
+    }
+)
+_OF_EMBEDDINGS: Mapping[str, _Field] = MappingProxyType(
+    {
+        "model": _TEXT,
+        "input": (lambda _: True, ""),
+        "encoding_format": (lambda x: x in ("float", "base64"), "float or base64"),
     }
 )
 
@@ -172,16 +187,23 @@ def read_completion(content: Mapping[str, Any]) -> Asked:
         RequestError: If a field is missing, is not supported or has a wrong value.
     """
     fields = _checked(content, _OF_COMPLETIONS)
-    prompt = fields.get("prompt")
-    is_list = isinstance(prompt, list)
-    prompts = prompt if is_list and prompt and not isinstance(prompt[0], int) else [prompt]
-    if not (all(isinstance(x, str) for x in prompts) or all(map(_is_tokens, prompts))):
-        raise RequestError(
-            "prompt must be a text, a list of texts, token ids, or a list of lists of them",
-            param="prompt",
-        )
+    prompts = _texts(fields, "prompt")
     # OpenAI's default
-    return _asked(fields, prompts, fields.get("max_tokens", 16), logprobs=fields.get("logprobs"))
+    asked = _asked(fields, prompts, fields.get("max_tokens", 16))
+    return replace(asked, top_logprobs=fields.get("logprobs"))
+
+
+def read_embeddings(content: Mapping[str, Any]) -> tuple[Sequence[Any], bool]:
+    """Return the texts or token ids of ``/v1/embeddings``, and whether vectors are in base64.
+
+    Raises:
+        RequestError: As `read_completion`.
+    """
+    fields = _checked(content, _OF_EMBEDDINGS)
+    inputs = _texts(fields, "input")
+    if len(inputs) > _MOST_INPUTS:
+        raise RequestError(f"input has more than {_MOST_INPUTS} texts", param="input")
+    return inputs, fields.get("encoding_format") == "base64"
 
 
 def read_chat(content: Mapping[str, Any]) -> Asked:
@@ -191,11 +213,24 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
         raise RequestError("messages are missing", param="messages")
     messages = [_message(one, f"messages[{i}]") for i, one in enumerate(fields["messages"])]
     most = fields.get("max_completion_tokens", fields.get("max_tokens"))
-    tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
-    logprobs = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
-    if logprobs is None and fields.get("top_logprobs"):
+    if fields.get("top_logprobs") and not fields.get("logprobs"):
         raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
-    return _asked(fields, [messages], most, tools=tools, logprobs=logprobs)
+    tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
+    top = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
+    return replace(_asked(fields, [messages], most), tools=tools, top_logprobs=top)
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """Return a field as a list of texts, or of token ids."""
+    value = fields.get(name)
+    is_list = isinstance(value, list) and value and not isinstance(value[0], int)
+    texts: list[Any] = value if is_list else [value]  # type: ignore[assignment]
+    if not (all(isinstance(x, str) for x in texts) or all(map(_is_tokens, texts))):
+        raise RequestError(
+            f"{name} must be a text, a list of texts, token ids, or a list of lists of them",
+            param=name,
+        )
+    return texts
 
 
 def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[str, Any]:
@@ -217,21 +252,14 @@ def _checked(content: Mapping[str, Any], fields: Mapping[str, _Field]) -> dict[s
     return present
 
 
-def _asked(
-    given: Mapping[str, Any],
-    prompts: Sequence[Any],
-    max_tokens: int | None,
-    *,
-    logprobs: int | None,
-    tools: Sequence[Any] | None = None,
-) -> Asked:
+def _asked(given: Mapping[str, Any], prompts: Sequence[Any], max_tokens: int | None) -> Asked:
     count = given.get("n", 1)
     if count * len(prompts) > _MOST_CHOICES:
         raise RequestError(f"prompts and n ask for more than {_MOST_CHOICES} answers", param="n")
     usage = given.get("stream_options", {}).get("include_usage", False)
     if "stream_options" in given and not given.get("stream"):
         raise RequestError("stream_options needs stream", param="stream_options")
-    stop = given.get("stop", [])
+    stop, form = given.get("stop", []), given.get("response_format")
     return Asked(
         prompts,
         count,
@@ -240,18 +268,8 @@ def _asked(
         [stop] if isinstance(stop, str) else stop,
         given.get("stream", False),
         usage is True,
-        tools,
-        _schema(given.get("response_format", {})),
-        logprobs,
+        form=form if form and form["type"] != "text" else None,
     )
-
-
-def _schema(format_: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema of a response format; None if it is text."""
-    if format_.get("type") == "json_object":
-        return {"type": "object"}
-    schema: Mapping[str, Any] | None = format_.get("json_schema", {}).get("schema")
-    return schema if format_.get("type") == "json_schema" else None
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,9 +322,8 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 def _calls(calls: Any, place: str) -> list[dict[str, Any]]:
     """Return calls of tools with arguments as objects, which chat templates write down."""
-    listed: list[Any] = calls if isinstance(calls, list) else [None]
     read = []
-    for call in listed:
+    for call in _listed(calls):
         function: dict[str, Any] = (call.get("function") if isinstance(call, dict) else None) or {}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"{place} must be a list of calls of functions", param=place)
@@ -315,3 +332,8 @@ def _calls(calls: Any, place: str) -> list[dict[str, Any]]:
             arguments = read_object(arguments.encode(errors="surrogatepass"))
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a list, or one with something that is not valid."""
+    return value if isinstance(value, list) else [None]

@@ -29,8 +29,8 @@ class Metrics:
         generated_tokens: Tokens of answers.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        """Register the numbers, with those of an engine."""
+    def __init__(self, engine: Engine | None = None) -> None:
+        """Register the numbers, with those of an engine if there is one."""
         self.registry = CollectorRegistry()
         counter = partial(Counter, registry=self.registry)
         timer = partial(Histogram, registry=self.registry, buckets=_SECONDS)
@@ -40,6 +40,8 @@ class Metrics:
         self.answers = counter("coreai_onnx_answers", "Answers.", ["finish_reason"])
         self.prompt_tokens = counter("coreai_onnx_prompt_tokens", "Tokens of prompts.")
         self.generated_tokens = counter("coreai_onnx_generated_tokens", "Tokens of answers.")
+        if engine is None:
+            return
         for name in _GAUGES:
             text = f"The engine's statistic {name}."
             gauge = Gauge(f"coreai_onnx_engine_{name}", text, registry=self.registry)

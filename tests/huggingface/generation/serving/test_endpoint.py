@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.huggingface.generation.decoding import logits_of
+from coreai_onnx.huggingface.generation.requests import Choice
 from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
 from tests.support.endpoints import (
     CHAT,
@@ -82,94 +84,6 @@ def test_a_stream(models: Any, client: TestClient) -> None:
     assert found == [text, text]
 
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 4}, "size": {"enum": [1, 22, 333]}},
-    "required": ["name", "size"],
-    "additionalProperties": False,
-}
-
-
-def formatted(schema: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
-
-
-@pytest.mark.parametrize("temperature", [0, 2])
-def test_a_reply_follows_a_schema(client: TestClient, temperature: float) -> None:
-    asked = {"temperature": temperature, "max_tokens": 80, "response_format": formatted(SCHEMA)}
-    for path, prompt in ((COMPLETIONS, {"prompt": "ab"}), (CHATS, {"messages": CHAT})):
-        answer = client.post(path, json={**prompt, **asked, "n": 2, "seed": 1}).json()
-        for choice in answer["choices"]:
-            content = json.loads(choice.get("text") or choice["message"]["content"])
-            assert content.keys() == {"name", "size"}
-            assert len(content["name"]) <= 4
-            assert content["size"] in (1, 22, 333)
-            assert choice["finish_reason"] == "stop"
-    asked["response_format"] = {"type": "json_object"}
-    streamed = {"prompt": "ab", **asked, "max_tokens": 8, "stream": True}
-    *pieces, last = events(client.post(COMPLETIONS, json=streamed).text)
-    assert pieces[0]["choices"][0]["text"].startswith("{")
-    assert last["choices"][0]["finish_reason"] in ("stop", "length")
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"enum": []}, "Unsatisfiable schema"),
-        ({"type": "nonsense"}, "Invalid type: nonsense"),
-        ({"$ref": "#/nowhere"}, "'/nowhere' does not exist"),
-        ({"type": "string", "pattern": "("}, "regex parse error"),
-    ],
-)
-def test_a_schema_that_nothing_follows(client: TestClient, schema: Any, message: str) -> None:
-    asked = {"prompt": "ab", "response_format": formatted(schema)}
-    response = client.post(COMPLETIONS, json=asked)
-    assert response.status_code == 400
-    error = error_of(response)
-    assert message in error["message"]
-    assert error["param"] == "response_format"
-    assert client.post(COMPLETIONS, json={"prompt": "ab", **GREEDY}).status_code == 200
-
-
-def test_log_probabilities_of_a_completion(models: Any, client: TestClient) -> None:
-    asked = {"prompt": "Hello ä", **GREEDY, "logprobs": 3}
-    answer = client.post(COMPLETIONS, json=asked).json()["choices"][0]
-    found = answer["logprobs"]
-    assert len(found["tokens"]) == len(found["token_logprobs"]) == 24
-    engine = client.app.state.engine
-    reply = engine.submit("Hello ä", max_new_tokens=24, do_sample=False, logprobs=3)
-    assert reply.result(60) == answer["text"]
-    assert [one.logprob for one in reply.scores] == found["token_logprobs"]
-    ids = models[1].tokenizer("Hello ä")["input_ids"]
-    for score, top in zip(reply.scores, found["top_logprobs"], strict=True):
-        logits = logits_of(models[1].session, torch.tensor([ids]))[0, -1]
-        expected = logits.log_softmax(-1)
-        assert_close(torch.tensor(score.logprob), expected[score.token])
-        assert [token for token, _ in score.top] == expected.topk(3).indices.tolist()
-        assert max(top.values()) == score.logprob, "the most probable token was chosen"
-        ids.append(score.token)
-    pieces = events(client.post(COMPLETIONS, json={**asked, "stream": True}).text)
-    parts = [piece["choices"][0]["logprobs"] for piece in pieces]
-    tokens = [token for part in parts if part is not None for token in part["tokens"]]
-    assert tokens == found["tokens"]
-
-
-def test_log_probabilities_of_a_chat(client: TestClient) -> None:
-    asked = {"messages": CHAT, **GREEDY, "logprobs": True, "top_logprobs": 2}
-    (choice,) = client.post(CHATS, json=asked).json()["choices"]
-    content = choice["logprobs"]["content"]
-    assert len(content) == 24
-    for one in content:
-        assert one["top_logprobs"][0]["logprob"] == one["logprob"]
-        assert len(one["top_logprobs"]) == 2
-    whole = b"".join(bytes(one["bytes"]) for one in content)
-    assert whole.decode(errors="replace").startswith(choice["message"]["content"][:3])
-    plain = client.post(CHATS, json={"messages": CHAT, **GREEDY}).json()["choices"][0]
-    assert plain["logprobs"] is None
-    with pytest.raises(GenerationError, match="logprobs=-1 must be an integer of 0 or more"):
-        client.app.state.engine.submit("a", logprobs=-1)
-
-
 def test_stop_strings(models: Any, client: TestClient) -> None:
     whole = generated(models, "Hello ä")
     stop = whole[7:11]
@@ -204,6 +118,91 @@ def test_a_chat(models: Any, client: TestClient) -> None:
     assert reason == "stop" or usage["total_tokens"] == 256
     answer = client.post(CHATS, json={"messages": CHAT, **GREEDY, "tools": TOOLS}).json()
     assert answer["usage"]["prompt_tokens"] == len(ids) + len("[add]")
+
+
+def test_logprobs(models: Any, client: TestClient) -> None:
+    asked = {"prompt": "Hello ä", "max_tokens": 24, "logprobs": 3, "seed": 3}
+    (choice,) = client.post(COMPLETIONS, json=asked).json()["choices"]
+    tokenizer = models[1].tokenizer
+    ids = tokenizer("Hello ä")["input_ids"]
+    reply = client.app.state.engine.submit(ids, max_new_tokens=24, temperature=1.0, seed=3)
+    tokens = reply.result(60)
+    logits = logits_of(models[1].session, torch.tensor(tokens[None]))[0]
+    wanted = logits[len(ids) - 1 : -1].log_softmax(-1)
+    values = choice["logprobs"]
+    assert values["tokens"] == [tokenizer.decode([int(token)]) for token in tokens[len(ids) :]]
+    rows = range(len(wanted))
+    assert_close(np.float32(values["token_logprobs"]), wanted[rows, tokens[len(ids) :]].numpy())
+    for row, top in enumerate(values["top_logprobs"]):
+        assert max(top.values()) == pytest.approx(float(wanted[row].max()), abs=1e-4)
+        assert 1 <= len(top) <= 3
+    text, offsets = choice["text"], values["text_offset"]
+    for place, token in zip(offsets, values["tokens"], strict=True):
+        # What does not complete a character comes with the next one that is complete.
+        rest = text[place:].lstrip("\N{REPLACEMENT CHARACTER}")
+        assert token in ("\N{REPLACEMENT CHARACTER}", "</s>") or rest.startswith(token)
+    streamed = events(client.post(COMPLETIONS, json={**asked, "stream": True}).text)
+    parts = [x["choices"][0]["logprobs"] for x in streamed if x["choices"][0]["logprobs"]]
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert [y for part in parts for y in part[name]] == values[name]
+    (choice,) = client.post(COMPLETIONS, json={**asked, "logprobs": 0}).json()["choices"]
+    assert choice["logprobs"] == {**values, "top_logprobs": None}
+
+
+def test_logprobs_of_a_chat(client: TestClient) -> None:
+    asked = {"messages": CHAT, **GREEDY, "logprobs": True}
+    (choice,) = client.post(CHATS, json={**asked, "top_logprobs": 2}).json()["choices"]
+    entries = choice["logprobs"]["content"]
+    assert len(entries) == 24
+    for entry in entries:
+        assert [len(entry["top_logprobs"]), entry["top_logprobs"][0]["logprob"]] == [
+            2, entry["logprob"],
+        ]  # fmt: skip
+        is_part = "\N{REPLACEMENT CHARACTER}" in entry["token"]
+        assert entry["bytes"] == (None if is_part else list(entry["token"].encode()))
+    (choice,) = client.post(CHATS, json=asked).json()["choices"]
+    assert [{**x, "top_logprobs": []} for x in entries] == choice["logprobs"]["content"]
+    streamed = events(client.post(CHATS, json={**asked, "stream": True}).text)
+    parts = [x["choices"][0]["logprobs"] for x in streamed if x["choices"][0]["logprobs"]]
+    assert [entry for part in parts for entry in part["content"]] == choice["logprobs"]["content"]
+    (choice,) = client.post(CHATS, json={"messages": CHAT, **GREEDY}).json()["choices"]
+    assert choice["logprobs"] is None
+
+
+@pytest.mark.parametrize("text", ["I add.{}", "{}"])
+def test_calls_of_tools(
+    models: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    # The model has random weights: it says this instead of a byte of its own.
+    call = '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
+    said = iter(text.format(call))
+    choose = Choice.token
+
+    def token(self: Choice, ids: Any, scores: Any, random: Any) -> int:
+        choose(self, ids, scores, random)
+        return models[0].tokenizer(next(said, "</s>"))["input_ids"][0]
+
+    monkeypatch.setattr(Choice, "token", token)
+    asked = {"messages": CHAT, "max_tokens": 100, "tools": TOOLS}
+    (choice,) = client.post(CHATS, json=asked).json()["choices"]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert message["content"] == (text.format("") or None)
+    (called,) = message["tool_calls"]
+    assert called["function"] == {"name": "add", "arguments": '{"x": 1}'}
+    said = iter(text.format(call))
+    streamed = events(client.post(CHATS, json={**asked, "stream": True}).text)
+    *_, before, last = [x["choices"][0] for x in streamed]
+    shown = "".join(x["choices"][0]["delta"].get("content", "") for x in streamed)
+    assert shown == text.format("")
+    (streamed_call,) = before["delta"]["tool_calls"]
+    assert streamed_call == {**called, "index": 0, "id": streamed_call["id"]}
+    assert last["finish_reason"] == "tool_calls"
+    # Without tools, it is text.
+    said = iter(call)
+    (choice,) = client.post(CHATS, json={**asked, "tools": []}).json()["choices"]
+    assert choice["message"] == {"role": "assistant", "content": call}
+    assert choice["finish_reason"] == "stop"
 
 
 def test_a_template_that_refuses(client: TestClient) -> None:

@@ -30,8 +30,7 @@ def test_a_completion() -> None:
             "stream": True,
             "stream_options": {"include_usage": True},
             "repetition_penalty": 2,
-            "logprobs": 2,
-            "response_format": {"type": "json_object"},
+            "logprobs": None,
             "presence_penalty": 0.0,
             "user": "me",
         }
@@ -41,8 +40,6 @@ def test_a_completion() -> None:
     assert asked.is_streamed
     assert asked.counts_tokens
     assert asked.max_tokens == 16
-    assert asked.logprobs == 2
-    assert asked.schema == {"type": "object"}
     sampling = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
     assert [asked.of_choice(i) for i in range(2)] == [{**sampling, "seed": 5 + i} for i in range(2)]
     assert read_completion({"prompt": [1, 2]}).prompts == [[1, 2]]
@@ -75,10 +72,6 @@ def test_a_chat() -> None:
     assert asked.max_tokens == 7
     assert asked.tools == [call]
     assert read_chat({**content, "tool_choice": "none"}).tools is None
-    assert (asked.logprobs, asked.schema) == (None, None)
-    assert read_chat({**content, "logprobs": True}).logprobs == 0
-    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
-    assert read_chat({**content, "response_format": schema}).schema == {"type": "integer"}
     assert read_chat({"messages": [USER]}).max_tokens is None
 
 
@@ -103,11 +96,13 @@ def test_what_is_no_object(body: bytes) -> None:
         *[("stop", x) for x in ("", [""], [1], ["a"] * 5, "a" * 257, {})],
         *[("stream", x) for x in (1, "yes")],
         *[("stream_options", x) for x in (True, {})],
-        *[("logprobs", x) for x in (-1, 21, True, False)],
+        *[("logprobs", x) for x in (-1, 6, True, "5")],
         *[("echo", True), ("suffix", "x"), ("best_of", 2), ("logit_bias", {"5": 1})],
         *[("presence_penalty", 1), ("frequency_penalty", 0.5), ("nonsense", 1), ("model", 5)],
-        *[("response_format", x) for x in ({}, "json", {"type": "xml"}, {"type": "json_schema"})],
-        ("response_format", {"type": "json_schema", "json_schema": {"schema": "a"}}),
+        *[("response_format", x) for x in ("text", {}, {"type": "xml"}, {"type": "json_schema"})],
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": "object"}}),
+        ("top_logprobs", 1),
     ],
 )
 def test_wrong_fields_are_named(name: str, value: Any) -> None:
@@ -144,11 +139,11 @@ def test_wrong_messages_are_named(place: str, message: Any) -> None:
     ("name", "value"),
     [
         *[("messages", x) for x in (None, [], "Hi", {})],
-        *[("tools", x) for x in (5, [5])],
+        *[("tools", x) for x in (5, [5], [{}], [{"function": {}}], [{"function": {"name": 5}}])],
+        *[("logprobs", x) for x in (1, "true")],
+        *[("top_logprobs", x) for x in (3, -1, 21, True)],
         *[("tool_choice", x) for x in ("required", {"type": "function"}, 5)],
         *[("max_completion_tokens", x) for x in (0, "9")],
-        *[("top_logprobs", x) for x in (2, 21, True)],  # the first needs logprobs
-        ("logprobs", 1),
         ("prompt", "a"),
     ],
 )

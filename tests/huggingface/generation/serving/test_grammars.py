@@ -1,0 +1,94 @@
+"""``response_format``: answers are JSON of the schema, and a wrong one is one client's error."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.endpoints import CHAT, CHATS, COMPLETIONS, error_of, events, generated
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}, "tall": {"enum": [0]}},
+    "required": ["age", "tall"],
+    "additionalProperties": False,
+}
+DEEP: Any = {}
+for _ in range(400):
+    DEEP = {"type": "array", "items": DEEP, "minItems": 1}
+
+
+def form(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.5, "seed": 3}])
+def test_answers_satisfy_the_schema(client: TestClient, options: dict[str, Any]) -> None:
+    asked = {"response_format": form(SCHEMA), "max_tokens": 150, "n": 2, **options}
+    for path, prompt in ((COMPLETIONS, {"prompt": "ab"}), (CHATS, {"messages": CHAT})):
+        for choice in client.post(path, json={**asked, **prompt}).json()["choices"]:
+            text = choice["text"] if path == COMPLETIONS else choice["message"]["content"]
+            person = json.loads(text)
+            assert list(person) == ["age", "tall"]
+            assert 0 <= person["age"] <= 99
+            assert person["tall"] == 0
+
+
+def test_short_answers_end(client: TestClient) -> None:
+    asked = {"prompt": "ab", "response_format": form({"enum": ["left", "right"]}), "max_tokens": 20}
+    for seed in range(5):
+        (choice,) = client.post(COMPLETIONS, json={**asked, "seed": seed}).json()["choices"]
+        assert json.loads(choice["text"]) in ("left", "right")
+        assert choice["finish_reason"] == "stop"
+
+
+def test_an_object(client: TestClient) -> None:
+    asked = {"messages": CHAT, "response_format": {"type": "json_object"}, "stream": True}
+    _, *pieces, _ = events(client.post(CHATS, json={**asked, "max_tokens": 20}).text)
+    assert "".join(x["choices"][0]["delta"]["content"] for x in pieces).startswith("{")
+    text = {"prompt": "a", "response_format": {"type": "text"}, "temperature": 0}
+    assert client.post(COMPLETIONS, json=text).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"type": 5},
+        False,
+        {"$ref": "#"},
+        {"$ref": "#/nowhere"},
+        {"enum": []},
+        {"type": "string", "minLength": 5, "maxLength": 3},
+        {"type": "string", "pattern": "("},
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        {"type": "array", "minItems": 3, "maxItems": 1},
+    ],
+)
+def test_schemas_that_nothing_satisfies(models: Any, client: TestClient, schema: Any) -> None:
+    other = {"prompt": "abc", "temperature": 0, "max_tokens": 24}
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(client.post, COMPLETIONS, json=other)
+        response = client.post(
+            COMPLETIONS, json={"prompt": "a", "response_format": form(schema), "n": 2}
+        )
+        assert beside.result(60).json()["choices"][0]["text"] == generated(models, "abc")
+    assert response.status_code == 400
+    assert "JSON schema" in error_of(response)["message"]
+
+
+def test_deep_schemas(client: TestClient) -> None:
+    asked = {"prompt": "a", "response_format": form(DEEP), "max_tokens": 2}
+    assert client.post(COMPLETIONS, json=asked).status_code in (200, 400, 413)
+
+
+def test_what_is_missing(models: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"prompt": "a", "response_format": {"type": "json_object"}}
+    monkeypatch.setattr(models[0], "stop_ids", ())
+    error = error_of(client.post(COMPLETIONS, json=asked))
+    assert "no token that ends a text" in error["message"]
+    assert error["param"] == "response_format"
