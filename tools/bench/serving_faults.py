@@ -29,14 +29,14 @@ from coreai_onnx.messages import render
 from tests.support.endpoints import write_folders
 
 CLIENTS, MAX_BODY, NEW = 32, 4096, 8
+WRONG_FORM = {"type": "json_schema", "json_schema": {"schema": {"type": "none"}}}
 WRONG: dict[str, tuple[bytes, int]] = {
     "not JSON": (b'{"prompt": ', 400),
     "not UTF-8": (b'{"prompt": "\xff"}', 400),
     "wrong field": (b'{"prompt": "a", "temperature": 5}', 400),
     "prompt does not fit": (b'{"prompt": "%s"}' % (b"a" * 1000), 400),
     "schema is not valid": (
-        b'{"prompt": "a", "response_format": {"type": "json_schema",'
-        + b' "json_schema": {"schema": {"type": "none"}}}}',
+        json.dumps({"prompt": "a", "response_format": WRONG_FORM}).encode(),
         400,
     ),
     "another model": (b'{"prompt": "a", "model": "other"}', 404),
