@@ -24,7 +24,7 @@ from coreai_onnx.huggingface.generation.serving.embeddings import (
     embedding_endpoint,
     is_sentence_encoder,
 )
-from tests.support.endpoints import error_of, on_a_port
+from tests.support.endpoints import error_of, on_a_port, wait_for
 from tests.support.huggingface_folders import BERT, tokenizer
 from tests.support.tolerances import assert_close
 
@@ -150,17 +150,16 @@ class Held:
 
         self.opened, self.reached, self.runs = threading.Event(), threading.Event(), 0
         self._vectors = embeddings._Encoder.vectors
-        monkeypatch.setattr(
-            embeddings._Encoder,
-            "vectors",
-            lambda encoder, rows: self.vectors(encoder, rows),  # noqa: PLW0108 - binds the encoder
-        )
+        monkeypatch.setattr(embeddings._Encoder, "vectors", self._held())
 
-    def vectors(self, encoder: Any, rows: Any) -> Any:
-        self.reached.set()
-        self.runs += 1
-        assert self.opened.wait(60)
-        return self._vectors(encoder, rows)
+    def _held(self) -> Any:
+        def vectors(encoder: Any, rows: Any) -> Any:
+            self.reached.set()
+            self.runs += 1
+            assert self.opened.wait(60)
+            return self._vectors(encoder, rows)
+
+        return vectors
 
 
 def test_queue_and_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +185,8 @@ def test_a_client_that_goes_away(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with on_a_port(app) as address, httpx.Client(base_url=address, timeout=0.5) as client:
         with pytest.raises(httpx.ReadTimeout):
             client.post(PATH, json={"input": ["a"] * 100})
+        gone = f'coreai_onnx_requests_total{{route="{PATH}",status="499"}} 1.0'
+        wait_for(lambda: gone in client.get("/metrics").text)
         held.opened.set()
         assert client.post(PATH, json={"input": "a"}, timeout=60).status_code == 200
     # One batch of the request whose client is gone, and that of the next one.
