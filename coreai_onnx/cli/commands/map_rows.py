@@ -278,15 +278,15 @@ def _rows_of(job: _Job, first: int, count: int) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    metadata, found, start = pq.read_metadata(job.source), [], 0
+    metadata, groups, start = pq.read_metadata(job.source), [], 0
     for index in range(metadata.num_row_groups):
         end = start + metadata.row_group(index).num_rows
         if start < first + count and first < end:
             offset = max(first - start, 0)
             group = _row_group(job.source, index, job.columns)
-            found.append(group.slice(offset, first + count - start - offset))
+            groups.append(group.slice(offset, first + count - start - offset))
         start = end
-    return pa.concat_tables(found)
+    return pa.concat_tables(groups)
 
 
 def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:

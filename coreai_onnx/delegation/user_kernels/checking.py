@@ -48,13 +48,13 @@ class _Case:
     Attributes:
         call: The call.
         dtype: The composite's dtype.
-        wanted: The results of the reference.
-        ideal: Its results for inputs in float64; ``wanted`` where it does not accept them.
+        expected: The results of the reference.
+        ideal: Its results for inputs in float64; ``expected`` where it does not accept them.
     """
 
     call: ExampleCall
     dtype: torch.dtype
-    wanted: Sequence[torch.Tensor]
+    expected: Sequence[torch.Tensor]
     ideal: Sequence[torch.Tensor]
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ def _valid_cases(
             continue
         count += 1
         inputs = tuple(_array(x) for x in models.passed(model, call))
-        expected = [_array(x) for x in case.wanted]
+        expected = [_array(x) for x in case.expected]
         yield case, TrialRun(model, inputs, tuple((x.shape, x.dtype) for x in expected))
     if not count:
         raise KernelError(
@@ -207,7 +207,7 @@ class _Models:
         op = OpBuilder(Scope(graph, names), _OPSET, calls)
         values = [self._input(graph, declared.name, case) for declared in self.composite.inputs]
         results = op.composite_outputs(self.composite, values, **case.call.attributes)
-        for index, (result, expected) in enumerate(zip(results, case.wanted, strict=True)):
+        for index, (result, expected) in enumerate(zip(results, case.expected, strict=True)):
             result.name = names.unique(self.composite.outputs[index])
             result.shape = ir.Shape(_dims(f"out_{index}", expected, fixed=case.call.fixed))
             graph.outputs.append(result)
@@ -239,7 +239,7 @@ def _difference(
 ) -> str:
     """Return how the outputs differ from the reference; empty if they do not."""
     for name, got, reference, ideal in zip(
-        composite.outputs, outputs, case.wanted, case.ideal, strict=True
+        composite.outputs, outputs, case.expected, case.ideal, strict=True
     ):
         expected = _array(reference)
         if got.dtype != expected.dtype or got.shape != expected.shape:

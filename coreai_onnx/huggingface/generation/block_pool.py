@@ -84,9 +84,9 @@ class BlockPool:
         chunks = self._found(prompt, read)
         for chunk in chunks.values():
             place = slice(read // self.size, (read + self.chunk) // self.size)
-            own, blocks[place] = blocks[place], chunk
+            replaced, blocks[place] = blocks[place], chunk
             self._users.update(chunk)
-            self.give_back(own)
+            self.give_back(replaced)
             read += self.chunk
         self._touch(list(chunks))
         return read

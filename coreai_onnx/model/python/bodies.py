@@ -56,7 +56,7 @@ class BodyContext:
         modules: Names of the modules' functions.
         path: The module whose weights ``w`` has.
         names: The names in use.
-        known: Values to their names.
+        value_names: Values to their names.
         weights: Name of the weights, ``w`` in the function of a module.
     """
 
@@ -65,7 +65,7 @@ class BodyContext:
     modules: Mapping[BlockFunction, str]
     path: tuple[str, ...]
     names: IdentifierScope
-    known: MutableMapping[ir.Value, str]
+    value_names: MutableMapping[ir.Value, str]
     weights: str = "weights"
 
 
@@ -121,7 +121,7 @@ class Body:
         )
 
     def _sketch(self, value: ir.Value | None) -> Expression:
-        is_open = value is not None and value not in self.context.known
+        is_open = value is not None and value not in self.context.value_names
         if is_open and self.context.calls.constants.of(value) is None:
             assert value is not None
             return self.context.hints.stem(value, self.context.path)
@@ -187,7 +187,7 @@ class Body:
         if len(outputs) > MOST_TARGETS:
             name = self.context.names.new(f"{self._hint(item, outputs[0])}_parts")
             for index, value in enumerate(outputs):
-                self.context.known[value] = f"{name}[{index}]"
+                self.context.value_names[value] = f"{name}[{index}]"
             targets = name
         else:
             names = [
@@ -216,13 +216,13 @@ class Body:
                 item = self._maker[value]
                 continue
             if value in self._released:
-                return self.context.known[value]
+                return self.context.value_names[value]
             return ""
         return ""
 
     def _named(self, value: ir.Value, hint: str) -> str:
         name = self.context.names.new(hint)
-        self.context.known[value] = name
+        self.context.value_names[value] = name
         self._keep(value)
         return name
 
@@ -240,7 +240,7 @@ class Body:
             if value in self._own:
                 self._own.discard(value)
                 self._released.add(value)
-                self.context.names.release(self.context.known[value])
+                self.context.names.release(self.context.value_names[value])
 
     def _return(self, last: Item | None) -> None:
         if (
@@ -280,7 +280,7 @@ class Body:
         for number, value in enumerate(last.outputs):
             if number in back:
                 name = flat(inputs[back[number]])
-                self.context.known[value] = name
+                self.context.value_names[value] = name
                 if value in self._last:
                     self._keep(value)
                 else:
@@ -316,8 +316,8 @@ class Body:
             return "None"
         if value in self._folded:
             return self._expression(self._maker[value])
-        if value in self.context.known:
-            return self.context.known[value]
+        if value in self.context.value_names:
+            return self.context.value_names[value]
         constant = self.context.calls.constants.of(value)
         if constant is None:
             raise KeyError(value.name)
@@ -352,7 +352,7 @@ class Body:
 
     def _branch(self, name: str, graph: ir.Graph) -> None:
         names = self.context.names.inner()
-        value_names = ChainMap({}, self.context.known)
+        value_names = ChainMap({}, self.context.value_names)
         parameters: list[Expression] = []
         for value in graph.inputs:
             value_names[value] = names.new(self.context.hints.stem(value, self.context.path))

@@ -251,7 +251,7 @@ class ModelText:
         self.hints.results = {}
         results = [nodes[n].outputs[i] for n, i in function.outputs]
         lines = Body(context, function.items, function.inputs, results, self.depth + 1).write()
-        shown = [context.known.get(value, "") for value in results]
+        shown = [context.value_names.get(value, "") for value in results]
         self.hints.returned[function] = [text if is_plain(text) else "" for text in shown]
         if len(results) > 1:
             pairs = zip(results, self.hints.returned[function], strict=True)

@@ -175,8 +175,8 @@ class Form:
             text = self.decode([token])
             # The text of a token that is a part of a character is not that of its bytes.
             is_part = "\N{REPLACEMENT CHARACTER}" in text
-            own = None if is_part else list(text.encode(errors="surrogatepass"))
-            return {"token": text, "logprob": logprob, "bytes": own}
+            parts = None if is_part else list(text.encode(errors="surrogatepass"))
+            return {"token": text, "logprob": logprob, "bytes": parts}
 
         if self.is_chat:
             content = [
