@@ -151,6 +151,8 @@ def _abandon_output() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
+    # A parent of each command's parser: options of the first parser would have to precede the
+    # command.
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     top = argparse.ArgumentParser(

@@ -97,6 +97,7 @@ def execute(options: argparse.Namespace) -> int:
 
         import coreai_onnx.huggingface.generation.serving.endpoint  # noqa: F401
     except ModuleNotFoundError as error:
+        # Any other missing module is a defect, whose traceback says where.
         if error.name not in _PACKAGES:
             raise
         raise CommandError(

@@ -51,6 +51,7 @@ class PassVerifier:
             model: The model before the passes. Values that are wrong in it are not attributed to
                 them.
         """
+        # What was wrong before the passes is not theirs.
         wrong_before = {v for one in self._blame(model).findings for v in one.values}
 
         def wrong(changed: ir.Model) -> str:

@@ -199,6 +199,7 @@ class RegionSearch:
         torch_side: TorchSide,
     ) -> None:
         """Add the findings of one kind."""
+        # The bodies run first and the kernels last, see `executions_on`.
         execution = -1 if kind == "kernel" else 0
         differences, settings = by_execution[execution], self._executions[execution]
         right = [region for region in regions if differences[region.value].ok]
