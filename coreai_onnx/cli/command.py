@@ -91,6 +91,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
+        # Otherwise torch is not the reason, and importing `versions` would import it.
         if sys.modules.get("torch"):
             from coreai_onnx.export.versions import refusal_after
 

@@ -246,7 +246,6 @@ def kv_cache_update(
         The updated cache, with the shape and dtype of ``cache``.
     """
     batch, heads, length = update.shape[:3]
-    # scatter takes indices of int64 only; positions may be int32.
     start = position.to(torch.int64).reshape(-1, 1).expand(batch, 1)
     places = start + torch.arange(length, device=update.device)
     index = places[:, None, :, None].expand(batch, heads, length, update.shape[3])

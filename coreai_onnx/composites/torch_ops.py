@@ -35,6 +35,7 @@ def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Te
     Returns:
         The result of the composite's reference.
     """
+    # Sorted, so that equal attributes are equal texts.
     text = json.dumps(attributes, sort_keys=True)
     result: torch.Tensor = torch.ops.coreai.composite(list(inputs), name, text)
     return result

@@ -35,6 +35,7 @@ HANDLES = "coreai.debug_handles"
 debug handles that the backend may have written into its bytes."""
 TABLE = "coreai.debug_info"
 
+# PATH_MAX of Linux.
 _LONGEST_PATH = 4096
 # 18 bits in base64: a short table, in which a few nodes of a large model share a key. A changed
 # file then has no source line for them.
@@ -157,6 +158,7 @@ def _placed(
     """
     bodies = [list(_nodes(body)) for body in roots(model)]
     lines = [str(packed) for packed in table["nodes"]]
+    # Tables of earlier versions describe all nodes, in order.
     if "keys" not in table:
         pairs = zip(lines, bodies, strict=True)
         return [(packed, len(nodes), list(enumerate(nodes))) for packed, nodes in pairs]
