@@ -235,6 +235,7 @@ def _parameters_of(program: OnnxProgram) -> dict[str, Any] | None:
     Returns:
         Parameter to the name of an input, a `Fixed` value, or a list, a dict or `Fields` of them.
     """
+    # A program from a file or from source has no record.
     takes = _parameters(program.record().program) if program.records else None
     names = [info.name for info in interface(program.model).inputs]
     if takes is None or list(_inputs_in(takes)) != names or list(takes) == names:

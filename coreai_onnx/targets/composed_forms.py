@@ -88,6 +88,7 @@ def _defined(
     if schema.has_function:
         proto = onnx.FunctionProto.FromString(schema.function_body.SerializeToString())
         return _with_attributes(proto, node)
+    # onnx takes a type for each input: an empty one for one that is absent or of unknown type.
     inputs = [
         types.get(v, onnx.TypeProto()) if v is not None else onnx.TypeProto() for v in node.inputs
     ]
