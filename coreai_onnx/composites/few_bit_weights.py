@@ -115,7 +115,7 @@ def looked_up(
     """
     place, size, factor = layout[:, 1:].long().unflatten(-1, (-1, 3)).unbind(-1)
     last = (place + size - 1) // _BYTE
-    # No field reaches into a third byte.
+    # Two bytes hold each field: none reaches into a third.
     words = blocks[..., place // _BYTE].long() | blocks[..., last].long() << _BYTE
     fields = words >> place % _BYTE & (1 << size) - 1
     numbers = layout[:, 0] + (fields * factor).sum(-1)

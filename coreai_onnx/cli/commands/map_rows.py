@@ -139,7 +139,7 @@ def execute(options: argparse.Namespace) -> int:
         outputs=_pairs(options.result, "--result") or None,
         keep=options.keep or None,
         batch_size=options.batch_size,
-        # Workers share the processors, so that together they have no more threads.
+        # Workers share the processors: together they start no more threads than there are.
         threads=options.threads or max((os.cpu_count() or 1) // options.workers, 1),
         deterministic=options.deterministic,
         kernels=options.kernels,

@@ -35,7 +35,6 @@ HANDLES = "coreai.debug_handles"
 debug handles that the backend may have written into its bytes."""
 TABLE = "coreai.debug_info"
 
-# PATH_MAX of Linux.
 _LONGEST_PATH = 4096
 # 18 bits in base64: a short table, in which a few nodes of a large model share a key. A changed
 # file then has no source line for them.

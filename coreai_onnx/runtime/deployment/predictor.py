@@ -206,6 +206,7 @@ class Predictor:
         """Return the session; predictors of equal settings share it, as the tasks of Dask need."""
         # Settings may be lists or mappings, which are not keys themselves.
         key = pickle.dumps((self._path, self._print, sorted(self.settings.items())))
+        # Two threads that make the first predictions must not open the model twice.
         with _opening:
             if key not in _all_opened:
                 self._check_file()

@@ -56,7 +56,7 @@ def library_platform(path: Path) -> str:
     """Return the platform of a library, "Linux x86_64 (glibc)"; empty if it is unknown."""
     content = path.read_bytes()
     if content[:4] == b"\x7fELF":
-        # A library names those that it needs: this is glibc, and musl has another name.
+        # A library names those that it needs: this is the name of glibc, musl has another.
         libc = "glibc" if b"\0libc.so.6\0" in content else "musl"
         return _named("Linux", _ELF, content[18:20], f" ({libc})")
     if content[:2] == b"MZ":
