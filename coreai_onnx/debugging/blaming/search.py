@@ -180,6 +180,7 @@ class RegionSearch:
             for name in by_origin.get(origin, ()):
                 exact = as_stored(ideal)
                 for results, of_execution in zip(computed, differences, strict=True):
+                    # No result is kept after it has been compared.
                     result = results.pop(name)
                     of_execution[name] = (
                         Difference(1, 1, result)
