@@ -23,6 +23,7 @@ from coreai_onnx.export.torch_export import TorchExport, with_named_dims
 from coreai_onnx.model.interface import ModelInterface, interface
 from coreai_onnx.program import OnnxProgram
 
+# Dims that are computed from others, `2*T`, have no name of their own.
 _NAME = re.compile(r"[^\W\d]\w*")
 DynamicShapes = Mapping[str, Any] | Sequence[Any] | None
 """Dims that may vary, as ``torch.export.export`` takes them."""
@@ -81,6 +82,7 @@ def convert(
         refuse_arguments(module, positional, named)
         converter.add_exported_program(module)
     else:
+        # Copies, because torch.export makes a tensor that is passed twice one input.
         export = TorchExport(
             separated(positional),
             separated(named),
@@ -200,6 +202,7 @@ class ExportedModel:
         is_torch = any(isinstance(item, torch.Tensor) for item in feeds.values())
         inputs = [feeds.pop(info.name) for info in self._interface.inputs]
         outputs: list[Any] = list(self.program.run(*inputs, **feeds))
+        # Only after the run, so that a call that fails leaves the list as it was.
         args.clear()
         if is_torch:
             kinds = [info.dtype for info in self._interface.outputs]
@@ -232,6 +235,7 @@ def _parameters_of(program: OnnxProgram) -> dict[str, Any] | None:
     Returns:
         Parameter to the name of an input, a `Fixed` value, or a list, a dict or `Fields` of them.
     """
+    # A program from a file or from source has no record.
     takes = _parameters(program.record().program) if program.records else None
     names = [info.name for info in interface(program.model).inputs]
     if takes is None or list(_inputs_in(takes)) != names or list(takes) == names:
@@ -255,6 +259,7 @@ def _parameters(program: ExportedProgram) -> dict[str, Any] | None:
     try:
         items = [_template(child, leaves) for child in children]
         return dict(zip(call.forward_arg_names, items, strict=True))
+    # Without a description, the call takes a tensor for each input, by its name.
     except (TypeError, ValueError):
         return None
 
@@ -274,6 +279,7 @@ def _template(tree: pytree.TreeSpec, leaves: Iterator[Any]) -> Any:
     if kind in (list, tuple, deque, namedtuple):  # noqa: PYI024 - what torch calls the kind
         return items
     if kind in (dict, OrderedDict, defaultdict):
+        # torch puts the factory of a defaultdict before its keys.
         keys = tree.context[1] if kind is defaultdict else tree.context
         return dict(zip(keys, items, strict=True))
     if dataclasses.is_dataclass(kind):

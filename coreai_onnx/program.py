@@ -183,6 +183,7 @@ class OnnxProgram(Quantizable):
         from coreai_onnx.passes import optimize_for  # graph-surgeon is slow to import
 
         begin_stage("optimize")
+        # Sessions that are open run the models as they were before the passes.
         self._close_sessions()
         for name, model in self.models.items():
             record = self.records.get(name)
@@ -232,6 +233,7 @@ class OnnxProgram(Quantizable):
             SaveError: If a file cannot be written.
         """
         begin_stage("save")
+        # Before the model: without a record of the entrypoint, nothing is written.
         if record is not None:
             self.record(entrypoint).save(record)
         together = entrypoint is None and len(self.models) > 1

@@ -91,6 +91,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:  # every failure is reported as one message
         if options.debug or interrupted(error):
             raise
+        # Otherwise torch is not the reason, and importing `versions` would import it.
         if sys.modules.get("torch"):
             from coreai_onnx.export.versions import refusal_after
 
@@ -151,6 +152,8 @@ def _abandon_output() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
+    # A parent of each command's parser: options of the first parser would have to precede the
+    # command.
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--debug", action="store_true", help="show the traceback of an error")
     top = argparse.ArgumentParser(

@@ -67,6 +67,7 @@ def quantize(
     """
     values, factors = input.float(), _along(scale.float(), axis, input)
     if output_dtype.is_floating_point:
+        # QuantizeLinear saturates, where torch's conversion to float8_e5m2 gives infinity.
         largest = torch.finfo(output_dtype).max
         return (values / factors).clamp(-largest, largest).to(output_dtype)
     low, high = limits(output_dtype)

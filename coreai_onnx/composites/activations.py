@@ -50,6 +50,7 @@ def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "none") ->
     wide = compute_dtype(gate)
     x = gate.to(wide)
     if approximate == "tanh":
+        # The approximation of Hendrycks & Gimpel 2016, section 2, as torch computes it.
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         activated = 0.5 * x * (1 + torch.tanh(inner))
     else:

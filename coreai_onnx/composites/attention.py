@@ -81,6 +81,7 @@ def position_mask(
     """Return the bool mask ``[queries, keys]`` of causal or windowed attention; None otherwise."""
     if not is_causal and window_size <= 0:
         return None
+    # With a cache, the queries are the last tokens of the keys.
     offset = keys - queries if causal_alignment == "lower_right" else 0
     position = torch.arange(queries, device=device)[:, None] + offset
     distance = position - torch.arange(keys, device=device)[None, :]
@@ -113,8 +114,10 @@ def _masked_softmax(
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)
     if sinks is not None:
+        # No mask hides the sink: a row without keys is all zeros without further care.
         return weights[..., :-1]
     if mask is not None:
+        # The softmax of -inf alone is NaN, where torch's attention returns zeros.
         empty = (scores == float("-inf")).all(dim=-1, keepdim=True)
         weights = weights.masked_fill(empty, 0.0)
     return weights

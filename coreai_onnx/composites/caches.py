@@ -194,6 +194,7 @@ def _check_paged(dims: Dims, attributes: Attributes) -> str:
     if wrong:
         return wrong
     tokens = dims["key_pool"][1]
+    # The kernel finds the block of a token by a shift.
     if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
         return f"the tokens of a block must be a power of two, got {tokens}"
     groups = {name: dims[name][2] for name in ("key_pool", "value_pool")}

@@ -28,6 +28,7 @@ POWERS = torch.float8_e8m0fnu
 COMPUTED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 """The dtypes in which weights are computed."""
 _BYTES = (torch.int8, torch.uint8)
+# As many entries as uint8, the dtype of indices, can select from.
 _INDEXED = 256
 
 

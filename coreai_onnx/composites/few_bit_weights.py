@@ -59,6 +59,7 @@ def dequantized(
     if scale_codes is not None:
         factors = unpacked(scale_codes, scale_bits).to(wide)
         if minimums is None:
+            # Without minimums, codes of scales are signed, with an offset: as GGUF's Q3_K has them.
             factors = factors - (1 << (scale_bits - 1))
         else:
             factors, of_minimums = factors.chunk(2, -1)
@@ -114,6 +115,7 @@ def looked_up(
     """
     place, size, factor = layout[:, 1:].long().unflatten(-1, (-1, 3)).unbind(-1)
     last = (place + size - 1) // _BYTE
+    # Two bytes hold each field: none reaches into a third.
     words = blocks[..., place // _BYTE].long() | blocks[..., last].long() << _BYTE
     fields = words >> place % _BYTE & (1 << size) - 1
     numbers = layout[:, 0] + (fields * factor).sum(-1)

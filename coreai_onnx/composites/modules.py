@@ -57,6 +57,7 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float = 1e-5, n_heads: int | None = None) -> None:
         """Create a scale of ones."""
         super().__init__()
+        # The scale of a head broadcasts over its tokens.
         shape = (dim,) if n_heads is None else (n_heads, 1, dim)
         self.weight = nn.Parameter(torch.ones(shape))
         self.rmsnorm_impl = RMSNormImpl(eps)
@@ -142,6 +143,7 @@ def _check_attention(
 
 
 def _check_shape(condition: bool | torch.SymBool, message: str) -> None:  # noqa: FBT001 - one condition
+    # An `if` on unbacked sizes would fail in an export; torch._check records the condition.
     torch._check(condition, lambda: f"scaled_dot_product_attention: {message}")
 
 

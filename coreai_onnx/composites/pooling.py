@@ -55,6 +55,7 @@ def averages(
     Raises:
         ValueError: If the paddings of an axis differ.
     """
+    # As in ONNX's pads, the beginnings of all axes come before their ends.
     count = len(kernel_size)
     before, behind = tuple(padding[:count]), tuple(padding[count:])
     if before != behind:

@@ -19,6 +19,7 @@ from coreai_onnx.composites.declaration import Composite
 from coreai_onnx.model.weight_formats import BY_ROW, NAMES
 
 _LIBRARY = torch.library.Library("coreai", "FRAGMENT")
+# One schema serves all composites: their attributes, of any type, are one text of JSON.
 _LIBRARY.define("composite(Tensor?[] inputs, str name, str attributes) -> Tensor")
 _Outputs = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -34,6 +35,7 @@ def call(name: str, *inputs: torch.Tensor | None, **attributes: Any) -> torch.Te
     Returns:
         The result of the composite's reference.
     """
+    # Sorted, so that equal attributes are equal texts.
     text = json.dumps(attributes, sort_keys=True)
     result: torch.Tensor = torch.ops.coreai.composite(list(inputs), name, text)
     return result

@@ -226,6 +226,7 @@ def _differing(one: Array, other: Array) -> tuple[int, int]:
         return one.size, one.nbytes * 8
     if one.size == 0:
         return 0, 0
+    # Bytes, because NaN differs from itself, and -0.0 equals 0.0.
     bytes_of = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (one, other)]
     changed = (bytes_of[0] ^ bytes_of[1]).reshape(one.size, -1)
     return int(changed.any(axis=1).sum()), int(np.unpackbits(changed).sum())

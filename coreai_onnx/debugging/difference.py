@@ -171,6 +171,7 @@ def _within_torch_error(
 
     All arrays are float64; ``dtype`` is that of the model and of torch.
     """
+    # Complex numbers have the limits of their parts.
     limits = ml_dtypes.finfo(np.empty(0, dtype).real.dtype)
     finite = np.isfinite(ideal) & np.isfinite(torch_result)
     # Elements next to an overflow have errors that would hide all others in the RMS.

@@ -154,6 +154,7 @@ class Runs:
                 value = value.take(range(start, end), axis)
             elif length and isinstance(dim, str) and value.shape[axis] == length:
                 value = value.take(range(end), axis)  # a mask covers the tokens before as well
+        # At another address: the order of sums must not depend on the alignment of inputs.
         moved = np.empty(value.size + case.shift, value.dtype)[case.shift :].reshape(value.shape)
         moved[...] = value
         return moved

@@ -43,6 +43,7 @@ class Contract:
             ValueError: If one of them is unknown.
         """
         count = self.max_positions
+        # JSON's true is an integer in Python.
         is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
         if self.padding not in PADDINGS or self.cache not in _CACHES:
             raise ValueError(f"padding {self.padding!r:.20} or cache {self.cache!r:.20} is unknown")

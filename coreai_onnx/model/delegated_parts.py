@@ -148,6 +148,7 @@ def digest_of(contents: Iterable[bytes | memoryview]) -> str:
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer or of a ``Constant`` node, else None."""
+    # An input with a default may have another value in a run.
     if value is None or value.is_graph_input():
         return None
     if value.const_value is not None:

@@ -155,6 +155,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
 
 def fixed_values(graph: ir.Graph) -> dict[ir.Value, ir.Node]:
     """Return the results that depend on no input, and the nodes that compute them."""
+    # Inputs with a default may have other values in a run.
     fixed = set(graph.initializers.values()) - set(graph.inputs)
     makers: dict[ir.Value, ir.Node] = {}
     for node in graph:

@@ -101,6 +101,7 @@ def _units(x: np.ndarray, size: int, what: str, bits: int) -> np.ndarray:
     """Return the last axis in units of a size, as integers that hold the bytes of a code."""
     if x.shape[-1] % size:
         raise ValueError(f"{x.shape[-1]} {what} in a row are not a multiple of {size}")
+    # A code that crosses the limit of a byte is shifted out of 8 bits.
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size).astype(
         np.uint16 if _BYTE % bits else np.uint8, copy=False
     )

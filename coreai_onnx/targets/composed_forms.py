@@ -88,6 +88,7 @@ def _defined(
     if schema.has_function:
         proto = onnx.FunctionProto.FromString(schema.function_body.SerializeToString())
         return _with_attributes(proto, node)
+    # onnx takes a type for each input: an empty one for one that is absent or of unknown type.
     inputs = [
         types.get(v, onnx.TypeProto()) if v is not None else onnx.TypeProto() for v in node.inputs
     ]
@@ -106,6 +107,7 @@ def _defined(
 
 def _with_attributes(function: onnx.FunctionProto, node: ir.Node) -> onnx.FunctionProto:
     """Replace the references to attributes by the values of a node, or by the defaults."""
+    # Swish, the newest of the operators, is of opset 24.
     schema = schema_of(node.op_type, 24)
     assert schema is not None
     values = {name: one.default_value for name, one in schema.attributes.items()}
@@ -134,6 +136,7 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
     softcap = node.attributes.get_float("softcap", 0.0)
     same = _heads(kinds[0]) is not None and _heads(kinds[0]) == _heads(kinds[1])
     lines = [
+        # Nine digits tell all numbers of float32 apart.
         f"  scale_f = Constant <value = float {{{scale.as_float():.9g}}}> ()",
         "  scale = CastLike (scale_f, q)",
         "  scaled = Mul (q, scale)",
@@ -142,6 +145,7 @@ def _attention(node: ir.Node, types: Mapping[ir.Value, onnx.TypeProto]) -> str:
     if same:
         lines.append("  scores0 = MatMul (scaled, transposed)")
     else:
+        # Without allowzero, a size of 0, as of an empty cache, would mean that of the input.
         lines += [
             _BY_GROUP,
             "  grouped = Reshape <allowzero = 1> (scaled, dims)",

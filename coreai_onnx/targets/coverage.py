@@ -105,6 +105,7 @@ def kernel_fault(node: ir.Node, opset: int, types: Types, table: Table) -> str:
         return "no kernel for the operator"
     kinds = next((kinds for first, last, kinds in entries if first <= opset <= last), None)
     if kinds is None:
+        # 999 stands for all later opsets in the tables.
         spans = [f"{a} and later" if b == 999 else f"{a} to {b}" for a, b, _ in entries]
         return f"no kernel for opset {opset}, only for {', '.join(spans)}"
     for variable, dtype in _dtypes(node, opset, types):

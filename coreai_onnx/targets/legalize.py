@@ -65,6 +65,7 @@ def compute_dtype(
         dtypes = frozenset(d for d in dtypes if SINCE.get(("", op_type, d), OLDEST) <= oldest)
     if dtypes is None or dtype.name.lower() in dtypes:
         return None
+    # onnxruntime inserts casts itself where it has no kernel for float16.
     if dtype == ir.DataType.FLOAT16 and _has_float16(op_type, opset, variable):
         return None
     options = [wide for wide in _WIDER.get(dtype, ()) if wide.name.lower() in dtypes]

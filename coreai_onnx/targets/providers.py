@@ -82,6 +82,7 @@ def chosen_providers(choices: Choice | Iterable[Choice] | None) -> dict[str, dic
 
 
 def _check_options(provider: str, options: Mapping[str, str]) -> None:
+    # onnxruntime ignores options that these do not have, so that a misspelled one has no effect.
     names = OPTIONS.get(provider, options)
     if unknown := [name for name in options if name not in names]:
         raise SessionError(f"{provider} has no option {unknown[0]}; it has {', '.join(names)}")

@@ -179,6 +179,7 @@ def check_arguments(subject: Subject, kwargs: dict[str, Any]) -> None:
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes = f"forward() takes {', '.join(names) or 'no inputs'}"
     try:
+        # Partial, because the other arguments are given by name.
         positional = signature.bind_partial(*subject.args).arguments
     except TypeError as error:
         raise CommandError(f"{len(subject.args)} positional arguments; {takes}") from error

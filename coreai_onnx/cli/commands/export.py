@@ -119,6 +119,7 @@ def execute(options: argparse.Namespace) -> int:
             seed=options.seed,
             quantization=bits,
             include=options.include,
+            # Without names of layers the option is an empty list: True selects the default ones.
             lora=options.lora is not None and (options.lora or True),
         )
     for program in exported.programs.values():

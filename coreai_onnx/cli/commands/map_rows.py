@@ -139,6 +139,7 @@ def execute(options: argparse.Namespace) -> int:
         outputs=_pairs(options.result, "--result") or None,
         keep=options.keep or None,
         batch_size=options.batch_size,
+        # Workers share the processors: together they start no more threads than there are.
         threads=options.threads or max((os.cpu_count() or 1) // options.workers, 1),
         deterministic=options.deterministic,
         kernels=options.kernels,
@@ -266,6 +267,7 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
             ray.cancel(one)
 
 
+# A row group is decoded as a whole, and may hold many parts, which a worker makes in order.
 @lru_cache(maxsize=1)
 def _row_group(source: Path, index: int, columns: tuple[str, ...]) -> Any:
     import pyarrow.parquet as pq
@@ -305,6 +307,7 @@ def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:
     elif failed:
         row = min(failed)
         raise CommandError(f"row {row}: {failed[row]}")
+    # A part that exists is complete: a job that was interrupted goes on from those.
     with all_or_nothing() as files:
         pq.write_table(result, files.create(job.part(index)))
     return len(table), list(failed.items())
@@ -339,6 +342,7 @@ def _join(job: _Job, target: Path, schema: Any) -> None:
         if job.keeps_failed:
             empty = empty.append_column(_ERROR, pa.array([], pa.string()))
     schemas = [pq.read_schema(part) for part in parts] or [empty.schema]
+    # A column that has only nulls in a part has the type null there.
     whole = pa.unify_schemas(schemas, promote_options="default")
     with all_or_nothing() as files, pq.ParquetWriter(files.create(target), whole) as writer:
         for part in parts:

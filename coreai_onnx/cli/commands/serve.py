@@ -97,6 +97,7 @@ def execute(options: argparse.Namespace) -> int:
 
         import coreai_onnx.huggingface.generation.serving.endpoint  # noqa: F401
     except ModuleNotFoundError as error:
+        # Any other missing module is a defect, whose traceback says where.
         if error.name not in _PACKAGES:
             raise
         raise CommandError(
@@ -105,6 +106,7 @@ def execute(options: argparse.Namespace) -> int:
     host, port = options.host, options.port
     # Before the model, which takes longer to open.
     with failures_as(CommandError, f"cannot listen on {host!r} port {port}"):
+        # Only addresses of IPv6 have a colon, names of hosts have none.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
     with listener:

@@ -48,6 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     if not options.no_browser:
         webbrowser.open(place)
     try:
+        # Netron serves in a thread of its own; Ctrl-C ends this one.
         while True:
             time.sleep(3600)
     finally:

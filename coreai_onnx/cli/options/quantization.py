@@ -137,6 +137,8 @@ def chosen(options: argparse.Namespace, *, packed: bool = False) -> dict[str, An
     data = {name: values[name] for name in _DATA if values[name] is not None}
     if options.bits is None:
         if unused := [*arguments, *data, *(["layers"] if options.layers else [])]:
+            # A GGUF file has its codes already: only the activations of its products can be
+            # rounded.
             if packed and unused == ["activation_bits"]:
                 rules_of(bits=4, **arguments)
                 return arguments

@@ -78,6 +78,7 @@ def load_subject(factory: str, seed: int = 0) -> Subject:
     if not isinstance(target, torch.nn.Module):
         if not callable(target):
             raise CommandError(f"{factory} is a {type(target).__name__}, not a function or module")
+        # Again: an import, which may draw numbers too, runs the file the first time only.
         _start_random_numbers(seed)
         try:
             target = target()
@@ -150,6 +151,7 @@ def load_object(where: str) -> Any:
         raise CommandError(f"{where!r} is not of the form pkg.module:name or path/to/file.py:name")
     try:
         module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+    # A script may end with sys.exit().
     except (Exception, SystemExit) as error:
         raise CommandError(f"cannot import {place}: {type(error).__name__}: {error}") from error
     value: Any = module

@@ -158,6 +158,7 @@ def describe(array: Array) -> tuple[str, ...]:
     text = type_text(array.dtype.name, array.shape)
     if array.size == 0 or array.dtype.kind in "OSU":
         return text, "-", "-", "-"
+    # numpy adds up bfloat16 in bfloat16, whose sums soon stop growing.
     wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     if wide.dtype.kind == "c":
         wide = np.abs(wide)

@@ -98,6 +98,7 @@ def wrong_call(
         node = graph.model.graph[position]
         calls = node.op_identifier() in graph.model.functions
         try:
+            # A kernel does not run the nodes of the function's body.
             if calls and settings["kernels"]:
                 continue
             search = _wrong_in_function if calls else _wrong_in_bodies

@@ -51,6 +51,7 @@ class PassVerifier:
             model: The model before the passes. Values that are wrong in it are not attributed to
                 them.
         """
+        # Passes are not to blame for what was wrong before them.
         wrong_before = {v for one in self._blame(model).findings for v in one.values}
 
         def wrong(changed: ir.Model) -> str:

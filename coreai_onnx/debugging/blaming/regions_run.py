@@ -64,6 +64,7 @@ def _run(model: ir.Model, feeds: Mapping[str, Array], **settings: Any) -> dict[s
     return {name.removesuffix(COMPUTED): outputs[name] for name in names}
 
 
+# The layout of the data of ONNX's backend tests.
 DATA = "test_data_set_0"
 SCRIPT = '''"""Runs model.onnx on the inputs in test_data_set_0; prints how its outputs differ."""
 

@@ -180,6 +180,7 @@ class RegionSearch:
             for name in by_origin.get(origin, ()):
                 exact = as_stored(ideal)
                 for results, of_execution in zip(computed, differences, strict=True):
+                    # No result is kept after it has been compared.
                     result = results.pop(name)
                     of_execution[name] = (
                         Difference(1, 1, result)
@@ -199,6 +200,7 @@ class RegionSearch:
         torch_side: TorchSide,
     ) -> None:
         """Add the findings of one kind."""
+        # The bodies run first and the kernels last, see `executions_on`.
         execution = -1 if kind == "kernel" else 0
         differences, settings = by_execution[execution], self._executions[execution]
         right = [region for region in regions if differences[region.value].ok]

@@ -58,6 +58,7 @@ def provider_gaps(path: str | PathLike[str], provider: Choice) -> str:
     installed = has_provider(name)
     if not installed and name not in TABLES:
         raise missing_provider(name)
+    # The weights are read only if onnxruntime opens the model.
     models = load_models(path, data=installed)
     with failures_as(LoadError, f"{path}: cannot be inspected"):
         texts = [_text(model, name, settings if installed else None) for model in models.values()]

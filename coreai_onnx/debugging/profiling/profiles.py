@@ -141,6 +141,7 @@ def _places(
     by_result = {of.partition(":")[0]: by_value[name] for name, of in origins.items()}
     ordered = [node for node in nodes if node.op.startswith("call")]
     of_node = {node: by_result[node.name] for node in ordered if node.name in by_result}
+    # Backwards, so that in a chain each node finds the place of its reader.
     for node in reversed(ordered):
         reader = next((of_node[user] for user in node.users if user in of_node), None)
         if node not in of_node and reader is not None:

@@ -283,6 +283,7 @@ def tensors_of(n: fx.Node, result: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"{n.name}:{i}", x) for i, x in entries if isinstance(x, torch.Tensor))
 
 
+# Their results are what the memory held before.
 _UNINITIALIZED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 _SORTS = {"sort": 1, "argsort": 1, "topk": 2}
 """Ops whose indices depend on the order of equal elements: the position of the dim."""
@@ -295,6 +296,7 @@ def _name(n: fx.Node) -> str:
 
 
 def _sorted_dim(n: fx.Node) -> int:
+    # The overload `stable` has an argument of this name before the dim.
     place = _SORTS[_name(n)] + (str(n.target).endswith(".stable") and "stable" not in n.kwargs)
     dim = n.kwargs.get("dim", n.args[place] if place < len(n.args) else -1)
     return dim if isinstance(dim, int) else -1

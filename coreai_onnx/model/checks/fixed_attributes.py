@@ -53,6 +53,7 @@ def fixed_attributes_fault(model: ir.Model) -> str:
     for node in all_nodes(model):
         key = node.op_identifier()
         if fixed.get(key) and (wrong := _fault(node, model.functions[key], fixed[key])):
+            # The place that the message names may be in the table of debug information.
             restore(model)
             return f"{_place(node)} {wrong}\n  {_ADVICE}"
     return ""

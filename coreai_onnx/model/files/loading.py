@@ -43,6 +43,7 @@ _STARTS = {
     b"\x80\x02": "is a pickle; a .onnx file is wanted",
 }
 """First bytes of file types that are often mistaken for models, with the name of the type."""
+# protobuf parses no message of 2 GiB or more.
 _MESSAGE_LIMIT = 1 << 31
 _VERSION_LIMIT = 1 << 31
 _LOCATION = b"location"

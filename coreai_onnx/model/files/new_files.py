@@ -19,6 +19,7 @@ from coreai_onnx.errors import SaveError, failures_as
 
 _TEMPORARY_BYTES = 200
 """Bytes of the target's name in its temporary name: a suffix follows, and 255 is the limit."""
+# Without it, Windows translates line ends in what is written.
 _BINARY = getattr(os, "O_BINARY", 0)
 
 

@@ -26,6 +26,7 @@ from coreai_onnx.model.provenance.debug_info import DebugInfo, written_as
 
 AUTO_EXTERNAL_BYTES = 3 << 29
 """A model with more than 1.5 GiB of weights gets a data file; protobuf's limit is 2 GiB."""
+# protobuf counts the bytes of a message in a signed 32-bit integer.
 PROTOBUF_LIMIT = (1 << 31) - 1
 EXTERNAL_TENSOR_BYTES = 1024
 """Smaller tensors are stored in the model file, so that shape constants can be read there."""

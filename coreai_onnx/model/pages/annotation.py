@@ -77,6 +77,7 @@ def _text(file: str, lines: Mapping[int, str], folder: Path | None) -> dict[int,
     try:
         root = folder.resolve()
         path = (root / file).resolve()
+        # A model may come from anyone, and name any file.
         if not path.is_relative_to(root) or not path.is_file():
             return {}
         text = dict(enumerate(path.read_text(encoding="utf-8").splitlines(), 1))

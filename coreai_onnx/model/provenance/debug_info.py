@@ -157,6 +157,7 @@ def _placed(
     """
     bodies = [list(_nodes(body)) for body in roots(model)]
     lines = [str(packed) for packed in table["nodes"]]
+    # Tables of earlier versions describe all nodes, in order.
     if "keys" not in table:
         pairs = zip(lines, bodies, strict=True)
         return [(packed, len(nodes), list(enumerate(nodes))) for packed, nodes in pairs]

@@ -83,6 +83,7 @@ def marked(model: ir.Model, inline: Callable[[ir.OperatorIdentifier], bool]) -> 
     copy = model.clone()
     code = read_code(model.metadata_props)
     originals, tops = _mark(copy)
+    # Kept for `_chain`, because inlining removes functions from the model.
     bodies = dict(copy.functions)
     inlined = {key for key, function in bodies.items() if inline(key) and _fits(function, copy)}
     # Before the calls are inlined, which removes producers and renames outputs.

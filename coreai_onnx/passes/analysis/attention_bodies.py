@@ -50,6 +50,7 @@ def provide_variant(
         *further: Words of the variant beside those of attention.
         value_heads: Whether values have other heads than keys.
     """
+    # The words are in the order of the composite's `variant_axes`.
     mask, sinks = input_of(node, 3), input_of(node, 4)
     if mask is not None:
         words = ["mask" if dtype_of(mask) == np.bool_ else "bias"]

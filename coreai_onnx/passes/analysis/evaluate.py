@@ -55,6 +55,7 @@ def evaluate(node: gs.Node, arrays: Arrays, *, limit: int) -> list[Array]:
         raise CannotEvaluateError("an attribute is known only to the caller of the function")
     if any(array is not None and array.dtype == object for array in arrays):
         raise CannotEvaluateError("strings are not folded")
+    # Before it is computed: a shape of a few bytes may describe more than the memory holds.
     size = _size(node, arrays)
     if size > limit:
         raise CannotEvaluateError("the result is bigger than the limit")
@@ -166,6 +167,7 @@ def _cast_to(array: Array, target: np.dtype) -> Array:
     if target == np.bool_:
         return array != 0
     if target.kind in "iu" and source.kind not in "iub":
+        # The largest int64 becomes 2**63 in float64, which is out of range itself.
         info, values = np.iinfo(target), np.trunc(array.astype(np.float64))
         if not np.all((values >= float(info.min)) & (values < float(info.max) + (info.bits < 64))):
             raise CannotEvaluateError("a float is out of range of the integer type")

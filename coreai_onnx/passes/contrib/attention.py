@@ -123,6 +123,7 @@ def _obstacle(node: gs.Node, shapes: _AttentionShapes) -> str:
         return "there may be more keys than queries"
     if grouped and shapes.head_dim != shapes.value_dim:
         return "values must have the size of the keys"
+    # GroupQueryAttention refuses heads of other sizes.
     if grouped and shapes.head_dim % 8:
         return "head_dim must be a multiple of 8"
     mask = input_of(node, 3)

@@ -149,6 +149,7 @@ def _read(edit: Edit, form: AttentionForm, tokens: Tokens, kernel: _Kernel) -> _
         return "heads and their sizes are not known"
     if not query[3] == new[3] == value[3] or new[1] != value[1]:
         return "values must have the size of the keys"
+    # GroupQueryAttention refuses heads of other sizes.
     if int(query[3] or 0) % 8:
         return "head_dim must be a multiple of 8"
     if {affine_expr(shape[2]) for shape in (query, new, value)} != {tokens.queries}:

@@ -72,6 +72,7 @@ def lazy_constant(
     # The tensors, not the constants: a source may leave the graph, or get other values, before the
     # file is written.
     tensors = [tensor_from_constant(source) for source in sources]
+    # A weight that is widened from a file stays one, which `stored_weights` looks for.
     if compute is np.transpose and isinstance(tensors[0], WidenedTensor):
         return constant_from_tensor(name, tensors[0].transpose(name))
     element = tensors[0].dtype if dtype is None else ir.DataType.from_numpy(np.dtype(dtype))

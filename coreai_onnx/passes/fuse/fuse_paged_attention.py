@@ -72,4 +72,5 @@ def _blocks(tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, int] | None:
         return None
     if not isinstance(heads, int) or not isinstance(dim, int) or not isinstance(tokens, int):
         return None
+    # The composite takes blocks of a power of two of tokens only.
     return (pool, table, heads) if tokens.bit_count() == 1 else None

@@ -124,6 +124,7 @@ _LN2 = (0.693359375, -2.12194440e-4)
 _LOG = tuple(1 / n for n in range(3, 17, 2))
 # ln(m) likewise, with s = (m - 1) / (m + 1), |s| ≤ 0.172 for m within sqrt(2) of 1.
 _LOG_NEAR_ONE = tuple(1 / n for n in range(3, 11, 2))
+# 2^-149 is the least number of float32 above 0, and 2^128 is above the largest.
 _LEAST_EXPONENT, _MOST_EXPONENT = -150, 128
 _FEW_CLASSES = 256
 """Up to this number, which is that of experts and not of keys, a Softmax is small."""
@@ -226,6 +227,7 @@ def logarithms_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
         return edit.add(op, node, [tensor, f.number(bound)], np.dtype(np.bool_), shape)
 
     m, k = x, f.number(0.0)
+    # Factors that are powers of two round nothing.
     scales = [("Less", 2.0**-64, 96), ("Less", 1.0, 64)]
     scales += [("GreaterOrEqual", 2.0**power, -power) for power in (64, 32, 16, 8, 4, 2, 1)]
     for op, bound, power in (*scales, ("GreaterOrEqual", np.sqrt(2), -1)):

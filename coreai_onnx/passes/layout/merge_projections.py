@@ -71,6 +71,7 @@ def _projection(node: gs.Node, edit: Edit, why: Why) -> _Projection | None:
     # Before any near miss: a layer that has its input for itself is not one.
     if not isinstance(weight, gs.Constant) or len(weight.shape) != 2 or len(siblings) < 2:
         return None
+    # The kind of ml_dtypes' bfloat16 is V.
     if np.dtype(weight.dtype).kind != "f" and np.dtype(weight.dtype).name != "bfloat16":
         return None
     if len(weight.outputs) > 1 or edit.is_output(weight):

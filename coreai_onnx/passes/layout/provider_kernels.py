@@ -59,6 +59,7 @@ def extrema_of_two(edit: Edit, node: gs.Node, why: Why) -> bool:
     """
     if len(node.inputs) != 2:
         return False
+    # A constant comes last: if it is finite, NaN needs no care.
     x, y = sorted(node.inputs, key=lambda tensor: isinstance(tensor, gs.AnyConstant))
     dtype, shape = dtype_of(x), shape_of(node.outputs[0])
     if dtype is None:

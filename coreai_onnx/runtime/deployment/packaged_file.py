@@ -133,6 +133,7 @@ class PackagedFile:
         Raises:
             SaveError: If a setting names another file, which would not be in the package.
         """
+        # Empty values are the defaults, but False is not: kernels=None uses kernels that are built.
         settings = {key: value for key, value in self.settings.items() if value}
         settings |= {key: False for key, value in self.settings.items() if value is False}
         for name in ("custom_ops", "packed_weights"):

@@ -204,7 +204,9 @@ class Predictor:
 
     def _shared_session(self) -> _SharedSession:
         """Return the session; predictors of equal settings share it, as the tasks of Dask need."""
+        # Settings may be lists or mappings, which are not keys themselves.
         key = pickle.dumps((self._path, self._print, sorted(self.settings.items())))
+        # Two threads that make the first predictions must not open the model twice.
         with _opening:
             if key not in _all_opened:
                 self._check_file()
@@ -344,6 +346,7 @@ def _fingerprint(path: Path, data: Sequence[Path]) -> str:
             digest.update(size.to_bytes(8, "little"))
             with name.open("rb") as file:
                 for i in range(_BLOCKS):
+                    # Evenly spaced, from the first block to the end of the file.
                     file.seek(i * max(size - _BLOCK, 0) // (_BLOCKS - 1))
                     digest.update(file.read(_BLOCK))
     except OSError as error:

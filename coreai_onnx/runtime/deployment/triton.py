@@ -69,6 +69,7 @@ def _configuration(packaged: PackagedFile, libraries: Sequence[str]) -> Iterator
     yield f"max_batch_size: {rows}"
     for field, infos in (("input", inputs), ("output", outputs)):
         for info in infos:
+            # With rows to join, the axis of rows is not part of Triton's dims.
             yield from _tensor(field, info, skipped=int(rows > 0))
     if rows:
         yield "dynamic_batching { }"

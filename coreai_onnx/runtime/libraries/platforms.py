@@ -13,6 +13,7 @@ WHEELS = (
 )
 """The platforms whose wheels have kernels (``tools/make_wheels.py``)."""
 
+# The processor in a library's header: e_machine of ELF, Machine of PE, cputype of Mach-O.
 _ELF = {62: "x86_64", 183: "aarch64"}
 _PE = {0x8664: "x86_64", 0xAA64: "aarch64"}
 _MACH = {0x01000007: "x86_64", 0x0100000C: "aarch64"}
@@ -43,6 +44,7 @@ def check_complete(path: Path) -> None:
         header = file.read(64)
     if header[:5] != b"\x7fELF\2" or len(header) < 64:
         return
+    # e_shoff, e_shentsize and e_shnum: the section headers are the end of a linked library.
     (sections,) = struct.unpack("<Q", header[40:48])
     size_of_one, count = struct.unpack("<HH", header[58:62])
     size, whole = path.stat().st_size, sections + size_of_one * count
@@ -54,9 +56,12 @@ def library_platform(path: Path) -> str:
     """Return the platform of a library, "Linux x86_64 (glibc)"; empty if it is unknown."""
     content = path.read_bytes()
     if content[:4] == b"\x7fELF":
+        # A library names those that it needs: this is the name of glibc, musl has another.
         libc = "glibc" if b"\0libc.so.6\0" in content else "musl"
         return _named("Linux", _ELF, content[18:20], f" ({libc})")
     if content[:2] == b"MZ":
+        # e_lfanew, the offset of the PE header, in which the processor follows a signature of 4
+        # bytes.
         header = int.from_bytes(content[60:64], "little")
         return _named("Windows", _PE, content[header + 4 : header + 6])
     if content[:4] == b"\xcf\xfa\xed\xfe":

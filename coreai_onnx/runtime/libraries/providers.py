@@ -152,6 +152,7 @@ def compiled(model: bytes, provider: str, settings: Mapping[str, str]) -> bytes:
 def _options(provider: str, settings: Mapping[str, str]) -> ort.SessionOptions:
     """Return options with which nodes keep their names."""
     options = ort.SessionOptions()
+    # Failures are raised as errors, so that only fatal ones are logged.
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     add_providers(options, {provider: settings})
@@ -160,6 +161,7 @@ def _options(provider: str, settings: Mapping[str, str]) -> ort.SessionOptions:
 
 def _devices() -> dict[str, Any]:
     """Return the first device of each provider that has one, by the name of the provider."""
+    # Releases before `DEVICES` list none.
     listed = ort.get_ep_devices() if hasattr(ort, "get_ep_devices") else []
     return {device.ep_name: device for device in reversed(listed)}
 

@@ -281,6 +281,7 @@ def _cuts(ranges: _Ranges, stages: int) -> list[int]:
         for i, first in enumerate(places[:-1])
         for j, size in enumerate(ranges.memories(first, places[i + 1 :]), i + 1)
     }
+    # First the least memory that is possible, then, near it, the cuts that the fewest bytes cross.
     (_, largest), _ = _chosen(len(places), stages, lambda i, j: (0, memory[i, j]))
 
     def cost(i: int, j: int) -> _Cost:

@@ -86,6 +86,7 @@ def time_interleaved(
             call()
     seconds: dict[str, list[float]] = {name: [] for name in callables}
     names = list(callables)
+    # A collection would be part of the time of whichever call it interrupts.
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -84,6 +84,7 @@ def read_runs(path: Path) -> list[Run]:
     """
     # In Chrome's trace format, X is an event with a duration.
     events = [event for event in json.loads(path.read_text()) if event.get("ph") == "X"]
+    # Calls in several threads overlap in time, but the nodes of a run are in one thread.
     by_thread: dict[int, list[dict[str, Any]]] = {}
     # Times are whole microseconds: a Loop may begin in that of its first node, and must precede it.
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):

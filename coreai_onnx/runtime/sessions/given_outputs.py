@@ -68,6 +68,7 @@ def _check(info: TensorInfo, array: object) -> None:
             f"  got       {type_text(array.dtype.name, array.shape)}\n"
             f"  expected  {info.type_text}"
         )
+    # An OrtValue has no strides.
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise InputError(f"output {info.name!r}: the array is not writable and C-contiguous")
 

@@ -248,6 +248,7 @@ class OpenModel:
             return ort.InferenceSession(
                 model,
                 options,
+                # None selects the providers that the options have.
                 providers=None if self._providers else [CPU],
                 disabled_optimizers=self._disabled,
             )

@@ -47,6 +47,7 @@ class Runnable:
             "custom_ops": custom_ops,
             "providers": provider,
         }
+        # The options of a provider are a mapping, which cannot be part of a key.
         key = kernels, repr(provider), *library_paths(custom_ops)
         opened = self._sessions.setdefault(key, {})
         if name not in opened:

@@ -52,6 +52,7 @@ class SessionSettings:
                 f"threads={threads!r}; give a number from 1 to {MAX_THREADS}, "
                 "or None to let onnxruntime choose"
             )
+        # Tiles multiply calls of many rows, with other bits than those of few rows.
         if self.deterministic and self.float32_tiles:
             raise SessionError("deterministic=True and float32_tiles=True exclude each other")
         for name in ("deterministic", "float32_tiles"):

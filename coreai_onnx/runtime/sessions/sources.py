@@ -162,6 +162,7 @@ def _remove_adapters(model: ir.Model) -> bool:
         result.replace_all_uses_with(total, replace_graph_outputs=True)
         graph.remove(node, safe=True)
         if total.is_graph_output():
+            # An output of the model keeps its name, by which it is asked for.
             name, result.name = result.name, None
             total.name = name
     for value in inputs:

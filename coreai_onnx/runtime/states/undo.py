@@ -228,6 +228,7 @@ def _write(update: Update, positions: PositionsModel) -> _WrittenElements | _Wri
         scatters_along = update.node.op_type == "ScatterElements"
         return _WrittenElements(positions.add(update), (axis or 0) if scatters_along else None)
     dims = positions.shape(update)
+    # Tokens are axis 2 of kv_cache_update; -2 is the default of TensorScatter.
     axis = 2 if update.node.domain else -2 if axis is None else axis
     if not -len(dims) < axis < len(dims) or axis % len(dims) == 0:  # axis 0 is the batch
         raise UnknownPositionsError

@@ -44,6 +44,7 @@ class InputColumn:
                 if not isinstance(text, str):
                     what = type(text).__name__
                     raise RowError(row, f"{info} must be a text, got a value of {what}")
+            # The lengths of texts only order the rows: `batch` does not pad texts.
             return cls(info, np.array(rows, object), np.array([len(text) for text in rows]))
         if isinstance(values, np.ndarray) and values.dtype != _OBJECT:
             check_shape(info, values.shape[1:], f"rows of {info.name!r}")

@@ -57,6 +57,7 @@ def to_numpy(value: object, info: TensorInfo) -> Array:
         InputError: If the value is none of these, a tensor has no data that can be read, or a
             Python number does not fit.
     """
+    # No value is a tensor of torch before torch has been imported.
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(torch, value, info)
