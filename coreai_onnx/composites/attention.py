@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,8 +16,6 @@ from coreai_onnx.composites.checks import (
     wrong_rank,
 )
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
-
-CausalAlignment = Literal["lower_right", "upper_left"]
 
 
 def scaled_dot_product_attention(

@@ -19,11 +19,6 @@ BATCHES = (2, 3, 4, 5, 8, 16, 33, 64)
 _CHUNKS = (1, 2, 3, 5, 7, 16)
 _REPEATED = 4
 _MORE_CAPACITY = (1, 37, 128)
-_TARGETS = ("avx2", "avx512", "avx512_bf16")
-"""Those that an x86 processor may have several of. The scalar one has no fused multiply-add."""
-_TARGET_VARIABLE = "COREAI_OPS_TARGET"
-_LOGITS = 3
-"""Rank of logits: rows, tokens, vocabulary."""
 
 
 @dataclass(frozen=True)
