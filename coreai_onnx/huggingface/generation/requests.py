@@ -47,8 +47,8 @@ class Request:
         random: Draws the samples.
         text: The text of the reply; None for tokens.
         row: The row, while it is served.
-        top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
         ids: The tokens so far, int64 ``[1, length]``.
+        top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
     """
 
     channel: Channel
@@ -58,8 +58,8 @@ class Request:
     random: torch.Generator
     text: StoppedText | None
     row: CacheRow | None = None
-    top_logprobs: int | None = None
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
+    top_logprobs: int | None = None
 
     def choose(self, scores: torch.Tensor) -> str:
         """Choose the next token from logits ``[1, vocabulary]``; return why the reply ends."""

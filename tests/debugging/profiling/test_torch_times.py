@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coreai_onnx.debugging.profiling.profiles import TorchTimes
+from coreai_onnx.debugging.profiling.torch_times import TorchTimes
 from coreai_onnx.runtime.profile.timing import time_interleaved
 from tests.debugging.small_reference import converted
 
