@@ -33,7 +33,8 @@ inline GatedDeltaKernel SelectGatedDelta(DType dtype) {
 /// With tiles, unless there are too few tokens for them.
 template <typename T>
 void GatedDeltaOfAmx(const GatedDeltaProblem& a, size_t item, void* scratch) {
-  if (a.length < kMinTileTokens || a.key_dim == 0 || a.steps) return GatedDelta<T>(a, item, scratch);
+  if (a.length < kMinTileTokens || a.key_dim == 0 || a.steps)
+    return GatedDelta<T>(a, item, scratch);
   GatedDeltaTiles<T, KernelTiles>(a, item, scratch).Run();
 }
 
