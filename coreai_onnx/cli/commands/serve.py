@@ -30,7 +30,7 @@ tokenizer. Serves until Ctrl-C or SIGTERM, and then completes what it has begun 
   curl http://127.0.0.1:8000/v1/completions -H 'content-type: application/json' \\
     -d '{"prompt": "Once upon a time", "max_tokens": 50}'
 """
-_PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+_PACKAGES = ("llguidance", "prometheus_client", "starlette", "uvicorn")
 _SECONDS = integer(1, 86_400)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 """A scheme and a host, perhaps with a port: browsers send no more."""

@@ -93,3 +93,14 @@ def test_what_cannot_be_served(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(folders[0])]) == 2
     assert "serve needs uvicorn: pip install coreai-onnx-bridge[serve]" in capsys.readouterr().err
+
+
+def test_the_package_of_grammars_is_named_if_it_is_missing() -> None:
+    # In a process of its own, which has not imported the endpoint.
+    code = (
+        "import sys; sys.modules['llguidance'] = None; from coreai_onnx.cli import main; "
+        "sys.exit(main(['serve', 'folder']))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "serve needs llguidance: pip install coreai-onnx-bridge[serve]" in run.stderr
