@@ -94,16 +94,16 @@ class OpenModel:
             share: Whether other models have the same weights.
         """
         source.check_file()
-        whole_source = source
-        if not settings.adapters:
-            source = source.without_adapters()
-        self.hides_adapters = source is not whole_source
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
         # Parts are replaced in the graph and kernels are checked against it, whatever its size.
         chosen = chosen_providers(settings.providers)
         whole = chosen or any(isinstance(o, HasLibrary) for o in settings.custom_ops)
         whole = whole or settings.deterministic  # its operators are checked
+        whole = whole or not settings.adapters
         graph = source.graph(most=math.inf if whole else READ_BYTES)
+        without = None if settings.adapters or graph is None else source.without_adapters(graph)
+        self.hides_adapters = without is not None
+        source = without or source
         if graph is not None:
             _check_release(graph.metadata_props)
         self._providers = provider_settings(graph, chosen)

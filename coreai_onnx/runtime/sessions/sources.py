@@ -93,15 +93,17 @@ class ModelSource:
         except Exception:  # noqa: BLE001 - onnxruntime reports the fault
             return None
 
-    def without_adapters(self) -> ModelSource:
-        """Return a file's model without inputs for adapters; the source itself if it has none.
+    def without_adapters(self, model: ir.Model) -> ModelSource | None:
+        """Return the model of a file without inputs for adapters; None if it has none.
+
+        Args:
+            model: What `graph` has read from the file; it is changed.
 
         Raises:
             SessionError: If a data file is outside of the model's folder.
         """
-        model = None if self.path is None else self.graph()
-        if self.path is None or model is None or not _remove_adapters(model):
-            return self
+        if self.path is None or not _remove_adapters(model):
+            return None
         self.check_places()
         source = ModelSource(model)
         source.name, source.folder = self.name, self.path.absolute().parent
