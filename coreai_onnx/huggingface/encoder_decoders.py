@@ -77,12 +77,9 @@ class EncoderPart(torch.nn.Module):
         self.has_samples, self.has_frames = kind == "moonshine", kind == "speech_to_text"
         # Whisper takes spectrograms, whose bins its configuration names. Of pictures, a model of
         # two others has a configuration of its encoder.
-        channels = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(
-            name, "num_mel_bins"
-        )
-        is_known = (
-            self.has_samples or self.has_frames or not channels or hasattr(model.config, channels)
-        )
+        setting = {"input_ids": "", EMBEDS: "", "pixel_values": "encoder"}.get(name, "num_mel_bins")
+        has_setting = not setting or hasattr(model.config, setting)
+        is_known = self.has_samples or self.has_frames or has_setting
         if not is_known:
             raise ModelSourceError(
                 f"{type(model).__name__}: an encoder of {name} is not exported yet; of speech "

@@ -191,7 +191,6 @@ def copied(module: torch.nn.Module) -> torch.nn.Module:
     ``copy.deepcopy`` refuses tensors with a gradient function, such as the ``weight`` that the old
     ``torch.nn.utils.weight_norm`` computes.
     """
-    # deepcopy refuses tensors that autograd has computed.
     held = (value for inner in module.modules() for value in vars(inner).values())
     computed = (x for x in held if isinstance(x, torch.Tensor) and not x.is_leaf)
     return copy.deepcopy(module, {id(x): x.detach().clone() for x in computed})

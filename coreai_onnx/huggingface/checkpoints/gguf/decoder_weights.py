@@ -6,8 +6,9 @@ initializer, whose name is that of one of them.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +58,20 @@ class DecoderWeights:
             return value.T if transposed else value
         return None
 
-    def experts(self, module: str) -> list[np.ndarray | PackedMatrix]:
-        """Return the stacked weights of the experts of a module, in the order of their products.
+    def experts(self, module: str) -> list[Callable[[], np.ndarray | PackedMatrix]]:
+        """Return what reads the stacked weights of experts, in the order of their products.
 
         Each is ``[experts, outputs, inputs]``; parts of a packed one have the experts first.
         """
-        stacks: list[np.ndarray | PackedMatrix] = []
+        stacks: list[Callable[[], np.ndarray | PackedMatrix]] = []
         for node in self.nodes[module]:
             composite = _composite(node)
             if composite == GATHER_MM_NBITS.name:
-                stacks.append(self._packed(node, composite, module))
+                stacks.append(functools.partial(self._packed, node, composite, module))
             elif composite == GATHER_MM.name and (value := constant(node.inputs[1])) is not None:
                 transposed = node.attributes.get_int("transpose_rhs", 0)
-                stacks.append(value if transposed else value.swapaxes(1, 2))
+                matrices = value if transposed else value.swapaxes(1, 2)
+                stacks.append(functools.partial(np.asarray, matrices))
         return stacks
 
     def bias(self, module: str) -> np.ndarray | None:

@@ -32,7 +32,7 @@ from coreai_onnx.huggingface.checkpoints.gguf.blocks import (
     packed_matrix,
 )
 from coreai_onnx.huggingface.checkpoints.gguf.header import Header, read_header, read_tensors
-from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar
+from coreai_onnx.huggingface.checkpoints.gguf.metadata import query_scalar, tensor_names
 from coreai_onnx.huggingface.checkpoints.packed_matrices import (
     CheckpointModule,
     LayerWeight,
@@ -41,10 +41,7 @@ from coreai_onnx.huggingface.checkpoints.packed_matrices import (
 )
 from coreai_onnx.huggingface.folders import setting_fault
 from coreai_onnx.huggingface.transformers_names import (
-    TENSOR_PROCESSORS,
-    TensorProcessor,
     causal_classes,
-    get_gguf_hf_weights_map,
     load_gguf_checkpoint,
     no_init_weights,
     tokenizer_of_gguf,
@@ -230,12 +227,7 @@ class _Filler:
         self.path, self.model, self.dtype = path, model, dtype
         with failures_as(ModelSourceError, f"{path}: cannot be read"):
             self.tensors = list(read_tensors(path, header))
-            config = model.config.to_dict()
-            architecture = header.values[_ARCHITECTURE]
-            self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config)
-            # transformers has the architecture of Llama in GGUF under that name only.
-            kind = "llama" if architecture == "llama" else None
-            self.names = get_gguf_hf_weights_map(model, self.processor, kind)
+            self.processor, self.names = tensor_names(model, header.values[_ARCHITECTURE])
 
     def load(self) -> Any:
         """Return the model with its weights."""

@@ -17,6 +17,11 @@ import transformers
 from gguf import GGUFWriter, RopeScalingType, TokenType
 
 from coreai_onnx.errors import ModelSourceError, failures_as
+from coreai_onnx.huggingface.transformers_names import (
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+)
 
 ARCHITECTURES = MappingProxyType(
     {
@@ -109,6 +114,19 @@ def _faults_of_positions(config: Any) -> Iterator[str]:
             yield f"its positions are scaled by {one.get('rope_type')}"
         if one.get("partial_rotary_factor", 1) != 1:
             yield "it rotates a part of each head"
+
+
+def tensor_names(model: Any, architecture: str) -> tuple[Any, Any]:
+    """Return what transformers does to tensors of a GGUF, and parameters by the names of tensors.
+
+    Args:
+        model: The model of transformers.
+        architecture: Its architecture in GGUF.
+    """
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    # transformers has the architecture of Llama in GGUF under that name only.
+    kind = "llama" if architecture == "llama" else None
+    return processor, get_gguf_hf_weights_map(model, processor, kind)
 
 
 def query_scalar(config: Any) -> int:

@@ -30,13 +30,11 @@ from coreai_onnx.huggingface.checkpoints.gguf.metadata import (
     check_config,
     head_dim,
     rope_parameters,
+    tensor_names,
 )
 from coreai_onnx.huggingface.checkpoints.gguf.packing import by_rows, fit
 from coreai_onnx.huggingface.checkpoints.packed_matrices import PackedMatrix
 from coreai_onnx.huggingface.transformers_names import (
-    TENSOR_PROCESSORS,
-    TensorProcessor,
-    get_gguf_hf_weights_map,
     model_of_config,
 )
 from coreai_onnx.messages import begin_stage
@@ -202,12 +200,7 @@ class _Collector:
         with torch.device("meta"):
             model = model_of_config(transformers.AutoModelForCausalLM, config)
         self.parameters = dict(model.named_parameters())
-        self.processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(
-            config=config.to_dict()
-        )
-        # transformers has the architecture of Llama in GGUF under that name only.
-        kind = "llama" if architecture == "llama" else None
-        self.names = get_gguf_hf_weights_map(model, self.processor, kind)
+        self.processor, self.names = tensor_names(model, architecture)
 
     def tensors(self) -> list[GgufTensor]:
         """Return the tensors of all parameters.
@@ -233,35 +226,26 @@ class _Collector:
         if layer is None or len(stacks) not in (2, 3):
             raise self._missing(parameter)
         count, rows, columns = self.parameters[parameter].shape
-        parts = ("down",) if attribute == "down_proj" else ("gate", "up")
+        half = rows // 2
+        if attribute == "down_proj":
+            parts = {"down": (stacks[-1], slice(rows))}
+        elif len(stacks) == 2:
+            parts = {"gate": (stacks[0], slice(half)), "up": (stacks[0], slice(half, rows))}
+        else:  # weights of different types are products of their own
+            parts = {"gate": (stacks[0], slice(half)), "up": (stacks[1], slice(half))}
         tensors = []
-        for i, part in enumerate(parts):
-            # Gate and up are one product, unless their weights are of different types.
-            joined = part != "down" and len(stacks) == 2
-            place, first = (0, i * (rows // 2)) if joined else (i, 0)
-            place, height = (-1, rows) if part == "down" else (place, rows // 2)
-            read = functools.partial(
-                self._stack, f"model.{module}", place, range(first, first + height)
-            )
-            if (shape := _shape(read())) != (count * height, columns):
+        for part, (read, span) in parts.items():
+            height = len(range(rows)[span])
+            rows_of_experts = functools.partial(_stacked_rows, read, span)
+            if (shape := _shape(rows_of_experts())) != (count * height, columns):
                 raise ModelSourceError(
                     f"{self.weights.source}: {parameter} is {list(shape)} for {part}, not "
                     f"{[count * height, columns]}"
                 )
             name = f"blk.{layer[0]}.ffn_{part}_exps.weight"
-            flat = self._of_stored(name, parameter, read)
+            flat = self._of_stored(name, parameter, rows_of_experts)
             tensors.append(flat._replace(dims=(count, height, columns)))
         return tensors
-
-    def _stack(self, module: str, place: int, rows: range) -> _Stored:
-        """Return some rows of each expert, one expert after the other."""
-        stored = self.weights.experts(module)[place]
-        span = slice(rows.start, rows.stop)
-        if isinstance(stored, np.ndarray):
-            return stored[:, span].reshape(-1, stored.shape[-1])
-        parts = {name: getattr(stored, name) for name in BY_ROW}
-        flat = {n: part[:, span].flatten(0, 1) for n, part in parts.items() if part is not None}
-        return replace(stored, **flat)
 
     def _missing(self, parameter: str) -> ModelSourceError:
         return ModelSourceError(
@@ -357,6 +341,16 @@ def _reordered(stored: _Stored, order: np.ndarray | None) -> _Stored:
         return reordered
     parts = {name: getattr(stored, name) for name in BY_ROW}
     return replace(stored, **{n: part[order] for n, part in parts.items() if part is not None})
+
+
+def _stacked_rows(read: Callable[[], _Stored], span: slice) -> _Stored:
+    """Return some rows of each expert, one expert after the other."""
+    stored = read()
+    if isinstance(stored, np.ndarray):
+        return stored[:, span].reshape(-1, stored.shape[-1])
+    parts = {name: getattr(stored, name) for name in BY_ROW}
+    flat = {n: part[:, span].flatten(0, 1) for n, part in parts.items() if part is not None}
+    return replace(stored, **flat)
 
 
 def _same(one: _Stored, other: _Stored) -> bool:
