@@ -2,8 +2,8 @@
 
     python -m tools.bench.serving_faults --requests 10000
 
-A process serves a small decoder with random weights. Clients, 32 at once, send completions and
-chats, whole and streamed, with bodies that are not JSON, wrong fields, prompts that do not fit and
+A process serves a small decoder with random weights. Clients, 32 at once, send completions, whole
+and streamed, with bodies that are not JSON, wrong fields, prompts that do not fit and
 bodies that are too large, and go away in the middle. Each answer must be the one that its prompt
 has, or an error in OpenAI's form with the status of its fault; in the end no request may be left,
 and the memory of the process after all be less than 2 % above that after the first tenth.

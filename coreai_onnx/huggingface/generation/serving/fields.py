@@ -222,9 +222,9 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
 
 def _texts(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
     """Return a field as a list of texts, or of token ids."""
-    value = fields.get(name)
+    value: Any = fields.get(name)
     is_list = isinstance(value, list) and value and not isinstance(value[0], int)
-    texts: list[Any] = value if is_list else [value]  # type: ignore[assignment]
+    texts: list[Any] = value if is_list else [value]
     if not (all(isinstance(x, str) for x in texts) or all(map(_is_tokens, texts))):
         raise RequestError(
             f"{name} must be a text, a list of texts, token ids, or a list of lists of them",

@@ -39,7 +39,7 @@ def read(text: str, size: int) -> tuple[str, list[tuple[str, object]]]:
         (f"<tool_call>{ADD}", "", [CALL]),
         (LLAMA, "", [CALL]),
         (f" {LLAMA}; {LLAMA}\n", "", [CALL, CALL]),
-        # These are no calls.
+        # These are not calls.
         ('{"age": 5}', '{"age": 5}', []),
         (f"{LLAMA} and more", f"{LLAMA} and more", []),
         (f"Say {LLAMA}", f"Say {LLAMA}", []),
