@@ -138,7 +138,8 @@ def inline_calls_without_kernels(edit: Edit, node: gs.Node, why: Why) -> bool:
 
     linalg_vector_norm(x, ord = 2, axes = [-1]) → y     becomes     ReduceL2(x, [-1]) → y
 
-    Passes rewrite graphs, and no functions. onnxruntime inlines such calls itself.
+    In a body, the attributes of a call, such as axes, are not known; here they are constants.
+    onnxruntime inlines such calls itself.
     """
     return not is_standard(node, node.op) and not _has_kernel(node) and _inline(edit, node, why)
 
@@ -184,10 +185,11 @@ def _inline(edit: Edit, call: gs.Node, why: Why) -> bool:
             name: attributes.get(value.name) if isinstance(value, gs.Node.AttributeRef) else value
             for name, value in inner.attrs.items()
         }
-        dtype = _NUMBERS.get(next(iter(attrs), "")) if inner.op == "Constant" else None
-        if dtype is not None and inner.outputs[0] not in results:
-            number = np.array(next(iter(attrs.values())), dtype)
-            copies[inner.outputs[0]] = edit.constant(inner.outputs[0].name, number)
+        kind, number = next(iter(attrs.items()), ("", None))
+        is_number = inner.op == "Constant" and kind in _NUMBERS and number is not None
+        if is_number and inner.outputs[0] not in results:
+            array = np.array(number, _NUMBERS[kind])
+            copies[inner.outputs[0]] = edit.constant(inner.outputs[0].name, array)
             continue
         outputs = [results.get(t) or gs.Variable(names.claim(t.name)) for t in inner.outputs]
         edit.node(
