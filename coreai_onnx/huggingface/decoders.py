@@ -165,10 +165,15 @@ class Decoder(torch.nn.Module):
 
 
 class _InCodes:
-    """Keys and values as codes of few bits, with a scale for each token and head."""
+    """Keys and values as codes of few bits, with a scale for each token and head.
+
+    They are rotated before they are rounded, after Ashkboos et al. 2024 (QuaRot), so that a few
+    large elements of a token do not set the scale of all.
+    """
 
     bits: int
     scales: dict[str, torch.Tensor]
+    rotations: dict[int, torch.Tensor]
 
     def update(
         self: Any, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -177,11 +182,14 @@ class _InCodes:
         del args, kwargs
         results = []
         for kind, x in (("keys", key_states), ("values", value_states)):
-            codes, scales = quantized_rows(x, self.bits)
+            rotation = self.rotations[x.shape[-1]].to(x.dtype)
+            codes, scales = quantized_rows(x @ rotation, self.bits)
             codes = self.joined(getattr(self, kind), codes)
             self.scales[kind] = self.joined(self.scales[kind], scales)
             setattr(self, kind, codes)
-            results.append(dequantized_rows(codes, self.scales[kind], self.bits, x.dtype))
+            values = dequantized_rows(codes, self.scales[kind], self.bits, x.dtype)
+            # The pass `fuse_attention_nbits` rotates queries and results instead of all tokens.
+            results.append(values @ rotation)
         return results[0], results[1]
 
     @staticmethod
@@ -227,6 +235,9 @@ class CodedDecoder(Decoder):
         """
         super().__init__(model, is_static=is_static)
         name, self._bits, self._values = type(model).__name__, bits, self.slots
+        dims = {slot.shape[2] for slot in self.slots if slot.grows}
+        # Constants of the program: torch.export would compute them in each layer.
+        self._rotations = {dim: hadamard_blocks(dim) for dim in sorted(dims)}
         if not any(slot.grows for slot in self.slots):
             raise ConversionError(
                 f"{name} has no keys and values to store in {bits} bits: its recurrent states stay "
@@ -255,7 +266,7 @@ class CodedDecoder(Decoder):
                 if slot.layer == index and slot.kind.endswith(_SCALE)
             }
             if scales:
-                cache.layers[index] = _in_codes(layer, scales, self._bits)
+                cache.layers[index] = _in_codes(layer, scales, self._bits, self._rotations)
         return cache
 
     def _presents(self, cache: Any) -> Iterator[torch.Tensor]:
@@ -263,6 +274,19 @@ class CodedDecoder(Decoder):
             yield x
             if slot.grows:
                 yield cache.layers[slot.layer].scales[f"{slot.kind}s"]
+
+
+def hadamard_blocks(dim: int) -> torch.Tensor:
+    """Return a symmetric orthogonal matrix ``[dim, dim]``, float32, its own inverse.
+
+    Hadamard matrices of the largest power of two that divides ``dim`` are on its diagonal, after
+    Sylvester 1867; of an odd ``dim`` it is the identity.
+    """
+    block, size = torch.ones(1, 1), dim & -dim
+    while len(block) < size:
+        block = torch.cat([torch.cat([block, block], 1), torch.cat([block, -block], 1)])
+    rotation: torch.Tensor = torch.block_diag(*[block / size**0.5] * (dim // size))
+    return rotation
 
 
 _SCALE = "_scale"
@@ -277,12 +301,14 @@ def _coded_slots(slot: Slot, bits: int) -> list[Slot]:
     return [codes, replace(slot, kind=f"{slot.kind}{_SCALE}", shape=(heads, length, 1))]
 
 
-def _in_codes(layer: Any, scales: dict[str, torch.Tensor], bits: int) -> Any:
+def _in_codes(
+    layer: Any, scales: dict[str, torch.Tensor], bits: int, rotations: dict[int, torch.Tensor]
+) -> Any:
     """Return a layer whose keys and values are codes."""
     coded: Any = _CodedStatic() if isinstance(layer, Static) else _Coded()
     if isinstance(layer, Both):
         coded = _CodedBoth()
-    vars(coded).update(vars(layer), scales=scales, bits=bits)
+    vars(coded).update(vars(layer), scales=scales, bits=bits, rotations=rotations)
     return coded
 
 

@@ -12,6 +12,7 @@ from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import (
     attribute_of,
+    constant_of,
     dtype_of,
     made_by,
     scalar_of,
@@ -21,6 +22,8 @@ from coreai_onnx.passes.engine.why import Why
 
 NAME = "attention_nbits"
 _MASK = 3
+_MATRIX = 1024 * 1024
+"""The elements of a rotation at most: no model has larger heads."""
 _BYTE = np.dtype(np.uint8)
 _ZEROS = {128.0: 8, 8.0: 4}
 """The bits of a code, by the code that stands for 0."""
@@ -37,8 +40,19 @@ def fuse_attention_nbits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
 
     Also if two codes of 4 bits are in a byte: Concat(BitwiseAnd(bytes, 15), BitShift(bytes, 4)) are
     the codes. Our kernel reads the codes where they are; the body computes the values as before.
+
+    Keys and values may be products with symmetric constant matrices R and S, by which they were
+    rotated before they were rounded. Then queries and results are multiplied instead, whose number
+    does not grow with the cache:
+
+    attention(q, MatMul(keys, R), MatMul(values, S))
+    becomes     MatMul(attention_nbits(MatMul(q, R), keys, values), S)
     """
-    keys, values = (_codes(tensor) for tensor in node.inputs[1:3])
+    rotations = [_rotation(tensor) for tensor in node.inputs[1:3]]
+    keys, values = (
+        _codes(tensor if one is None else one.inputs[0])
+        for tensor, one in zip(node.inputs[1:3], rotations, strict=True)
+    )
     if keys is None or values is None or keys[2] != values[2]:
         return False
     if attribute_of(node, "causal_alignment", "lower_right") != "lower_right":
@@ -50,14 +64,31 @@ def fuse_attention_nbits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
     op_type = provide_variant(bodies, NAME, node, *further, value_heads=value_heads)
     if op_type is None:
         return why("the model's attention_nbits has another body", node)
-    inputs = [node.inputs[0], *keys[:2], *values[:2], *node.inputs[_MASK:]]
+    query, output = node.inputs[0], node.outputs[0]
+    if rotations[0] is not None:
+        matrix = rotations[0].inputs[1]
+        query = edit.add("MatMul", node, [query, matrix], query.dtype, shape_of(query))
+    inputs = [query, *keys[:2], *values[:2], *node.inputs[_MASK:]]
     scale = {"scale": node.attrs["scale"]} if "scale" in node.attrs else {}
     written = {**attributes, "softcap": float(attributes["softcap"]), **scale}
-    edit.become(
-        node, op_type, inputs, domain=STANDARD_DOMAIN, **written,
-        causal_alignment="lower_right", bits=keys[2], version=1,
-    )  # fmt: skip
+    attrs = {**written, "causal_alignment": "lower_right", "bits": keys[2], "version": 1}
+    if rotations[1] is None:
+        edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attrs)
+        return True
+    result = edit.add(
+        op_type, node, inputs, output.dtype, shape_of(output), domain=STANDARD_DOMAIN, **attrs
+    )
+    edit.become(node, "MatMul", [result, rotations[1].inputs[1]])
     return True
+
+
+def _rotation(tensor: gs.Tensor) -> gs.Node | None:
+    """Return the product with a symmetric constant matrix that computes a tensor."""
+    product = made_by(tensor, "MatMul")
+    matrix = None if product is None else constant_of(product.inputs[1], at_most=_MATRIX)
+    if product is None or matrix is None:
+        return None
+    return product if np.array_equal(matrix, matrix.T) else None
 
 
 def _codes(tensor: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, int] | None:

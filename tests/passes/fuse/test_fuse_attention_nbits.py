@@ -8,7 +8,7 @@ import torch
 
 from coreai_onnx.composites.caches import ATTENTION_NBITS
 from coreai_onnx.passes import ORDER
-from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
+from coreai_onnx.passes.fuse.fuse_attention_nbits import NAME, fuse_attention_nbits
 from tests.passes.rewriting import leaves, parse, run, run_passes
 from tests.support.tolerances import assert_close
 
@@ -73,6 +73,26 @@ def test_codes_stay_codes(change: dict[str, object], bits: int, opset: int) -> N
     assert_close(actual, expected(given, bits, change))
     again = ir.from_proto(ir.to_proto(model))
     assert run_passes(again, [fuse_attention_nbits]).total == 0
+
+
+@pytest.mark.parametrize("which", ["k", "v", "kv"])
+def test_rotations_of_queries_and_results(which: str) -> None:
+    """Matrices behind keys and values are multiplied by what does not grow with the cache."""
+    original, matrices = text(bits=4), dict.fromkeys("kv", np.eye(8, dtype=np.float32))
+    for x in which:
+        half = np.random.default_rng(1).integers(-4, 5, (8, 8))
+        matrices[x] = (half + half.T).astype(np.float32) / 8
+        values = f"float[b, 2, s, 8] {x}"
+        original = original.replace(f"{values} = Mul", f"{values}r = Mul")
+        original = original.replace("  y =", f"  {values} = MatMul ({x}r, {x}m)\n  y =")
+        row = ", ".join(map(str, matrices[x].flat))
+        original = original.replace("float zero", f"float[8, 8] {x}m = {{{row}}}, float zero")
+    model, given = parse(original), feeds(4, "bool")
+    assert run_passes(model, [fuse_attention_nbits, *ORDER]).counts["fuse_attention_nbits"] == 1
+    assert sorted(node.op_type for node in model.graph) == [*["MatMul"] * len(which), NAME]
+    (actual,) = run(model, given)
+    result = expected({**given, "q": given["q"] @ matrices["k"]}, 4, {}) @ matrices["v"]
+    assert_close(actual, result)
 
 
 def expected(given: dict[str, np.ndarray], bits: int, change: dict[str, object]) -> np.ndarray:
