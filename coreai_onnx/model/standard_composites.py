@@ -36,6 +36,7 @@ COMPOSITE_SIZES = {
     "silu": (1, 1, 1),
     "skip_layer_norm": (2, 4, 2),
     "skip_rms_norm": (2, 3, 2),
+    "softmax": (1, 1, 1),
     "sparse_to_dense": (2, 2, 1),
     "swiglu": (2, 2, 1),
 }
@@ -59,6 +60,7 @@ KERNEL_FILES = {
     "scaled_dot_product_attention_bshd": "custom_ops/ops/attention/scaled_dot_product_attention.cc",
     "skip_layer_norm": "custom_ops/ops/norms/layer_norm.cc",
     "skip_rms_norm": "custom_ops/ops/norms/rms_norm.cc",
+    "softmax": "custom_ops/ops/norms/softmax.cc",
     "swiglu": "custom_ops/ops/elementwise/swiglu.cc",
 }
 """By composite with a kernel: the file that defines the op."""

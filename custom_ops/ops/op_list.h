@@ -28,6 +28,7 @@ namespace coreai {
   V(kScaledDotProductAttentionBshdOp) \
   V(kSkipLayerNormOp)                 \
   V(kSkipRmsNormOp)                   \
+  V(kSoftmaxOp)                       \
   V(kSwigluOp)
 #endif
 

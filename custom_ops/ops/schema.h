@@ -471,6 +471,21 @@ inline constexpr Composite kComposite = {
     "skip_rms_norm", 1, kInputs, kInputCount, 2, kVariants, kDTypes};
 }  // namespace skip_rms_norm
 
+namespace softmax {
+enum InputIndex : std::size_t {
+  kInputInput, kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "softmax", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace softmax
+
 namespace swiglu {
 enum InputIndex : std::size_t {
   kGateInput, kUpInput, kInputCount
@@ -507,6 +522,7 @@ inline constexpr const Composite* kComposites[] = {
     &scaled_dot_product_attention_bshd::kComposite,
     &skip_layer_norm::kComposite,
     &skip_rms_norm::kComposite,
+    &softmax::kComposite,
     &swiglu::kComposite,
 };
 

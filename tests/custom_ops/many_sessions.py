@@ -103,7 +103,8 @@ def _nodes() -> list[onnx.NodeProto]:
         helper.make_node("Reshape", ["narrow", "channels"], ["wide"]),
         call("group_norm", ["wide"], ["grouped"], num_groups=4),
         call("swiglu", ["grouped", "wide"], ["gated"]),
-        call("geglu", ["gated", "grouped"], ["y"]),
+        call("softmax", ["gated"], ["chosen"]),
+        call("geglu", ["chosen", "grouped"], ["y"]),
     ]
 
 

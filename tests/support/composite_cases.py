@@ -300,6 +300,8 @@ def fused_cases() -> Iterator[Case]:
     for activation in ("none", "silu", "gelu", "gelu_tanh"):
         attributes = {"activation": activation}
         yield Case("add_bias", ((2, 5, 8), (8,)), attributes, label=activation)
+    for shape in ((7,), (2, 5, 8), (3, 70), (2, 3, 0), (0, 3)):
+        yield Case("softmax", (shape,), label=f"rank{len(shape)}_{shape[-1]}")
     x = (2, 5, 8)
     for name in ("skip_rms_norm", "skip_layer_norm"):
         yield Case(name, (x, x, (8,)), {"eps": 1e-6}, label="scaled")

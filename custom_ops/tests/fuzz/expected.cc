@@ -17,6 +17,7 @@
 #include "reference/layer_norm.h"
 #include "reference/rms_norm.h"
 #include "reference/rope.h"
+#include "reference/softmax.h"
 
 namespace coreai::fuzz {
 namespace {
@@ -98,6 +99,12 @@ Arrays AddBias(const Call& call) {
   for (std::size_t i = 0; i < y.data.size(); ++i) {
     y.data[i] = testing::AddBiasReference(activation, y.data[i], bias.data[i]);
   }
+  return {y};
+}
+
+Arrays Softmax(const Call& call) {
+  Array y = call.In(0);
+  y.data = testing::SoftmaxReference(y.data, static_cast<std::size_t>(y.shape.back()));
   return {y};
 }
 
@@ -260,6 +267,7 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "group_norm") return GroupNorm(*call);
   if (op == "add_bias") return AddBias(*call);
   if (op == "add_low_rank") return AddLowRank(*call);
+  if (op == "softmax") return Softmax(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";

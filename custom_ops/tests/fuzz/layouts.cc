@@ -123,6 +123,7 @@ const Layouts& LayoutsOf(const std::string& op) {
       {"linear_nbits", WithoutTables(LinearNbitsLayouts())},
       {"rope", RopeLayouts()},
       {"group_norm", {{{"B W S T", "W", "W"}}, {{"B W", "W", "W"}}, {{"B W T", "W", "W"}}}},
+      {"softmax", {{{"B T D"}}, {{"D"}}, {{"B H T S"}}}},
       {"kv_cache_update", {{{"B H S D", "B H T D", "#B"}}, {{"B H S D", "B H 1 D", "#"}}}},
       {"skip_rms_norm", {{{"B T D", "B T D", "D"}}, {{"B T D", "B T D", "T 1"}}}},
       {"skip_layer_norm", {{{"B T D", "B T D", "D", "D"}}, {{"T D", "T D", "D", "1"}}}},
