@@ -13,6 +13,7 @@ namespace coreai {
   V(kAddBiasOp)                       \
   V(kAddLowRankOp)                    \
   V(kAttentionNbitsOp)                \
+  V(kConvolutionOp)                   \
   V(kGatedDeltaUpdateOp)              \
   V(kGatherMmOp)                      \
   V(kGatherMmNbitsOp)                 \
