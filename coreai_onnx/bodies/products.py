@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -64,7 +65,7 @@ def convolution(b: BodyBuilder) -> Value:
     op = b.op
     x, weight, *bias = (b.widened(one) for one in b.inputs)
     if b.dtype != torch.float64:
-        attributes = {
+        attributes: dict[str, Any] = {
             "strides": b.ref("stride"),
             "pads": b.ref("padding"),
             "dilations": b.ref("dilation"),

@@ -195,7 +195,7 @@ def fuse_softmax(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     op_type = bodies.provide_composite("softmax", dtype)
     if op_type is None or dtype is None:
         return why("the model's softmax has another body", node)
-    attrs = {"domain": STANDARD_DOMAIN, "version": 1}
+    attrs: dict[str, Any] = {"domain": STANDARD_DOMAIN, "version": 1}
     last = len(shape or ()) - 1
     if shape is None or axis in (-1, last):
         edit.become(node, op_type, [x], **attrs)

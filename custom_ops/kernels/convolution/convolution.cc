@@ -15,9 +15,9 @@ ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype) {
   return COREAI_FOR(target, SelectConvolutionPack)(dtype);
 }
 
-std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes, DType dtype) {
+std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes) {
   const ConvolutionPart part(sizes);
-  return part.rows * part.pitch * SizeOf(dtype);
+  return (part.rows * part.columns + sizes.window_size()) * kPartLaneBytes;
 }
 
 ConvolutionPlanesKernel FindConvolutionPlanes(Target target, DType dtype) {

@@ -48,8 +48,11 @@ struct ConvolutionPlanes {
   std::size_t multiple;  ///< of filters that read the same plane, one after the other
 };
 
+/// The number of filters in the lanes of a vector on any target.
+inline constexpr std::size_t kConvolutionFilterStep = 16;
+
 /// Bytes of the scratch memory of a call, aligned to 64: padded planes, in parts of some windows.
-std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes, DType dtype);
+std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes);
 
 /// Computes planes. A sum begins with the bias, and its products are added in the order of the
 /// window.

@@ -10,27 +10,53 @@
 #endif
 
 #include "kernels/convolution/convolution_part.h"
+#include "kernels/gather_mm/gather_mm_pack-inl.h"
 #include "kernels/select-inl.h"
 #include "simd/lanes-inl.h"
+#include "simd/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
 namespace HWY_NAMESPACE {
 
-// Rows of sums in registers: enough to hide the latency of a multiply-add.
-inline constexpr size_t kPlaneRows = 8;
-
-/// A part of a plane, copied with its padding.
+/// Filters in the lanes of vectors: as many planes are copied side by side, with their padding, in
+/// parts of some windows.
 template <typename W>
-class PlanePart {
+class PlanesInLanes {
  public:
-  PlanePart(const ConvolutionSizes& s, size_t row, size_t column, W* scratch)
-      : s_(s), row_(row), column_(column), part_(s), scratch_(scratch) {}
+  PlanesInLanes(const ConvolutionPlanes& a, size_t first, void* scratch)
+      : a_(a), s_(a.sizes), part_(a.sizes), first_(first), lanes_(HWY_MIN(kLanes, a.filters - first)) {
+    weight_ = static_cast<W*>(scratch);
+    planes_ = weight_ + s_.window_size() * kLanes;
+    const W* weights[kLanes];
+    for (size_t i = 0; i < lanes_; ++i) {
+      weights[i] = static_cast<const W*>(a.weight) + (first + i) * s_.window_size();
+      in_[i] = static_cast<const W*>(a.input) + (first + i) / a.multiple * s_.height * s_.width;
+    }
+    TransposeRows(weights, 0, lanes_, s_.window_size(), kLanes, kLanes, weight_);
+  }
 
-  void Copy(const W* HWY_RESTRICT plane) {
-    hwy::ZeroBytes(scratch_, part_.rows * part_.pitch * sizeof(W));
-    // The part begins here in the plane, after as many rows and columns of zeros.
-    const size_t y = row_ * s_.stride_y, x = column_ * s_.stride_x;
+  void Run() {
+    for (size_t row = 0; row < s_.out_height; row += kPartRows) {
+      const size_t rows = HWY_MIN(kPartRows, s_.out_height - row);
+      for (size_t column = 0; column < s_.out_width; column += kPartColumns) {
+        const size_t columns = HWY_MIN(kPartColumns, s_.out_width - column);
+        Copy(row, column);
+        for (size_t i = 0; i < rows; ++i) {
+          for (size_t x = 0; x < columns;) x += Windows(row, i, column, x, columns - x);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+
+  /// Copies the part of the planes that begins with a window.
+  void Copy(size_t row, size_t column) {
+    hwy::ZeroBytes(planes_, part_.rows * part_.columns * kLanes * sizeof(W));
+    // The part begins here in the padded planes, after as many rows and columns of zeros.
+    const size_t y = row * s_.stride_y, x = column * s_.stride_x;
     const size_t above = y < s_.top ? s_.top - y : 0, before = x < s_.left ? s_.left - x : 0;
     const size_t first = y + above - s_.top, start = x + before - s_.left;
     if (above >= part_.rows || before >= part_.columns) return;
@@ -38,88 +64,73 @@ class PlanePart {
     const size_t rows = HWY_MIN(part_.rows - above, s_.height - first);
     const size_t columns = HWY_MIN(part_.columns - before, s_.width - start);
     for (size_t i = 0; i < rows; ++i) {
-      hwy::CopyBytes(plane + (first + i) * s_.width + start,
-                     scratch_ + (above + i) * part_.pitch + before, columns * sizeof(W));
+      TransposeRows(in_, (first + i) * s_.width + start, lanes_, columns, kLanes, kLanes,
+                    planes_ + ((above + i) * part_.columns + before) * kLanes);
     }
   }
 
-  /// Writes the windows of the part.
-  void Multiply(const W* HWY_RESTRICT weight, W bias, W* HWY_RESTRICT out) const {
-    const size_t rows = HWY_MIN(kPartRows, s_.out_height - row_);
-    out += row_ * s_.out_width + column_;
-    for (size_t row = 0; row < rows;) {
-      const size_t left = rows - row;
-      // A row too many costs less than the rows one by one.
-      const size_t here = left < kPlaneRows / 2 ? 1 : HWY_MIN(left, kPlaneRows);
-      if (here == 1) {
-        Rows<1>(row, 1, weight, bias, out);
-      } else {
-        Rows<kPlaneRows>(row, here, weight, bias, out);
-      }
-      row += here;
+  /// Computes some of the windows that are left in a row of a part; returns how many.
+  HWY_INLINE size_t Windows(size_t row, size_t i, size_t column, size_t x, size_t left) const {
+    const W* from =
+        planes_ + (i * s_.stride_y * part_.columns + x * s_.stride_x) * kLanes;
+    W* out = static_cast<W*>(a_.output) + first_ * s_.windows() + (row + i) * s_.out_width +
+             column + x;
+    const bool next = s_.stride_x == 1;
+    if (left * 2 <= kLanes) {
+      const size_t count = HWY_MIN(left, kHalf);
+      next ? Multiply<kHalf, true>(from, count, out) : Multiply<kHalf, false>(from, count, out);
+      return count;
     }
+    const size_t count = HWY_MIN(left, kLanes);
+    next ? Multiply<kLanes, true>(from, count, out) : Multiply<kLanes, false>(from, count, out);
+    return count;
   }
 
- private:
-  template <size_t kRows>
-  HWY_INLINE void Rows(size_t row, size_t count, const W* HWY_RESTRICT weight, W bias,
-                       W* HWY_RESTRICT out) const {
+  template <size_t kCount, bool kNext>
+  HWY_NOINLINE void Multiply(const W* HWY_RESTRICT from, size_t count, W* HWY_RESTRICT out) const {
     const hn::ScalableTag<W> d;
-    const hn::RebindToSigned<decltype(d)> di;
-    constexpr size_t kLanes = hn::MaxLanes(d);
-    using I = hn::TFromD<decltype(di)>;
-    HWY_ALIGN I places[kLanes];
-    for (size_t i = 0; i < kLanes; ++i) places[i] = static_cast<I>(i * s_.stride_x);
-    const auto steps = hn::Load(di, places);
-    const size_t columns = HWY_MIN(kPartColumns, s_.out_width - column_);
-    for (size_t column = 0; column < columns; column += kLanes) {
-      hn::Vec<decltype(d)> sums[kRows];
-#pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) sums[r] = hn::Set(d, bias);
-      const W* factor = weight;
-      for (size_t y = 0; y < s_.window_height; ++y) {
-        const W* from = scratch_ + (row * s_.stride_y + y * s_.dilation_y) * part_.pitch +
-                        column * s_.stride_x;
-        for (size_t x = 0; x < s_.window_width; ++x, from += s_.dilation_x) {
-          const auto w = hn::Set(d, *factor++);
-#pragma GCC unroll 8
-          for (size_t r = 0; r < kRows; ++r) {
-            const W* at = from + r * s_.stride_y * part_.pitch;
-            const auto v = s_.stride_x == 1 ? hn::LoadU(d, at) : hn::GatherIndex(d, at, steps);
-            sums[r] = hn::MulAdd(w, v, sums[r]);
-          }
+    const size_t step = (kNext ? 1 : s_.stride_x) * kLanes;
+    const size_t right = s_.dilation_x * kLanes, down = s_.dilation_y * part_.columns * kLanes;
+    const W* HWY_RESTRICT weight = weight_;
+    const W* bias = static_cast<const W*>(a_.bias);
+    const auto start = bias == nullptr ? hn::Zero(d) : hn::LoadN(d, bias + first_, lanes_);
+    hn::Vec<decltype(d)> sums[kLanes];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kLanes; ++i) sums[i] = start;
+    for (size_t y = 0; y < s_.window_height; ++y, from += down) {
+      const W* at = from;
+      for (size_t x = 0; x < s_.window_width; ++x, at += right, weight += kLanes) {
+        const auto w = hn::Load(d, weight);
+#pragma GCC unroll 16
+        for (size_t i = 0; i < kCount; ++i) {
+          sums[i] = hn::MulAdd(w, hn::Load(d, at + i * step), sums[i]);
         }
       }
-      const size_t n = HWY_MIN(kLanes, columns - column);
-#pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) {
-        if (r < count) hn::StoreN(sums[r], d, out + (row + r) * s_.out_width + column, n);
-      }
+    }
+    Transpose(d, sums);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kLanes; ++i) {
+      if (i < lanes_) hn::StoreN(sums[i], d, out + i * s_.windows(), count);
     }
   }
 
+  static constexpr size_t kHalf = (kLanes + 1) / 2;
+
+  const ConvolutionPlanes& a_;
   const ConvolutionSizes& s_;
-  const size_t row_, column_;  // the first window
   const ConvolutionPart part_;
-  W* const scratch_;
+  const size_t first_, lanes_;  // filters
+  const W* in_[kLanes];
+  W* weight_;
+  W* planes_;
 };
 
 template <typename W>
 void MultiplyPlanes(const ConvolutionPlanes& a, void* scratch) {
-  static_assert(kPartRows % kPlaneRows == 0 && kPartLanes >= hn::MaxLanes(hn::ScalableTag<W>()),
-                "a part has the rows and columns that are read behind its windows");
-  const ConvolutionSizes& s = a.sizes;
-  for (size_t filter = 0; filter < a.filters; ++filter) {
-    const size_t plane = filter / a.multiple * s.height * s.width;
-    const W bias = a.bias == nullptr ? W{0} : static_cast<const W*>(a.bias)[filter];
-    for (size_t row = 0; row < s.out_height; row += kPartRows) {
-      for (size_t column = 0; column < s.out_width; column += kPartColumns) {
-        PlanePart<W> part(s, row, column, static_cast<W*>(scratch));
-        part.Copy(static_cast<const W*>(a.input) + plane);
-        part.Multiply(static_cast<const W*>(a.weight) + filter * s.window_size(), bias,
-                      static_cast<W*>(a.output) + filter * s.windows());
-      }
-    }
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  static_assert(kLanes * sizeof(W) <= kPartLaneBytes, "scratch is too small");
+  for (size_t first = 0; first < a.filters; first += kLanes) {
+    PlanesInLanes<W>(a, first, scratch).Run();
   }
 }
 

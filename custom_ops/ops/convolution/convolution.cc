@@ -24,12 +24,14 @@ static_assert(names::kInputCount == 3 && names::kAttributeCount == 4, "the decla
 constexpr std::size_t kColumnStep = 48;
 // Bytes of the packed windows of an item, which stay in the second-level cache.
 constexpr std::size_t kColumnBytes = 512 * 1024;
-// The number of items per image for which blocks of windows are made smaller.
+// Bytes of the filters that are multiplied by all windows of an item, which stay there too.
+constexpr std::size_t kFilterBytes = 768 * 1024;
+// The number of items of a call for which windows, then filters, are divided.
 constexpr std::size_t kWantedItems = 8;
 // Padded planes have a size that fits into 32 bits.
 constexpr std::int64_t kLargestPlane = std::int64_t{1} << 30;
-// Bounds for the padded part of a plane: 2 MB.
-constexpr std::size_t kPlaneStride = 4, kPlaneReach = 256;
+// Bounds for the padded parts of planes: 3 MB.
+constexpr std::size_t kPlaneStride = 4, kPlaneReach = 64;
 // The number of multiply-adds that is worth a thread, as in gather_mm.
 constexpr std::size_t kProductsPerItem = 256 * 1024;
 
@@ -54,8 +56,10 @@ struct Problem {
 struct FilterBlocks {
   std::size_t count, size;
 
-  explicit FilterBlocks(std::size_t filters)
-      : count(Ceil(filters, kGatherMmMaxRows)), size(Ceil(Ceil(filters, count), 8) * 8) {
+  FilterBlocks(std::size_t filters, std::size_t filter_bytes) {
+    const std::size_t most =
+        std::min(std::max<std::size_t>(kFilterBytes / filter_bytes, 32), kGatherMmMaxRows);
+    size = Ceil(Ceil(filters, Ceil(filters, most)), 8) * 8;
     count = Ceil(filters, size);
   }
 };
@@ -64,7 +68,7 @@ struct FilterBlocks {
 ScratchMemory PackFilters(const Problem& p, const void* weight, const void* bias, DType dtype,
                           Target target) {
   const std::size_t size = SizeOf(dtype), depth = p.depth(), window = p.sizes.window_size();
-  const FilterBlocks blocks(p.filters);
+  const FilterBlocks blocks(p.filters, depth * size);
   const GatherMmPackLeftKernel pack = FindGatherMmPackLeft(target, dtype);
   ScratchMemory packed = AllocateScratch(p.groups * p.filters * depth * size);
   const ScratchMemory rows = AllocateScratch(blocks.size * depth * size);
@@ -253,13 +257,16 @@ class ConvolutionOp : public Op {
   void RunPlanes(const KernelContext& context, const Problem& p, const void* input,
                  const void* weight, const void* bias, char* output) const {
     const std::size_t size = SizeOf(wide_), windows = p.sizes.windows();
-    const std::size_t per_item =
-        std::max<std::size_t>(1, kProductsPerItem / (windows * p.sizes.window_size()) / p.filters);
+    // The filters of an item fill the lanes of vectors.
+    const std::size_t wanted = kProductsPerItem / (windows * p.sizes.window_size());
+    const std::size_t per_item = Ceil(Ceil(wanted + 1, kConvolutionFilterStep) *
+                                          kConvolutionFilterStep,
+                                      p.filters);
     const std::size_t items = Ceil(p.groups, per_item);
     const auto at = [&](const void* data, std::size_t index) {
       return data == nullptr ? nullptr : static_cast<const char*>(data) + index * size;
     };
-    RunItems(context, p.images * items, ConvolutionPlanesScratch(p.sizes, wide_),
+    RunItems(context, p.images * items, ConvolutionPlanesScratch(p.sizes),
              [&](std::size_t item, void* scratch) {
                const std::size_t image = item / items, group = item % items * per_item;
                const std::size_t groups = std::min(per_item, p.groups - group);
@@ -278,31 +285,45 @@ class ConvolutionOp : public Op {
     const std::size_t steps = std::min(kColumnBytes / (kColumnStep * depth * size),
                                        Ceil(windows, kColumnStep * kWantedItems));
     const std::size_t columns = std::max<std::size_t>(1, steps) * kColumnStep;
-    const FilterBlocks blocks(p.filters);
-    const std::size_t parts = Ceil(windows, columns);
-    const std::size_t column_bytes = columns * depth * size;
-    RunItems(context, p.images * p.groups * parts * blocks.count,
-             column_bytes + kGatherMmScratchBytes, [&](std::size_t item, void* scratch) {
-               const std::size_t first_row = item % blocks.count * blocks.size;
-               const std::size_t rows = std::min(blocks.size, p.filters - first_row);
-               item /= blocks.count;
-               const std::size_t first = item % parts * columns, matrix = item / parts;
-               const std::size_t count = std::min(columns, windows - first);
+    // A rest of few windows goes with those before it.
+    const std::size_t parts = std::max<std::size_t>(1, (windows + kColumnStep * 2 / 3) / columns);
+    const std::size_t most = std::max(columns, windows - (parts - 1) * columns);
+    const FilterBlocks blocks(p.filters, depth * size);
+    const std::size_t matrices = p.images * p.groups;
+    const std::size_t shares =
+        std::min(blocks.count, Ceil(kWantedItems, matrices * parts));  // of the filters
+    const std::size_t column_bytes = Ceil(most, kColumnStep) * kColumnStep * depth * size;
+    RunItems(context, matrices * parts * shares, column_bytes + kGatherMmScratchBytes,
+             [&](std::size_t item, void* scratch) {
+               const std::size_t share = item % shares, part = item / shares % parts;
+               const std::size_t matrix = item / shares / parts, first = part * columns;
+               const std::size_t count = part + 1 == parts ? windows - first : columns;
                auto* const right = static_cast<char*>(scratch);
                pack_({p.sizes,
                       static_cast<const char*>(input) + matrix * p.channels * p.plane() * size,
                       p.channels, first, count, right});
-               const char* const left =
-                   packed + (matrix % p.groups * p.filters + first_row) * depth * size;
-               const void* in[kGatherMmMaxRows];
-               void* out[kGatherMmMaxRows];
-               for (std::size_t i = 0; i < rows; ++i) {
-                 in[i] = left + i * depth * size;  // read if they are few
-                 out[i] = output + ((matrix * p.filters + first_row + i) * windows + first) * size;
+               for (std::size_t i = share; i < blocks.count; i += shares) {
+                 const std::size_t row = i * blocks.size;
+                 const std::size_t rows = std::min(blocks.size, p.filters - row);
+                 const std::size_t filter = matrix % p.groups * p.filters + row;
+                 const std::size_t plane = matrix * p.filters + row;
+                 MultiplyFilters(rows, depth, count, packed + filter * depth * size,
+                                 output + (plane * windows + first) * size, windows * size, right,
+                                 right + column_bytes);
                }
-               multiply_({in, left, out, right, rows, depth, count, 0, count},
-                         right + column_bytes);
              });
+  }
+
+  void MultiplyFilters(std::size_t rows, std::size_t depth, std::size_t columns, const char* left,
+                       char* output, std::size_t output_stride, const char* right,
+                       void* scratch) const {
+    const void* in[kGatherMmMaxRows];
+    void* out[kGatherMmMaxRows];
+    for (std::size_t i = 0; i < rows; ++i) {
+      in[i] = left + i * depth * SizeOf(wide_);  // read if they are few
+      out[i] = output + i * output_stride;
+    }
+    multiply_({in, left, out, right, rows, depth, columns, 0, columns}, scratch);
   }
 
   Checker check_;

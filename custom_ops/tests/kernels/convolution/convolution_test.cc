@@ -86,7 +86,7 @@ TEST(Convolution, PlanesOnEveryTarget) {
                                             << s.height << 'x' << s.width << " window "
                                             << s.window_width << " stride " << s.stride_x);
           const Tensor y(dtype, kFilters * s.windows(), 1);
-          const Tensor scratch(dtype, ConvolutionPlanesScratch(s, dtype) / SizeOf(dtype));
+          const Tensor scratch(dtype, ConvolutionPlanesScratch(s) / SizeOf(dtype));
           FindConvolutionPlanes(target, dtype)(
               {s, image.data(), weight.data(), biased ? bias.data() : nullptr, y.data(), kFilters,
                kMultiple},
