@@ -1,4 +1,4 @@
-"""Bodies of activations, also with a gate or a bias, and of log-softmax."""
+"""Bodies of activations, also with a gate or a bias, and of the softmax and its logarithm."""
 
 from __future__ import annotations
 
@@ -104,6 +104,12 @@ def hard_sigmoid(b: BodyBuilder) -> Value:
 def hard_swish(b: BodyBuilder) -> Value:
     """x * hard_sigmoid(x), to which onnxruntime expands ONNX's HardSwish."""
     return b.op.cast(activation.hardswish(b.op, b.inputs[0]), b.dtype)
+
+
+@writes("softmax")
+def softmax(b: BodyBuilder) -> Value:
+    """Softmax over the last axis."""
+    return b.op.cast(b.op.Softmax(b.widened(b.inputs[0]), axis=-1), b.dtype)
 
 
 @writes("log_softmax")

@@ -120,6 +120,9 @@ CALLS: Mapping[str, PassCall] = {
         f"add_bias.{kind}": PassCall("add_bias", ("A2 A1", "A1"), {"activation": kind})
         for kind in ("silu", "gelu", "gelu_tanh")
     },
+    "convolution": PassCall("convolution", ("N C H W", "O I Y X", "O")),
+    "convolution.no_bias": PassCall("convolution", ("N C H W", "O I Y X")),
+    "softmax": PassCall("softmax", ("A2 A1",)),
     "kv_cache_update": PassCall("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
     "skip_rms_norm/sum": PassCall("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
     "skip_layer_norm/sum": PassCall("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),

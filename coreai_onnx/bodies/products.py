@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -52,6 +53,63 @@ def gather_mm(b: BodyBuilder) -> Value:
         matrices = op.Reshape(turned, op.Concat(lead, _last_dims(op, turned), axis=0))
     product = op.MatMul(always_cast(op, rows, wide), always_cast(op, matrices, wide))
     return op.CastLike(product, lhs)
+
+
+def _bias_words(variant: Variant) -> list[str]:
+    return [] if "bias" in variant.inputs else ["no_bias"]
+
+
+@writes("convolution", words=_bias_words)
+def convolution(b: BodyBuilder) -> Value:
+    """Conv; for float64, of which onnxruntime has none, the product of weight and windows."""
+    op = b.op
+    x, weight, *bias = (b.widened(one) for one in b.inputs)
+    if b.dtype != torch.float64:
+        attributes: dict[str, Any] = {
+            "strides": b.ref("stride"),
+            "pads": b.ref("padding"),
+            "dilations": b.ref("dilation"),
+            "group": b.ref("groups"),
+        }
+        return op.cast(op.node("Conv", x, weight, *bias, **attributes), b.dtype)
+    padding, none = b.attribute("padding"), op.const([0, 0])
+    starts, ends = op.Gather(padding, op.const([0, 1])), op.Gather(padding, op.const([2, 3]))
+    x = op.Pad(x, op.Concat(none, starts, none, ends, axis=0))
+    counts = []
+    for axis in (0, 1):  # [N, C, windows, Y, windows, X]
+        places, count = _places(b, x, weight, axis)
+        counts.append(count)
+        x = op.Gather(x, places, axis=2 + 2 * axis)
+    groups = op.unsqueeze(b.attribute("groups"), [0])
+    batch, windows = op.Shape(x, end=1), op.Concat(*counts, axis=0)
+    window = op.Shape(weight, start=1)
+    split = op.Concat(batch, groups, op.Shape(weight, start=1, end=2), counts[0],
+                      op.Shape(weight, start=2, end=3), counts[1],
+                      op.Shape(weight, start=3), axis=0)  # fmt: skip
+    ordered = op.Transpose(op.Reshape(x, split), perm=[0, 1, 2, 4, 6, 3, 5])
+    sizes = [op.ReduceProd(one, keepdims=1) for one in (window, windows)]
+    columns = op.Reshape(ordered, op.Concat(batch, groups, *sizes, axis=0))
+    rows = op.Reshape(weight, op.Concat(groups, op.const([-1]), sizes[0], axis=0))
+    result = op.MatMul(rows, columns)
+    result = op.Reshape(result, op.Concat(batch, op.Shape(weight, end=1), windows, axis=0))
+    return op.Add(result, op.unsqueeze(bias[0], [1, 2])) if bias else result
+
+
+def _places(b: BodyBuilder, x: Value, weight: Value, axis: int) -> tuple[Value, Value]:
+    """Return ``[windows, window]`` indices along an axis of padded planes, and the first size."""
+    op, which = b.op, [axis]
+    stride = op.Gather(b.attribute("stride"), which)
+    dilation = op.Gather(b.attribute("dilation"), which)
+    # One axis of x was replaced by two.
+    size = op.Shape(x, start=2 + 2 * axis, end=3 + 2 * axis)
+    window = op.Shape(weight, start=2 + axis, end=3 + axis)
+    reach = op.Add(op.Mul(op.Sub(window, 1), dilation), 1)
+    count = op.Add(op.Div(op.Sub(size, reach), stride), 1)
+    starts, offsets = (
+        op.Mul(op.Range(0, op.squeeze(n, [0]), 1), step)
+        for n, step in ((count, stride), (window, dilation))
+    )
+    return op.Add(op.unsqueeze(starts, [1]), offsets), count
 
 
 @writes("add_low_rank")

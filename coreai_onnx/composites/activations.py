@@ -1,4 +1,4 @@
-"""Activations, also with a gate or a bias, and the logarithm of the softmax.
+"""Activations, also with a gate or a bias, the softmax, and its logarithm.
 
 Inputs are floating, of any shape. Results have the shape and dtype of the first input, and are
 computed in float32 (float64 in float64) and rounded once.
@@ -13,7 +13,14 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from coreai_onnx.composites.checks import Attributes, Dims, axes_outside, compute_dtype, not_one_of
+from coreai_onnx.composites.checks import (
+    Attributes,
+    Dims,
+    axes_outside,
+    compute_dtype,
+    not_one_of,
+    rank_below,
+)
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 _INPUT = Input("input", aliases=("x", "hidden_states", "inputs"))
@@ -177,6 +184,31 @@ def hard_swish(input: torch.Tensor) -> torch.Tensor:
 
 HARD_SWISH = _of_elements(
     hard_swish, "input * clamp(input + 3, 0, 6) / 6", "aten.hardswish.default"
+)
+
+
+def softmax(input: torch.Tensor) -> torch.Tensor:
+    """Return ``exp(input) / sum(exp(input))`` over the last axis, without overflow.
+
+    Args:
+        input: Floating, with at least one axis. A row with NaN, or of -inf only, gives NaN.
+    """
+    return torch.softmax(input.to(compute_dtype(input)), -1).to(input.dtype)
+
+
+def _check_softmax(dims: Dims, attributes: Attributes) -> str:
+    del attributes
+    return rank_below(dims, "input", 1)
+
+
+SOFTMAX = Composite(
+    name="softmax",
+    inputs=(_INPUT,),
+    outputs=("output",),
+    reference=softmax,
+    kernel=True,
+    formula="exp(input) / sum(exp(input), -1)",
+    check=_check_softmax,
 )
 
 

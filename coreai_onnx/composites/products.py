@@ -1,10 +1,12 @@
-"""Matrix products: gathered ones, as in mixtures of experts, and adapters of low rank."""
+"""Matrix products: gathered ones, as in mixtures of experts, adapters of low rank, convolutions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype
+from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 
@@ -183,4 +185,91 @@ ADD_LOW_RANK = Composite(
     kernel=True,
     formula="input + x @ down @ up",
     check=_check_low_rank,
+)
+
+
+def convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0, 0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> torch.Tensor:
+    """Return the convolution of planes, as ``torch.nn.functional.conv2d`` does.
+
+    Args:
+        input: ``[batch, channels, height, width]``, floating.
+        weight: ``[filters, channels / groups, window height, window width]``, in the dtype of
+            ``input``.
+        bias: ``[filters]``, in the dtype of ``input``, is added to the sums.
+        stride: Distance between windows.
+        padding: Rows and columns of zeros: at the start of each axis, then at the end of each.
+        dilation: Distance between the elements of a window.
+        groups: Each group of filters reads a group of the channels, in order.
+
+    Returns:
+        ``[batch, filters, windows, windows]`` in the dtype of ``input``; computed in float32
+        (float64 in float64), rounded once.
+    """
+    wide = compute_dtype(input)
+    top, left, bottom, right = padding
+    padded = torch.nn.functional.pad(input.to(wide), (left, right, top, bottom))
+    result = torch.nn.functional.conv2d(
+        padded,
+        weight.to(wide),
+        None if bias is None else bias.to(wide),
+        tuple(stride),
+        0,
+        tuple(dilation),
+        groups,
+    )
+    return result.to(input.dtype)
+
+
+def _check_convolution(dims: Dims, attributes: Attributes) -> str:
+    stride, padding, dilation = (attributes[n] for n in ("stride", "padding", "dilation"))
+    groups = attributes["groups"]
+    for name, values, count in (
+        ("stride", stride, 2),
+        ("padding", padding, 4),
+        ("dilation", dilation, 2),
+    ):
+        if len(values) != count:
+            return f"{name} must have {count} numbers, got {len(values)}"
+    if min([*stride, *dilation, groups]) < 1 or min(padding) < 0:
+        return (
+            "stride, dilation and groups must be at least 1 and padding at least 0, got "
+            f"{stride}, {dilation}, {groups} and {padding}"
+        )
+    filters, depth, *_ = dims["weight"]
+    channels = dims["input"][1]
+    wrong = not_multiple("the number of filters", filters, "groups", groups)
+    if wrong or depth is None or channels in (None, depth * groups):
+        return wrong
+    return f"input has {channels} channels, expected {depth} in each of {groups} groups"
+
+
+CONVOLUTION = Composite(
+    name="convolution",
+    inputs=(
+        Input("input", dims="N C H W", aliases=("x", "hidden_states")),
+        Input("weight", dims="O I Y X"),
+        Input("bias", optional=True, dims="O"),
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(
+        Attribute("stride", "ints", (1, 1)),
+        Attribute("padding", "ints", (0, 0, 0, 0)),
+        Attribute("dilation", "ints", (1, 1)),
+        Attribute("groups", "int", 1),
+    ),
+    reference=convolution,
+    kernel=True,
+    formula="sum(window of input * weight) + bias",
+    variant_axes=(("no_bias",),),
+    check=_check_convolution,
 )

@@ -11,6 +11,7 @@ COMPOSITE_SIZES = {
     "avg_pool_3d": (1, 1, 1),
     "batch_norm": (5, 5, 1),
     "blockwise_shift_scale": (2, 4, 1),
+    "convolution": (2, 3, 1),
     "embedding_nbits": (3, 10, 1),
     "gated_delta_update": (5, 6, 2),
     "gather_mm": (2, 4, 1),
@@ -36,6 +37,7 @@ COMPOSITE_SIZES = {
     "silu": (1, 1, 1),
     "skip_layer_norm": (2, 4, 2),
     "skip_rms_norm": (2, 3, 2),
+    "softmax": (1, 1, 1),
     "sparse_to_dense": (2, 2, 1),
     "swiglu": (2, 2, 1),
 }
@@ -44,6 +46,7 @@ KERNEL_FILES = {
     "add_bias": "custom_ops/ops/elementwise/add_bias.cc",
     "add_low_rank": "custom_ops/ops/add_low_rank.cc",
     "attention_nbits": "custom_ops/ops/attention/attention_nbits.cc",
+    "convolution": "custom_ops/ops/convolution/convolution.cc",
     "gated_delta_update": "custom_ops/ops/gated_delta/gated_delta_update.cc",
     "gather_mm": "custom_ops/ops/gather_mm/gather_mm.cc",
     "gather_mm_nbits": "custom_ops/ops/few_bits/gather_mm_nbits.cc",
@@ -59,6 +62,7 @@ KERNEL_FILES = {
     "scaled_dot_product_attention_bshd": "custom_ops/ops/attention/scaled_dot_product_attention.cc",
     "skip_layer_norm": "custom_ops/ops/norms/layer_norm.cc",
     "skip_rms_norm": "custom_ops/ops/norms/rms_norm.cc",
+    "softmax": "custom_ops/ops/norms/softmax.cc",
     "swiglu": "custom_ops/ops/elementwise/swiglu.cc",
 }
 """By composite with a kernel: the file that defines the op."""

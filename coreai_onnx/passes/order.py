@@ -90,7 +90,7 @@ from coreai_onnx.passes.fuse.masks import (
     remove_known_conditions,
     remove_open_masks,
 )
-from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
+from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms, fuse_softmax
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
 from coreai_onnx.passes.layout.attention_of_rows import (
     attention_of_rows,
@@ -237,6 +237,7 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     fuse_products,  # after narrow products, which have a dtype of their own
     fuse_float32_convolutions,  # likewise
     fuse_float32_biases,  # after both, whose biases are then sums
+    fuse_softmax,  # independent of the other passes
     powers_by_products,  # after norms and activations are fused, whose patterns contain squares
     exponentials_by_polynomials,  # likewise; makes sums
     logarithms_by_polynomials,  # independent of the other passes

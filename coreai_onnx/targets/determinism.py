@@ -16,10 +16,10 @@ from coreai_onnx.model.metadata import DETERMINISM
 from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 
 KERNELS = frozenset(
-    "add_bias add_low_rank attention_nbits gated_delta_update gather_mm gather_mm_nbits geglu "
-    "group_norm kv_cache_update layer_norm linear_nbits paged_attention rms_norm rope "
-    "scaled_dot_product_attention scaled_dot_product_attention_bshd skip_layer_norm skip_rms_norm "
-    "swiglu".split()
+    "add_bias add_low_rank attention_nbits convolution gated_delta_update gather_mm "
+    "gather_mm_nbits geglu group_norm kv_cache_update layer_norm linear_nbits paged_attention "
+    "rms_norm rope scaled_dot_product_attention scaled_dot_product_attention_bshd skip_layer_norm "
+    "skip_rms_norm softmax swiglu".split()
 )
 """Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""
 EXACT = frozenset(
@@ -30,13 +30,13 @@ EXACT = frozenset(
     "Size Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where Xor "
     # what has one correct result
     "Abs Add ArgMax ArgMin Ceil Clip Div Floor Max MaxPool GlobalMaxPool Min Mod Mul Neg "
-    "ReduceMax ReduceMin Relu Round Sign Sub".split()
+    "Reciprocal ReduceMax ReduceMin Relu Round Sign Sqrt Sub".split()
 )
 """Operators with one correct result, which is that of onnxruntime on every processor."""
 MEASURED = frozenset(
     "AveragePool BatchNormalization Conv ConvTranspose CumSum Erf Exp Gelu GlobalAveragePool "
     "HardSigmoid HardSwish InstanceNormalization LayerNormalization LeakyRelu Pow "
-    "RMSNormalization Reciprocal Resize Sigmoid Softmax LogSoftmax Softsign Sqrt Tanh".split()
+    "RMSNormalization Resize Sigmoid Softmax LogSoftmax Softsign Tanh".split()
 )
 """Operators of onnxruntime in which no bit was found to differ, on x86 with AVX-512."""
 

@@ -13,6 +13,7 @@ namespace coreai {
   V(kAddBiasOp)                       \
   V(kAddLowRankOp)                    \
   V(kAttentionNbitsOp)                \
+  V(kConvolutionOp)                   \
   V(kGatedDeltaUpdateOp)              \
   V(kGatherMmOp)                      \
   V(kGatherMmNbitsOp)                 \
@@ -28,6 +29,7 @@ namespace coreai {
   V(kScaledDotProductAttentionBshdOp) \
   V(kSkipLayerNormOp)                 \
   V(kSkipRmsNormOp)                   \
+  V(kSoftmaxOp)                       \
   V(kSwigluOp)
 #endif
 

@@ -83,6 +83,32 @@ inline constexpr Composite kComposite = {
     "attention_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace attention_nbits
 
+namespace convolution {
+enum InputIndex : std::size_t {
+  kInputInput, kWeightInput, kBiasInput, kInputCount
+};
+inline constexpr char kStride[] = "stride";
+inline constexpr std::int64_t kStrideDefault[] = {1, 1};
+inline constexpr char kPadding[] = "padding";
+inline constexpr std::int64_t kPaddingDefault[] = {0, 0, 0, 0};
+inline constexpr char kDilation[] = "dilation";
+inline constexpr std::int64_t kDilationDefault[] = {1, 1};
+inline constexpr char kGroups[] = "groups";
+inline constexpr std::int64_t kGroupsDefault = 1;
+inline constexpr std::size_t kAttributeCount = 4;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+    {"weight", false, InputKind::kT},
+    {"bias", true, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    "no_bias",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "convolution", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace convolution
+
 namespace gated_delta_update {
 enum InputIndex : std::size_t {
   kQueryInput, kKeyInput, kValueInput, kGInput, kBetaInput, kInitialStateInput, kInputCount
@@ -471,6 +497,21 @@ inline constexpr Composite kComposite = {
     "skip_rms_norm", 1, kInputs, kInputCount, 2, kVariants, kDTypes};
 }  // namespace skip_rms_norm
 
+namespace softmax {
+enum InputIndex : std::size_t {
+  kInputInput, kInputCount
+};
+inline constexpr std::size_t kAttributeCount = 0;
+inline constexpr Input kInputs[] = {
+    {"input", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "softmax", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace softmax
+
 namespace swiglu {
 enum InputIndex : std::size_t {
   kGateInput, kUpInput, kInputCount
@@ -492,6 +533,7 @@ inline constexpr const Composite* kComposites[] = {
     &add_bias::kComposite,
     &add_low_rank::kComposite,
     &attention_nbits::kComposite,
+    &convolution::kComposite,
     &gated_delta_update::kComposite,
     &gather_mm::kComposite,
     &gather_mm_nbits::kComposite,
@@ -507,6 +549,7 @@ inline constexpr const Composite* kComposites[] = {
     &scaled_dot_product_attention_bshd::kComposite,
     &skip_layer_norm::kComposite,
     &skip_rms_norm::kComposite,
+    &softmax::kComposite,
     &swiglu::kComposite,
 };
 

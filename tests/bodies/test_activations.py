@@ -44,6 +44,7 @@ ONE_OP = {
     "hard_sigmoid": ["HardSigmoid"],
     "hard_swish": ["HardSigmoid", "Mul"],
     "log_softmax": ["LogSoftmax"],
+    "softmax": ["Softmax"],
 }
 
 

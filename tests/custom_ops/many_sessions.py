@@ -64,6 +64,8 @@ def _constants() -> dict[str, np.ndarray]:
         "heads": np.array([BATCH, HEADS, LENGTH, DIM], dtype=np.int64),
         "rows": np.array(ROWS, dtype=np.int64),
         "channels": np.array([BATCH, HEADS * DIM, LENGTH], dtype=np.int64),
+        "image": np.array([1, BATCH * HEADS * DIM, LENGTH, 1], dtype=np.int64),
+        "filters": _random(9, HEADS * DIM, HEADS * DIM, 1, 1) / HEADS,
         "one_row": np.array([BATCH, LENGTH, 1, width], dtype=np.int64),
     }
 
@@ -103,7 +105,11 @@ def _nodes() -> list[onnx.NodeProto]:
         helper.make_node("Reshape", ["narrow", "channels"], ["wide"]),
         call("group_norm", ["wide"], ["grouped"], num_groups=4),
         call("swiglu", ["grouped", "wide"], ["gated"]),
-        call("geglu", ["gated", "grouped"], ["y"]),
+        helper.make_node("Reshape", ["gated", "image"], ["planes"]),
+        call("convolution", ["planes", "filters"], ["filtered"]),
+        helper.make_node("Reshape", ["filtered", "channels"], ["seen"]),
+        call("softmax", ["seen"], ["chosen"]),
+        call("geglu", ["chosen", "grouped"], ["y"]),
     ]
 
 

@@ -79,6 +79,39 @@ def test_rows_of_few_bits(kernels: Path, bits: int, rounding: int, dtype: torch.
             assert same(actual, whole[first : first + rows]), f"{rows} rows from {first}"
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("keys", [1, 5, 17, 300, 5000])
+def test_rows_of_softmax(kernels: Path, keys: int, threads: int) -> None:
+    torch.manual_seed(keys)
+    x = torch.randn(64, keys) * 4
+    (whole,) = run(kernels, "softmax", [x], threads=threads)
+    for rows in (1, 3, 17):
+        for first in (0, 5, 64 - rows):
+            (part,) = run(kernels, "softmax", [x[first : first + rows].contiguous()])
+            assert same(part, whole[first : first + rows])
+
+
+IMAGES = {
+    "points": ((70, 60, 1, 1), {}),
+    "windows": ((70, 60, 3, 3), {"padding": [1, 1, 1, 1], "stride": [2, 1]}),
+    "groups": ((60, 20, 3, 3), {"groups": 3, "dilation": [1, 2]}),
+    "planes": ((60, 1, 5, 5), {"groups": 60, "padding": [2, 2, 2, 2]}),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_a_convolution(kernels: Path, name: str, threads: int) -> None:
+    torch.manual_seed(0)
+    shape, attributes = IMAGES[name]
+    x, weight, bias = torch.randn(9, 60, 19, 23), torch.randn(shape), torch.randn(shape[0])
+    (whole,) = run(kernels, "convolution", [x, weight, bias], threads=threads, **attributes)
+    for first, last in ((0, 1), (8, 9), (2, 7)):
+        part = x[first:last].contiguous()
+        (actual,) = run(kernels, "convolution", [part, weight, bias], **attributes)
+        assert same(actual, whole[first:last])
+
+
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 def test_chunks_of_the_gated_delta_rule(kernels: Path, dtype: torch.dtype) -> None:
     length, dim = 50, 24

@@ -31,6 +31,7 @@ SHAPES = {
     **dict.fromkeys(_ATTENTION, ((1, 2, 3, 4),) * 3),
     "add_bias": ((2, 8), (8,)),
     "add_low_rank": ((2, 8), (2, 6), (6, 3), (3, 8)),
+    "convolution": ((1, 2, 5, 6), (3, 2, 2, 2)),
     "gather_mm": ((2, 8), (8, 3)),
     "rope": ((2, 3, 8),),
 }

@@ -100,6 +100,22 @@ def expert_cases() -> Iterator[Case]:
     yield Case(name, ((2, 5, 8), (6, 8)), {"transpose_rhs": 1}, label="linear")
 
 
+def convolution_cases() -> Iterator[Case]:
+    """Convolutions: windows × groups, of planes too × bias."""
+    x = (2, 6, 9, 11)
+    far = {"stride": (2, 1), "padding": (1, 0, 2, 3), "dilation": (1, 2)}
+    for label, weight, attributes in (
+        ("points", (5, 6, 1, 1), {}),
+        ("same", (5, 6, 3, 3), {"padding": (1, 1, 1, 1)}),
+        ("far", (5, 6, 2, 3), far),
+        ("groups", (4, 3, 3, 2), far | {"groups": 2}),
+        ("planes", (6, 1, 3, 3), far | {"groups": 6}),
+        ("planes_twice", (12, 1, 3, 3), {"groups": 6, "padding": (1, 1, 1, 1)}),
+    ):
+        yield Case("convolution", (x, weight, weight[:1]), attributes, label=label)
+        yield Case("convolution", (x, weight), attributes, label=f"{label}_no_bias")
+
+
 def low_rank_cases() -> Iterator[Case]:
     """Adapters: rank × one for all rows, or for each; absent ones."""
     for rank in (1, 4):
@@ -300,6 +316,8 @@ def fused_cases() -> Iterator[Case]:
     for activation in ("none", "silu", "gelu", "gelu_tanh"):
         attributes = {"activation": activation}
         yield Case("add_bias", ((2, 5, 8), (8,)), attributes, label=activation)
+    for shape in ((7,), (2, 5, 8), (3, 70), (2, 3, 0), (0, 3)):
+        yield Case("softmax", (shape,), label=f"rank{len(shape)}_{shape[-1]}")
     x = (2, 5, 8)
     for name in ("skip_rms_norm", "skip_layer_norm"):
         yield Case(name, (x, x, (8,)), {"eps": 1e-6}, label="scaled")
@@ -319,6 +337,7 @@ CASES = [
     *ATTENTION_CASES,
     *rope_cases(),
     *expert_cases(),
+    *convolution_cases(),
     *low_rank_cases(),
     *few_bit_cases(),
     *with_likes([*few_bit_tables(), *few_bit_levels(), *few_bit_blocks()]),

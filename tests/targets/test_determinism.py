@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -89,3 +90,15 @@ def test_products_of_constants_are_products_of_the_kernels(option: str) -> None:
     kinds = [node.op_type.split(".")[0] for node in program.model.graph]
     assert "gather_mm" in kinds
     assert "MatMul" not in kinds
+
+
+@pytest.mark.parametrize("op", ["Sqrt", "Reciprocal"])
+def test_an_exact_operator_gives_the_nearest_number(op: str) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 1 << 20, dtype=np.uint64)
+    x = np.concatenate([bits.astype(np.uint32), np.arange(1 << 16, dtype=np.uint32)])
+    x = x.view(np.float32).reshape(-1, 1).repeat(3, 1)  # with subnormal numbers
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        exact = (np.sqrt(wide) if op == "Sqrt" else 1 / wide).astype(np.float32)
+    session = coreai_onnx.session(model(f"y = {op}(x)"), kernels=False)
+    np.testing.assert_array_equal(session.run(x)[0], exact)

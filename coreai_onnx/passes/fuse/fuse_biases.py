@@ -58,14 +58,24 @@ def fuse_float32_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> 
     activation = activation or spelled_gelu_tanh(node)
     if activation is None or dtype_of(activation.input) != _FLOAT32:
         return False
-    *_, width = shape_of(activation.input) or (None,)
-    if not isinstance(width, int):
-        return why("the size of a row is not known", node)
+    x, attributes = activation.input, _attributes(activation.kind)
+    *others, width = shape_of(x) or (None,)
+    # Any known size makes rows for a bias of zeros.
+    sizes = [size for size in (width, *others) if isinstance(size, int) and size > 0]
+    if not sizes:
+        return why("the size of no axis is known", node)
     op_type = _call(bodies, node, activation.kind, why)
     if op_type is None:
         return False
-    zeros = edit.constant(f"{node.name}_bias", np.zeros(width, np.float32))
-    edit.become(node, op_type, [activation.input, zeros], **_attributes(activation.kind))
+    zeros = edit.constant(f"{node.name}_bias", np.zeros(sizes[0], np.float32))
+    if sizes[0] == width:
+        edit.become(node, op_type, [x, zeros], **attributes)
+        return True
+    flat = edit.constant(f"{node.name}_flat", np.array([-1, sizes[0]], np.int64))
+    rows = edit.add("Reshape", node, [x, flat], _FLOAT32, [None, sizes[0]])
+    active = edit.add(op_type, node, [rows, zeros], _FLOAT32, [None, sizes[0]], **attributes)
+    shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(others) + 1])
+    edit.become(node, "Reshape", [active, shape], allowzero=1)
     return True
 
 

@@ -1,4 +1,4 @@
-"""Fuses convolutions whose windows are rows of a matrix: gather_mm."""
+"""Fuses convolutions: gather_mm if their windows are rows of a matrix, and convolution."""
 
 from __future__ import annotations
 
@@ -84,14 +84,54 @@ def fuse_narrow_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
 @makes_functions
 @rewrites("Conv")
 def fuse_float32_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
-    """Conv of float32 with windows that are patches, or of a sequence → gather_mm.
+    """Conv of float32 over images or a sequence → convolution; over volumes, patches → gather_mm.
 
-    Conv(x[b, c, 16·h, 16·w], w[n, c, 16, 16], strides = [16, 16]) → y
-    becomes     gather_mm(patches of x [b, h·w, c·16·16], w [n, c·16·16]) ─Transpose, Reshape→ y
+    Conv(x[b, c, h, w], w[n, c, 3, 3], pads = [1, 1, 1, 1]) → y
+    becomes     convolution(x, w, padding = [1, 1, 1, 1]) → y
 
-    The kernel sums a window in one order on every processor, onnxruntime in its own.
+    The kernels sum a window in one order on every processor, onnxruntime in its own. A sequence is
+    an image of one row.
     """
-    return _fuse(edit, node, why, bodies, (_FLOAT32,))
+    rank = len(shape_of(node.inputs[1]) or ())
+    if rank not in (3, 4) or dtype_of(node.inputs[0]) != _FLOAT32:
+        return _fuse(edit, node, why, bodies, (_FLOAT32,))
+    if attribute_of(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return why("the padding follows from the size", node)
+    name = "convolution" if len(node.inputs) > 2 else "convolution.no_bias"
+    op_type = bodies.provide_composite(name, _FLOAT32)
+    if op_type is None:
+        return why("the model's convolution has another body", node)
+    axes, one = rank - 2, [1] * (4 - rank)
+    pads = attribute_of(node, "pads", [0] * 2 * axes)
+    attributes = {
+        "domain": STANDARD_DOMAIN,
+        "stride": [*one, *attribute_of(node, "strides", [1] * axes)],
+        "padding": [0] * len(one) + pads[:axes] + [0] * len(one) + pads[axes:],
+        "dilation": [*one, *attribute_of(node, "dilations", [1] * axes)],
+        "groups": attribute_of(node, "group", 1),
+        "version": 1,
+    }
+    if rank == 4:
+        edit.become(node, op_type, [*node.inputs], **attributes)
+        return True
+    row = edit.constant(f"{node.name}_row", np.array([2], np.int64))
+
+    def as_image(tensor: gs.Tensor) -> gs.Tensor:
+        dims = _with_row(tensor)
+        if isinstance(tensor, gs.Constant) and dims is not None:
+            return edit.lazy(f"{tensor.name}_image", lambda x: x[:, :, None], [tensor], dims)
+        return edit.add("Unsqueeze", node, [tensor, row], _FLOAT32, dims)
+
+    operands = [*map(as_image, node.inputs[:2]), *node.inputs[2:]]
+    shape = _with_row(node.outputs[0])
+    image = edit.add(op_type, node, operands, _FLOAT32, shape, **attributes)
+    edit.become(node, "Squeeze", [image, row])
+    return True
+
+
+def _with_row(sequence: gs.Tensor) -> list[Any] | None:
+    shape = shape_of(sequence)
+    return None if shape is None else [*shape[:2], 1, *shape[2:]]
 
 
 def _fuse(

@@ -101,7 +101,7 @@ def _call(transposed: int) -> dict[str, Any]:
 
 
 @makes_functions
-@rewrites("ReduceSum", "ReduceMean", "ReduceL2")
+@rewrites("ReduceSum", "ReduceMean", "ReduceL2", "GlobalAveragePool")
 def sums_in_order(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """A sum of float32 → of few terms, a chain of Add; of others, a product with ones.
 
@@ -111,7 +111,9 @@ def sums_in_order(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     onnxruntime sums vectors from the first address that is aligned on, so that the bits of a row
     depend on where it is in memory.
     """
-    x, shape, axes = node.inputs[0], shape_of(node.inputs[0]), axes_of(node)
+    x, shape = node.inputs[0], shape_of(node.inputs[0])
+    pools = node.op == "GlobalAveragePool"
+    axes = [*range(2, len(shape or ()))] if pools else axes_of(node)
     if dtype_of(x) != _FLOAT32:
         return False
     if shape is None or not axes or len(axes) == len(shape):
@@ -124,11 +126,11 @@ def sums_in_order(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
         x = edit.add("Mul", node, [x, x], _FLOAT32, shape)
     terms = _Terms(edit, node, x, tuple(shape), axes)
     total, at = terms.chain() if terms.few else terms.product(op_type)
-    if node.op == "ReduceMean":
+    if pools or node.op == "ReduceMean":
         total = edit.add("Div", node, [total, terms.count()], _FLOAT32, total.shape)
     elif node.op == "ReduceL2":
         total = edit.add("Sqrt", node, [total], _FLOAT32, total.shape)
-    keeps = attribute_of(node, "keepdims", 1) == 1
+    keeps = pools or attribute_of(node, "keepdims", 1) == 1
     if keeps and axes == [at]:
         edit.become(node, "Identity", [total])
         return True

@@ -1,4 +1,4 @@
-"""Fuses root-mean-square normalization written with elementary ops, and residual norms."""
+"""Fuses root-mean-square normalization written with elementary ops, residual norms, softmax."""
 
 from __future__ import annotations
 
@@ -176,3 +176,34 @@ def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | N
         return None
     body.name = name
     return bodies.provide(body, dtype)
+
+
+@makes_functions
+@rewrites("Softmax")
+def fuse_softmax(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Softmax → softmax, whose kernel sums a row in one order on every processor.
+
+    Softmax(x, axis = 1)
+    becomes     Transpose(softmax(Transpose(x)))
+
+    There are no transposes if the axis is the last.
+    """
+    x, shape, dtype = node.inputs[0], shape_of(node.inputs[0]), dtype_of(node.inputs[0])
+    axis = attribute_of(node, "axis", -1)
+    if axis != -1 and shape is None:
+        return why("the rank is not known", node)
+    op_type = bodies.provide_composite("softmax", dtype)
+    if op_type is None or dtype is None:
+        return why("the model's softmax has another body", node)
+    attrs: dict[str, Any] = {"domain": STANDARD_DOMAIN, "version": 1}
+    last = len(shape or ()) - 1
+    if shape is None or axis in (-1, last):
+        edit.become(node, op_type, [x], **attrs)
+        return True
+    perm = list(range(last + 1))
+    perm[axis], perm[last] = last, perm[axis]
+    turned = [shape[i] for i in perm]
+    rows = edit.add("Transpose", node, [x], dtype, turned, perm=perm)
+    chosen = edit.add(op_type, node, [rows], dtype, turned, **attrs)
+    edit.become(node, "Transpose", [chosen], perm=perm)
+    return True

@@ -126,8 +126,6 @@ _LOG = tuple(1 / n for n in range(3, 17, 2))
 _LOG_NEAR_ONE = tuple(1 / n for n in range(3, 11, 2))
 # 2^-149 is the least number of float32 above 0, and 2^128 is above the largest.
 _LEAST_EXPONENT, _MOST_EXPONENT = -150, 128
-_FEW_CLASSES = 256
-"""Up to this number, which is that of experts and not of keys, a Softmax is small."""
 
 
 @rewrites("Pow")
@@ -145,7 +143,7 @@ def powers_by_products(edit: Edit, node: gs.Node, why: Why) -> bool:
     return True
 
 
-@rewrites("Exp", "Sigmoid", "Tanh", "Softplus", "Softmax")
+@rewrites("Exp", "Sigmoid", "Tanh", "Softplus")
 def exponentials_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
     """Exponentials, for which each processor has another formula → exact arithmetic.
 
@@ -158,18 +156,6 @@ def exponentials_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
     if dtype_of(x) != _FLOAT32:
         return why("the dtype is not float32", node)
     f = _Formula(edit, node)
-    if node.op == "Softmax":
-        axis = attribute_of(node, "axis", -1)
-        size = None if shape is None else shape[axis]
-        if shape is None or not isinstance(size, int) or size > _FEW_CLASSES:
-            return why("it may have more classes than a choice of experts", node)
-        places = edit.constant(f"{node.name}_axis", np.array([axis], np.int64))
-        rows = [1 if i == axis % len(shape) else dim for i, dim in enumerate(shape)]
-        top = edit.add("ReduceMax", node, [x, places], _FLOAT32, rows, keepdims=1)
-        powers = _exp(f, f("Sub", x, top))
-        total = edit.add("ReduceSum", node, [powers, places], _FLOAT32, rows, keepdims=1)
-        edit.become(node, "Div", [powers, total])
-        return True
     if node.op == "Exp":
         edit.become(node, "Identity", [_exp(f, x)])
         return True

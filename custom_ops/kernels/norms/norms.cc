@@ -7,6 +7,7 @@
 #include "kernels/norms/layer_norm-inl.h"
 #include "kernels/norms/residual_add-inl.h"
 #include "kernels/norms/rms_norm-inl.h"
+#include "kernels/norms/softmax-inl.h"
 
 #if HWY_ONCE
 #include "simd/dispatch.h"
@@ -27,6 +28,10 @@ ResidualAddKernel FindResidualAdd(Target target, DType dtype) {
 
 RmsNormKernel FindRmsNorm(Target target, DType dtype, bool wide_scale) {
   return COREAI_FOR(target, SelectRmsNorm)(dtype, wide_scale);
+}
+
+SoftmaxKernel FindSoftmax(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectSoftmax)(dtype);
 }
 
 }  // namespace coreai

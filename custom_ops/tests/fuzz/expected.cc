@@ -10,6 +10,7 @@
 #include "fuzz/expected_few_bits.h"
 #include "ops/schema.h"
 #include "reference/add_bias.h"
+#include "reference/convolution.h"
 #include "reference/gated_activation.h"
 #include "reference/gated_delta_update.h"
 #include "reference/gather_mm.h"
@@ -17,6 +18,7 @@
 #include "reference/layer_norm.h"
 #include "reference/rms_norm.h"
 #include "reference/rope.h"
+#include "reference/softmax.h"
 
 namespace coreai::fuzz {
 namespace {
@@ -98,6 +100,44 @@ Arrays AddBias(const Call& call) {
   for (std::size_t i = 0; i < y.data.size(); ++i) {
     y.data[i] = testing::AddBiasReference(activation, y.data[i], bias.data[i]);
   }
+  return {y};
+}
+
+Arrays Convolution(const Call& call) {
+  using Ints = std::vector<std::int64_t>;
+  const Array &x = call.In(0), &weight = call.In(1);
+  const Ints stride = call.Attribute<Ints>("stride", {1, 1});
+  const Ints padding = call.Attribute<Ints>("padding", {0, 0, 0, 0});
+  const Ints dilation = call.Attribute<Ints>("dilation", {1, 1});
+  const auto groups = static_cast<std::size_t>(call.Int("groups", 1));
+  const auto windows = [&](std::size_t i) {
+    return (x.size(i + 2) + padding[i] + padding[i + 2] - 1 -
+            (weight.size(i + 2) - 1) * dilation[i]) /
+               stride[i] +
+           1;
+  };
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  const ConvolutionSizes sizes = {x.count(2),          x.count(3),          weight.count(2),
+                                  weight.count(3),     size(windows(0)),    size(windows(1)),
+                                  size(stride[0]),     size(stride[1]),     size(dilation[0]),
+                                  size(dilation[1]),   size(padding[0]),    size(padding[1])};
+  Array y;
+  y.shape = {x.size(0), weight.size(0), windows(0), windows(1)};
+  const std::size_t image = x.data.size() / x.count(0);
+  for (std::size_t i = 0; i < x.count(0); ++i) {
+    const auto first = x.data.begin() + static_cast<std::ptrdiff_t>(i * image);
+    const auto part = testing::ConvolutionReference(
+        sizes, {first, first + static_cast<std::ptrdiff_t>(image)}, weight.data, call.In(2).data,
+        groups, weight.count(1), weight.count(0) / groups);
+    y.data.insert(y.data.end(), part.begin(), part.end());
+  }
+  y.present = true;
+  return {y};
+}
+
+Arrays Softmax(const Call& call) {
+  Array y = call.In(0);
+  y.data = testing::SoftmaxReference(y.data, static_cast<std::size_t>(y.shape.back()));
   return {y};
 }
 
@@ -260,6 +300,8 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "group_norm") return GroupNorm(*call);
   if (op == "add_bias") return AddBias(*call);
   if (op == "add_low_rank") return AddLowRank(*call);
+  if (op == "convolution") return Convolution(*call);
+  if (op == "softmax") return Softmax(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";

@@ -183,6 +183,14 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
     if (wild) axes.push_back(kInts[Below(10)]);
     return axes;
   }
+  if (name == "stride" || name == "dilation" || name == "padding") {
+    const bool pads = name == "padding";
+    std::vector<std::int64_t> numbers(pads ? 4 : 2);
+    for (std::int64_t& number : numbers) number = (pads ? 0 : 1) + static_cast<int>(Below(3));
+    if (wild) numbers[Below(numbers.size())] = kInts[Below(10)];
+    if (OneIn(40)) numbers.pop_back();
+    return numbers;
+  }
   static const char* const kFloatNames[] = {"eps", "scale", "softcap", "base"};
   const bool is_float = std::any_of(std::begin(kFloatNames), std::end(kFloatNames),
                                     [&](const char* known) { return name == known; });

@@ -74,6 +74,11 @@ CONVERTED: dict[str, list[Call]] = {
         f"add_bias.{kind}": [Call("add_bias", ((5, 8), (8,)), {"activation": kind})]
         for kind in ("silu", "gelu", "gelu_tanh")
     },
+    "convolution": [Call("convolution", ((2, 3, 5, 6), (4, 3, 2, 2), (4,)))],
+    "convolution.no_bias": [
+        Call("convolution", ((2, 4, 5, 6), (4, 2, 2, 2)), {"groups": 2, "stride": (2, 1)})
+    ],
+    "softmax": [Call("softmax", (shape,)) for shape in ((8,), (2, 5, 8))],
     "kv_cache_update": [
         Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)
         for at in ((), (2,))

@@ -52,6 +52,7 @@ CASES: list[Case] = [
     ("geglu.tanh", [(3, 8), (3, 8)], {"approximate": "tanh"}),
     ("add_bias", [(3, 8), (8,)], {}),
     ("add_bias.gelu", [(3, 8), (8,)], {"activation": "gelu"}),
+    ("softmax", [(3, 8)], {}),
     ("scaled_dot_product_attention", QUERIES, {"scale": 0.25}),
     (
         "scaled_dot_product_attention.causal_upper_left",

@@ -173,11 +173,21 @@ def test_activations_of_float32(body: str, count: int) -> None:
     assert_close(run(model, feeds)[0], run(parse(FLOAT32.format(width=2, body=body)), feeds)[0])
 
 
-def test_a_row_of_unknown_size_stays() -> None:
+@pytest.mark.parametrize("rows", [0, 3])
+def test_an_activation_of_rows_of_unknown_size(rows: int) -> None:
+    text = "main (float[n, 2, m] x) => (float[n, 2, m] y) { y = Gelu (x) }"
+    model = parse(text)
+    assert run_passes(model, [fuse_float32_biases]).counts["fuse_float32_biases"] == 1
+    assert "Gelu" not in {node.op_type for node in model.graph}
+    feeds = {"x": np.random.default_rng(0).standard_normal((rows, 2, 5)).astype(np.float32)}
+    assert_close(run(model, feeds)[0], run(parse(text), feeds)[0])
+
+
+def test_an_activation_without_a_known_size_stays() -> None:
     leaves(
         FLOAT32.format(width="m", body="y = Gelu (z)"),
         fuse_float32_biases,
-        "the size of a row is not known",
+        "the size of no axis is known",
     )
 
 

@@ -1,4 +1,4 @@
-"""Convolutions become gather_mm, in the body and in the kernel as torch computes them."""
+"""Convolutions become gather_mm or convolution, in body and kernel as torch computes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.passes import Target
+from coreai_onnx.passes.fuse.fuse_convolutions import fuse_float32_convolutions
 from tests.lower.checking import op_types, open_model, run_session
+from tests.passes.rewriting import leaves
 from tests.support.tolerances import assert_close
 
 Size = tuple[int, ...]
@@ -51,7 +53,10 @@ def test_body_and_kernel_compute_what_torch_does(
     wide = dtype == torch.float32
     model = coreai_onnx.convert(module, (x,)).optimize(target="kernels", deterministic=wide).model
     types = op_types(model)
-    assert "gather_mm.transposed" in types
+    wanted = "gather_mm.transposed"
+    if wide and len(shape) < 5:
+        wanted = "convolution.no_bias" if name == "without_bias" else "convolution"
+    assert wanted in types
     assert not {"Conv", "Cast", *([] if wide else ["Add"])} & {*types}
     with torch.no_grad():
         expected = [module(x)]
@@ -99,6 +104,39 @@ OTHERS: dict[str, tuple[torch.nn.Module, Size, str]] = {
         "the sizes are not known, or the convolution is grouped or dilated",
     ),
 }
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_of_float32_are_convolutions(name: str, kernels: Path) -> None:
+    module, shape, _ = OTHERS[name]
+    module, x = deepcopy(module).float(), torch.rand(shape)
+    program = coreai_onnx.convert(module, (x,)).optimize(target="kernels", deterministic=True)
+    assert "convolution" in op_types(program.model)
+    with torch.no_grad():
+        expected = [module(x)]
+    assert_close(run_session(open_model(program.model), [x]), expected)
+    assert_close(run_session(open_model(program.model, library=kernels), [x]), expected)
+
+
+def test_a_convolution_by_a_computed_weight() -> None:
+    class Product(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.conv1d(x, weight * 2, stride=2)
+
+    x, weight = torch.rand(2, 3, 9), torch.rand(4, 3, 2)
+    program = coreai_onnx.convert(Product(), (x, weight))
+    program.optimize(target="kernels", deterministic=True)
+    assert "convolution.no_bias" in op_types(program.model)
+    assert_close(list(program.run(x, weight)), [Product()(x, weight)])
+
+
+def test_padding_by_size_stays() -> None:
+    leaves(
+        "main (float[n, 2, 5, 5] x, float[3, 2, 3, 3] w) => (float[n, 3, 5, 5] y) "
+        '{ y = Conv <auto_pad = "SAME_UPPER"> (x, w) }',
+        fuse_float32_convolutions,
+        "the padding follows from the size",
+    )
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -96,6 +96,18 @@ def test_a_sum(op: str, keepdims: int, dims: str, axes: str, call: str) -> None:
     assert_close(run(model, {"x": x})[0], expected)
 
 
+@pytest.mark.parametrize("dims", ["n, 3, 7, 7", "n, 3, w"])
+def test_a_mean_of_planes(dims: str) -> None:
+    ones = ", 1" * dims.count(", ")
+    text = f"main (float[{dims}] x) => (float[n, 3{ones[3:]}] y) {{ y = GlobalAveragePool (x) }}"
+    model = parse(text)
+    assert run_passes(model, [*ORDER, sums_in_order]).counts["sums_in_order"] == 1
+    assert "GlobalAveragePool" not in {node.op_type for node in model.graph}
+    sizes = [{"n": 2, "w": 13}.get(dim) or int(dim) for dim in dims.split(", ")]
+    feeds = {"x": np.random.default_rng(0).standard_normal(sizes).astype(np.float32)}
+    assert_close(run(model, feeds)[0], run(parse(text), feeds)[0])
+
+
 def test_sums_that_stay() -> None:
     text = "main (float[n, 2] x) => (float[] y) {{ y = ReduceSum <keepdims = 0> ({}) }}"
     leaves(text.format("x"), sums_in_order, "the axes are not known, or are all axes")

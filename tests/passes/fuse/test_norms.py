@@ -11,7 +11,7 @@ from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.engine.bodies import outline
 from coreai_onnx.passes.engine.importer import Importer
-from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms
+from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms, fuse_softmax
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import Case
@@ -322,3 +322,33 @@ def test_every_dtype_is_one_node(norm: type[torch.nn.Module], dtype: torch.dtype
     assert [n.op_type.partition("_")[0] for n in program.model.graph] == ["skip"]
     with torch.no_grad():
         assert_close(list(program.run(x, skip, kernels=False)), list(module(x, skip)))
+
+
+SOFTMAX = "ai.coreai.softmax <version: int = 1>"
+
+
+@pytest.mark.parametrize("axis", ["", "<axis = -1>", "<axis = 2>"])
+def test_a_softmax_of_rows(axis: str) -> None:
+    head = "main (float[n, 3, m] x) => (float[n, 3, m] y)"
+    x = np.random.default_rng(0).standard_normal((2, 3, 300)).astype(np.float32)
+    x[1, 2, 5] = -np.inf
+    expected = f"{head} {{ y = {SOFTMAX} (x) }}"
+    fuses(f"{head} {{ y = Softmax {axis} (x) }}", fuse_softmax, 1, expected, {"x": x})
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_a_softmax_of_columns_is_transposed(axis: int) -> None:
+    head = "main (float16[n, 3, 5] x) => (float16[n, 3, 5] y)"
+    turn = "Transpose <perm = [0, 2, 1]>"
+    body = f"y_transpose = {turn} (x) y_softmax = {SOFTMAX} (y_transpose) y = {turn} (y_softmax)"
+    x = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float16)
+    before = f"{head} {{ y = Softmax <axis = {axis}> (x) }}"
+    fuses(before, fuse_softmax, 1, f"{head} {{ {body} }}", {"x": x})
+
+
+def test_a_softmax_of_an_axis_of_an_unknown_rank_stays() -> None:
+    leaves(
+        "main (float x) => (float y) { a = Loop (x) y = Softmax <axis = 1> (a) }",
+        fuse_softmax,
+        "the rank is not known",
+    )

@@ -188,22 +188,7 @@ def test_special_numbers(op: str, expected: list[float]) -> None:
     np.testing.assert_array_equal(exponentials(op, x), np.array(expected, np.float32))
 
 
-def test_a_softmax_over_experts() -> None:
-    text = "main (float[n, 8] x) => (float[n, 8] y) { y = Softmax (x) }"
-    model = parse(text)
-    run_passes(model, [*ORDER, exponentials_by_polynomials])
-    assert "Softmax" not in {node.op_type for node in model.graph}
-    x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
-    x[1, 2] = -np.inf
-    assert_close(run(model, {"x": x})[0], run(parse(text), {"x": x})[0])
-
-
 def test_exponentials_that_stay() -> None:
-    leaves(
-        "main (float[n, m] x) => (float[n, m] y) { y = Softmax (x) }",
-        exponentials_by_polynomials,
-        "it may have more classes than a choice of experts",
-    )
     leaves(
         "main (double[n] x) => (double[n] y) { y = Exp (x) }",
         exponentials_by_polynomials,
