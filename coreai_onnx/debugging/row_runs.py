@@ -20,8 +20,8 @@ from coreai_onnx.runtime.sessions.sources import Source, model_of
 
 _LOGITS = 3
 """Rank of logits: rows, tokens, vocabulary."""
-_TARGETS = ("avx2", "avx512", "avx512_bf16")
-"""Those that an x86 processor may have several of. The scalar one has no fused multiply-add."""
+_TARGETS = ("scalar", "neon", "avx2", "avx512", "avx512_bf16")
+"""Those of deterministic sessions, which use no tile registers."""
 _TARGET_VARIABLE = "COREAI_OPS_TARGET"
 
 

@@ -126,7 +126,9 @@ void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DTyp
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     const OpList& ops, Target target, const std::string& op_types,
                     KernelOptions kernels) {
-  if (kernels.deterministic) target = std::min(target, Target::kAvx512Bf16);
+  if (kernels.deterministic) {
+    target = target == Target::kScalar ? Target::kScalarFma : std::min(target, Target::kAvx512Bf16);
+  }
   // A process may load several copies of onnxruntime, and may change the override between sessions.
   using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool, std::string>;
   static std::mutex mutex;

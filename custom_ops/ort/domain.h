@@ -48,7 +48,7 @@ class OpSet {
 /// empty for all of them.
 ///
 /// `ops` must be the same list in every call. Kernels that are `deterministic` use no tile
-/// registers, which sum in an order of their own.
+/// registers, which sum in an order of their own, and always fuse multiply-adds.
 void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions* options,
                     const OpList& ops, Target target, const std::string& op_types,
                     KernelOptions kernels);

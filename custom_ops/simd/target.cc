@@ -92,6 +92,7 @@ constexpr Check IfCompiled(std::int64_t highway_targets, Check supported) {
 }
 
 constexpr Entry kTargets[kTargetCount] = {
+    {"scalar_fma", Always},
     {"scalar", Always},
     {"neon", IfCompiled(HWY_ALL_NEON, Always)},  // every 64-bit Arm CPU has it
     {"avx2", IfCompiled(HWY_AVX2, CpuHasAvx2)},

@@ -5,10 +5,12 @@
 namespace coreai {
 
 /// An instruction set for which the kernels are compiled, from the most basic to the widest.
-enum class Target { kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16, kAmx };
-inline constexpr std::size_t kTargetCount = 6;
+/// kScalarFma is kScalar with fused multiply-adds, which the others have: slower, but with their
+/// bits.
+enum class Target { kScalarFma, kScalar, kNeon, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+inline constexpr std::size_t kTargetCount = 7;
 
-/// Name in `COREAI_OPS_TARGET` and in messages: "scalar", "neon", "avx2", "avx512",
+/// Name in `COREAI_OPS_TARGET` and in messages: "scalar_fma", "scalar", "neon", "avx2", "avx512",
 /// "avx512_bf16", "amx".
 const char* TargetName(Target target);
 

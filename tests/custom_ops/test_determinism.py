@@ -46,16 +46,15 @@ def test_every_kernel_has_cases() -> None:
     assert {case.composite for case in CALLS} == KERNELS
 
 
-@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CALLS, ids=str)
 def test_targets(
     kernels: Path, case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All with fused multiply-adds: not the scalar target."""
     torch.manual_seed(zlib.crc32(str(case).encode()))
     inputs = case.inputs(dtype)
     outputs = len(case.expected_outputs(inputs))
-    targets = [name for name in targets_of_this_machine(kernels) if name != "scalar"]
+    targets = targets_of_this_machine(kernels)
     results = []
     for target in targets:
         monkeypatch.setenv(OVERRIDE, target)

@@ -143,7 +143,9 @@ def test_a_session_may_ask_for_its_op_types_only(kernels):
         run("rms_norm")
 
 
-@pytest.mark.parametrize("target", ["scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"])
+@pytest.mark.parametrize(
+    "target", ["scalar_fma", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
+)
 def test_the_target_can_be_chosen(kernels, monkeypatch, target):
     best = info(kernels)
     monkeypatch.setenv("COREAI_OPS_TARGET", target)

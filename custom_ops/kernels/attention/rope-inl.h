@@ -39,8 +39,8 @@ HWY_INLINE void RotateNeighbors(const T* in, const S* cos, const S* sin, size_t 
   for (size_t i = 0; i < half; ++i) {
     const auto a = LoadWide(d, in + 2 * i), b = LoadWide(d, in + 2 * i + 1);
     const auto c = LoadWide(d, cos + i), s = LoadWide(d, sin + i);
-    StoreNarrow(hn::NegMulAdd(s, b, hn::Mul(c, a)), d, out + 2 * i);
-    StoreNarrow(hn::MulAdd(s, a, hn::Mul(c, b)), d, out + 2 * i + 1);
+    StoreNarrow(hn::MulSub(a, c, hn::Mul(b, s)), d, out + 2 * i);
+    StoreNarrow(hn::MulAdd(b, c, hn::Mul(a, s)), d, out + 2 * i + 1);
   }
 }
 

@@ -3,7 +3,7 @@
 #define COREAI_DISABLED_BF16_TARGETS 0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/few_bits/few_bits.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/few_bits/large_batch-inl.h"

@@ -47,8 +47,9 @@ OrtStatus* AddCustomOpDomain(OrtSessionOptions* options, OrtCustomOpDomain* doma
   options->domains.push_back(domain);
   return nullptr;
 }
-OrtStatus* HasSessionConfigEntry(const OrtSessionOptions* options, const char*, int* out) noexcept {
-  *out = options->op_types.empty() ? 0 : 1;
+OrtStatus* HasSessionConfigEntry(const OrtSessionOptions* options, const char* key,
+                                 int* out) noexcept {
+  *out = options->deterministic && std::strcmp(key, "coreai.deterministic") == 0 ? 1 : 0;
   return nullptr;
 }
 OrtStatus* CopyText(const std::string& text, char* out, std::size_t* size) {
@@ -58,9 +59,9 @@ OrtStatus* CopyText(const std::string& text, char* out, std::size_t* size) {
   *size = needed;
   return nullptr;
 }
-OrtStatus* GetSessionConfigEntry(const OrtSessionOptions* options, const char*, char* value,
+OrtStatus* GetSessionConfigEntry(const OrtSessionOptions*, const char*, char* value,
                                  std::size_t* size) noexcept {
-  return CopyText(options->op_types, value, size);
+  return CopyText("1", value, size);
 }
 
 // ── attributes ──

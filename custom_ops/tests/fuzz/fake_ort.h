@@ -66,7 +66,7 @@ struct OrtCustomOpDomain {
 
 struct OrtSessionOptions {
   std::vector<OrtCustomOpDomain*> domains;
-  std::string op_types;
+  bool deterministic = false;  ///< whether the entry coreai.deterministic is "1"
 };
 
 namespace coreai::fuzz {

@@ -1,13 +1,16 @@
 // Calls every op of a kernel library with random inputs and attributes, through the C API that
 // onnxruntime calls it through.
 //
-//   coreai_ops_fuzz libcoreai_onnx_ops.so [--runs N] [--seed S] [--only OP] [--first RUN]
+//   coreai_ops_fuzz libcoreai_onnx_ops.so [--runs N] [--seed S] [--only OP] [--first RUN] [--bits]
 //
 // Built with sanitizers it finds what is read, written or raced for wrongly; built without, that a
 // call neither crashes nor hangs, that a refusal names op, argument and values, that a result is
 // what the definition says, and has the same bits on one thread, on several, from several runs of
 // one kernel at once and in place of its input, that all instruction sets refuse the same, and that
 // an allocation that fails is a refusal too.
+//
+// With --bits the kernels are those of deterministic sessions, whose results must have the same bits
+// on all instruction sets. The last line has a hash of them, to compare with other processors.
 
 #ifdef _WIN32
 #include <windows.h>
@@ -24,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "fuzz/array.h"
 #include "fuzz/expected.h"
 #include "fuzz/fake_ort.h"
 #include "fuzz/random_call.h"
@@ -39,6 +43,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::uint64_t first = 0;  // to repeat a run of a longer call
   std::string only;
+  bool bits = false;
 };
 
 struct Counts {
@@ -218,6 +223,47 @@ void Check(const OrtCustomOp& vector, const OrtCustomOp& scalar, std::uint64_t s
   }
 }
 
+// NaN has the sign that a processor gives it.
+void UnifyNan(ONNXTensorElementDataType type, std::vector<char>* bytes) {
+  const std::size_t size = ElementBytes(type);
+  if (!IsFloating(type)) return;
+  const int fraction = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE    ? 52
+                       : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT   ? 23
+                       : type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 ? 10
+                                                                       : 7;
+  const std::uint64_t all = ~std::uint64_t{0} >> (64 - 8 * size), sign = all ^ all >> 1;
+  const std::uint64_t infinity = (all ^ sign) >> fraction << fraction;
+  for (std::size_t i = 0; i < bytes->size(); i += size) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes->data() + i, size);
+    if ((bits & ~sign) > infinity) std::memcpy(bytes->data() + i, &all, size);
+  }
+}
+
+// Makes a call on every target, and adds the bits of its results to a hash (FNV-1a).
+void CheckBits(const std::vector<const OrtCustomOp*>& versions, std::uint64_t seed, Counts* counts,
+               std::uint64_t* hash) {
+  RandomCall random(seed, true);
+  OrtKernelInfo info;
+  OrtKernelContext context;
+  random.Fill(*versions[0], &info, &context);
+  // How many keys of weight 0 are multiplied depends on the target; infinity is NaN then.
+  if (!random.tame()) return;
+  std::vector<Outcome> outcomes;
+  for (const OrtCustomOp* op : versions) {
+    outcomes.push_back(Run({*op, seed, &info}, &context));
+    std::vector<std::vector<char>>& outputs = outcomes.back().outputs;
+    for (std::size_t i = 0; i < outputs.size(); ++i) UnifyNan(context.output_types[i], &outputs[i]);
+    Compare({*op, seed, &info}, outcomes[0], outcomes.back(), "on the scalar target");
+  }
+  ++(outcomes[0].ran ? counts->ran : counts->refused);
+  for (const std::vector<char>& output : outcomes[0].outputs) {
+    for (const char byte : output) {
+      *hash = (*hash ^ static_cast<unsigned char>(byte)) * 0x100000001B3;
+    }
+  }
+}
+
 using RegisterFunction = OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*);
 
 #ifdef _WIN32
@@ -250,6 +296,7 @@ std::vector<const OrtCustomOp*> Register(const Options& options, const char* tar
   const RegisterFunction add = Load(options.library);
   SelectTarget(target);
   OrtSessionOptions session;
+  session.deterministic = options.bits;
   if (OrtStatus* status = add(&session, FakeApiBase())) {
     const bool lacking = status->message.find("is not supported by") != std::string::npos;
     if (!lacking) std::fprintf(stderr, "%s\n", status->message.c_str());
@@ -283,6 +330,8 @@ Options Parse(int count, char** words) {
     } else if (word == "--only") {
       options.only = value;
       ++i;
+    } else if (word == "--bits") {
+      options.bits = true;
     } else {
       options.library = words[i];
     }
@@ -294,7 +343,8 @@ int Main(int count, char** words) {
   const Options options = Parse(count, words);
   if (options.library == nullptr) {
     std::fprintf(
-        stderr, "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP] [--first RUN]\n");
+        stderr,
+        "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP] [--first RUN] [--bits]\n");
     return 2;
   }
   const auto scalar = Register(options, "scalar");
@@ -313,21 +363,30 @@ int Main(int count, char** words) {
     return 2;
   }
   std::map<std::string, Counts> counts;
+  std::uint64_t hash = 0xCBF29CE484222325;
   for (std::uint64_t run = options.first; run < options.first + options.runs; ++run) {
     const std::size_t place = run % scalar.size();
+    const std::uint64_t seed = options.seed * kRunsPerSeed + run;
+    if (options.bits) {
+      std::vector<const OrtCustomOp*> versions = {scalar[place]};
+      for (const auto& vector : vectors) versions.push_back(vector[place]);
+      CheckBits(versions, seed, &counts[versions[0]->GetName(versions[0])], &hash);
+      continue;
+    }
     const OrtCustomOp& op = *vectors[run / scalar.size() % vectors.size()][place];
-    Check(op, *scalar[place], options.seed * kRunsPerSeed + run, &counts[op.GetName(&op)]);
+    Check(op, *scalar[place], seed, &counts[op.GetName(&op)]);
   }
   for (const auto& [name, each] : counts) {
     std::printf("%-32s %10llu ran, %10llu of them as defined %10llu refused\n", name.c_str(),
                 static_cast<unsigned long long>(each.ran),
                 static_cast<unsigned long long>(each.judged),
                 static_cast<unsigned long long>(each.refused));
-    if (each.judged == 0 && options.runs >= 100 * scalar.size()) {
+    if (!options.bits && each.judged == 0 && options.runs >= 100 * scalar.size()) {
       std::fprintf(stderr, "%s never ran and was judged\n", name.c_str());
       return 1;
     }
   }
+  if (options.bits) std::printf("bits of results: %016llx\n", static_cast<unsigned long long>(hash));
   return 0;
 }
 

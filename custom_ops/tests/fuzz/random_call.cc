@@ -46,7 +46,10 @@ std::int64_t RandomCall::Size(char letter) {
   if (letter == 'G') return size = Product(Size('F'), 2);
   if (letter == 'M') return size = Product(Size('L'), 2);
   if (letter == 'Z') return size = Product(Size('A'), 4);
-  if (letter == 'W') return size = Product(Size('V'), Size('H'));
+  if (letter == 'W') {
+    const std::int64_t each = Size('H');  // not as an argument: those have no order
+    return size = Product(Size('V'), each);
+  }
   if (large_.find(letter) != std::string::npos) return size = 71 + static_cast<int>(Below(450));
   const bool few = letter == 'B' || letter == 'H' || letter == 'V';
   if (few && !large_.empty()) return size = 1 + static_cast<int>(Below(2));
@@ -124,7 +127,8 @@ void RandomCall::FillLayout(OrtValue* value) {
 std::uint64_t RandomCall::FloatBits(ONNXTensorElementDataType type, std::size_t kind) {
   static constexpr double kEnds[] = {0.0, -0.0, 1e4, -1e4, 3e38, -3e38, 1e-40, HUGE_VAL, -HUGE_VAL};
   if (kind == 0) return random_();
-  const double small = static_cast<double>(static_cast<int>(Below(64)) - 32) / 16;
+  const double small = fine_ ? static_cast<double>(random_() >> 11) * 0x1p-51 - 2
+                             : static_cast<double>(static_cast<int>(Below(64)) - 32) / 16;
   const double number = kind == 1 ? (OneIn(12) ? std::nan("") : OneOf(kEnds, Below(9))) : small;
   const auto narrow = static_cast<float>(number);
   std::uint64_t bits = 0;
@@ -216,7 +220,15 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
   if (OneIn(20)) large_ += kLarge[Below(5)];
   if (OneIn(60)) large_ += kLarge[Below(5)];
   index_limit_ = 1 + Below(3);
-  info->invent = [this](const std::string& name) { return Invent(name); };
+  // By name: kernels ask for attributes in the order in which a compiler evaluates arguments.
+  info->invent = [this, seed = random_()](const std::string& name) {
+    Random named{seed};
+    for (const char c : name) named.state ^= named() ^ static_cast<unsigned char>(c);
+    const Random before = std::exchange(random_, named);
+    OrtKernelInfo::Attribute invented = Invent(name);
+    random_ = before;
+    return invented;
+  };
   const Layouts& layouts = LayoutsOf(op.GetName(&op));
   const Layout& layout = layouts[Below(layouts.size())];
   ints_ = layout.ints;
@@ -252,7 +264,8 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
                             : op.GetInputType(&op, 0);
       if (OneIn(*dims == '%' || *dims == '@' ? 40 : 4)) type = AnyType();
     }
-    context->inputs.push_back(MakeValue(type, Shape(dims), Below(3)));
+    const std::size_t shift = Below(3);
+    context->inputs.push_back(MakeValue(type, Shape(dims), shift));
     OrtValue* const value = context->inputs.back().get();
     if (*dims == '@' && type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32) {
       FillLayout(value);

@@ -13,7 +13,8 @@ namespace coreai::fuzz {
 /// size, a rank, a type or an index is wrong.
 class RandomCall {
  public:
-  explicit RandomCall(std::uint64_t seed) : random_{seed} {}
+  /// Of `fine` numbers all bits are random, so that sums of them depend on the order.
+  explicit RandomCall(std::uint64_t seed, bool fine = false) : random_{seed}, fine_(fine) {}
 
   /// Inputs of a call of `op`, and how many threads it runs on. Attributes are invented when the
   /// kernel asks for them.
@@ -46,6 +47,7 @@ class RandomCall {
   };
 
   Random random_;
+  bool fine_;
   std::map<std::string, std::int64_t> ints_;  // that attributes must be
   std::size_t index_limit_ = 1;
   bool tame_ = true;

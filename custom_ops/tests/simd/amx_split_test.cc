@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/simd/amx_split_test.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "simd/amx_split-inl.h"

@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/simd/lanes_test.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "simd/lanes-inl.h"
@@ -37,6 +37,24 @@ inline void NarrowBFloat(const float* in, void* out, size_t n) {
   Narrow(in, static_cast<hwy::bfloat16_t*>(out), n);
 }
 
+/// Writes x[i] * x[i + 1] + x[i + 2], x[i + 2] - x[i] * x[i + 1] and x[i] * x[i + 1] - x[i + 2].
+template <typename W>
+void MultiplyAndAdd(const W* x, W* out, size_t n) {
+  const hn::CappedTag<W, 1> d;
+  for (size_t i = 0; i < n; ++i) {
+    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + 1), c = hn::LoadU(d, x + i + 2);
+    hn::StoreU(hn::MulAdd(a, b, c), d, out + 3 * i);
+    hn::StoreU(hn::NegMulAdd(a, b, c), d, out + 3 * i + 1);
+    hn::StoreU(hn::MulSub(a, b, c), d, out + 3 * i + 2);
+  }
+}
+inline void MultiplyAndAddFloats(const float* x, float* out, size_t n) {
+  MultiplyAndAdd(x, out, n);
+}
+inline void MultiplyAndAddDoubles(const double* x, double* out, size_t n) {
+  MultiplyAndAdd(x, out, n);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
 HWY_AFTER_NAMESPACE();
@@ -54,6 +72,51 @@ constexpr Copy kCopyHalf[] = COREAI_TARGETS(CopyHalf);
 constexpr Copy kCopyBFloat[] = COREAI_TARGETS(CopyBFloat);
 constexpr NarrowFrom kNarrowHalf[] = COREAI_TARGETS(NarrowHalf);
 constexpr NarrowFrom kNarrowBFloat[] = COREAI_TARGETS(NarrowBFloat);
+constexpr void (*kMultiplyFloats[])(const float*, float*,
+                                    std::size_t) = COREAI_TARGETS(MultiplyAndAddFloats);
+constexpr void (*kMultiplyDoubles[])(const double*, double*,
+                                     std::size_t) = COREAI_TARGETS(MultiplyAndAddDoubles);
+
+// Numbers of any exponent and their like, whose products often cancel, and special ones.
+template <typename W, typename Bits>
+void ExpectFused(void (*multiply)(const W*, W*, std::size_t)) {
+  std::mt19937_64 random(3);
+  std::vector<W> x;
+  for (int i = 0; i < 100000; ++i) {
+    auto bits = static_cast<Bits>(random());
+    const W near = i % 3 == 2 ? -x[x.size() - 2] * x[x.size() - 1] : W{0};
+    if (i % 7 < 4 && near != 0) std::memcpy(&bits, &near, sizeof(W));
+    std::memcpy(&x.emplace_back(), &bits, sizeof(W));
+  }
+  const W ends[] = {0, W{-0.0}, INFINITY, -INFINITY, std::numeric_limits<W>::denorm_min(),
+                    std::numeric_limits<W>::max(), std::numeric_limits<W>::min()};
+  for (const W a : ends) {
+    for (const W b : ends) x.insert(x.end(), {a, b, 1, b, a});
+  }
+  const std::size_t n = x.size() - 2;
+  std::vector<W> out(3 * n);
+  multiply(x.data(), out.data(), n);
+  for (std::size_t i = 0; i < 3 * n; ++i) {
+    const W a = i % 3 == 1 ? -x[i / 3] : x[i / 3];
+    const W c = i % 3 == 2 ? -x[i / 3 + 2] : x[i / 3 + 2];
+    const W expected = std::fma(a, x[i / 3 + 1], c);
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(out[i])) << a << ' ' << x[i / 3 + 1] << ' ' << c;
+    } else {
+      ASSERT_EQ(std::memcmp(&out[i], &expected, sizeof(W)), 0)
+          << a << " * " << x[i / 3 + 1] << " + " << c << " is " << out[i];
+    }
+  }
+}
+
+TEST(Lanes, AllTargetsButOneRoundProductsAndSumsOnce) {
+  for (const Target target : SupportedTargets()) {
+    if (target == Target::kScalar) continue;
+    SCOPED_TRACE(TargetName(target));
+    ExpectFused<float, std::uint32_t>(kMultiplyFloats[static_cast<std::size_t>(target)]);
+    ExpectFused<double, std::uint64_t>(kMultiplyDoubles[static_cast<std::size_t>(target)]);
+  }
+}
 
 // Every 16-bit pattern survives the way through float; NaN stays some NaN.
 TEST(Lanes, EverySixteenBitNumberSurvives) {

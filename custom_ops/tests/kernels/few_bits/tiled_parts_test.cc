@@ -2,7 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/few_bits/tiled_parts_test.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/few_bits/tiled_parts-inl.h"

@@ -3,7 +3,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/kernels/gather_mm/gather_mm_amx_test.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/gather_mm/gather_mm_amx-inl.h"
