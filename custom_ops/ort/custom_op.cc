@@ -10,6 +10,7 @@ const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp
 // The kernel object that CreateKernelV2 returns to onnxruntime.
 struct Kernel {
   const OrtApi& api;
+  ShapeReader reader;
   const char* op_type;
   std::unique_ptr<Op> op;
 };
@@ -69,15 +70,15 @@ OrtStatus* CreateKernel(const OrtCustomOp* op, const OrtApi* api, const OrtKerne
   return StatusOf(*api, op_type, [&] {
     const KernelInfo attributes(*api, info, op_type, self.options);
     CheckVersion(attributes, self.definition.composite);
-    *kernel =
-        new Kernel{*api, op_type, self.definition.create(attributes, self.dtype, self.target)};
+    *kernel = new Kernel{*api, self.reader, op_type,
+                         self.definition.create(attributes, self.dtype, self.target)};
   });
 }
 
 OrtStatus* Compute(void* kernel, OrtKernelContext* context) {
   const auto& self = *static_cast<const Kernel*>(kernel);
   return StatusOf(self.api, self.op_type,
-                  [&] { self.op->Compute(KernelContext(self.api, context)); });
+                  [&] { self.op->Compute(KernelContext(self.api, self.reader, context)); });
 }
 
 void DestroyKernel(void* kernel) { delete static_cast<Kernel*>(kernel); }
@@ -94,11 +95,12 @@ int NoArity(const OrtCustomOp*) { return 0; }
 
 }  // namespace
 
-CustomOp::CustomOp(const OrtApi& ort_api, const OpDefinition& op, const std::string& type_name,
-                   DType element, DType state_element, Target kernels,
+CustomOp::CustomOp(const OrtApi& ort_api, ShapeReader shape_reader, const OpDefinition& op,
+                   const std::string& type_name, DType element, DType state_element, Target kernels,
                    const KernelOptions& of_session)
     : OrtCustomOp{},
       api(ort_api),
+      reader(shape_reader),
       definition(op),
       op_type(type_name),
       dtype(element),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,10 +20,7 @@ namespace {
 // (seen in 1.21.1, not in 1.24.4). Releases before 1.28 crash if the shape of an output is set that
 // the node does not have (seen in 1.24.4 and 1.27.0). All of them infer types without our help.
 bool MayInferShapes(const OrtApiBase& base, std::size_t outputs) {
-  char* end = nullptr;
-  const long major = std::strtol(base.GetVersionString(), &end, 10);
-  const long minor = *end == '.' ? std::strtol(end + 1, nullptr, 10) : 0;
-  return major > 1 || (major == 1 && minor >= (outputs == 1 ? 24 : 28));
+  return IsAtLeast(base, outputs == 1 ? 24 : 28);
 }
 
 // The variant of products that only tiles compute faster than onnxruntime does with their body.
@@ -116,8 +112,8 @@ void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DTyp
 
 void OpSet::Add(const OpDefinition& definition, const std::string& op_type, DType dtype,
                 DType state_dtype, Target target) {
-  ops_.push_back(
-      std::make_unique<CustomOp>(api_, definition, op_type, dtype, state_dtype, target, kernels_));
+  ops_.push_back(std::make_unique<CustomOp>(api_, FindShapeReader(base_), definition, op_type,
+                                            dtype, state_dtype, target, kernels_));
   if (!MayInferShapes(base_, definition.composite.output_count)) {
     ops_.back()->InferOutputShapeFn = nullptr;
   }

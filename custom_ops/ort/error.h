@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
@@ -13,6 +14,14 @@ namespace coreai {
 
 /// Versions of the C API's struct that this library uses; onnxruntime 1.21 is the first with it.
 inline constexpr unsigned kOrtApiVersion = 21;
+
+/// Whether this onnxruntime is release 1.`minor` or later.
+inline bool IsAtLeast(const OrtApiBase& base, long minor) {
+  char* end = nullptr;
+  const long major = std::strtol(base.GetVersionString(), &end, 10);
+  return major > 1 ||
+         (major == 1 && (*end == '.' ? std::strtol(end + 1, nullptr, 10) : 0) >= minor);
+}
 
 /// An error with its reason. Thrown only inside the library: the functions that onnxruntime calls
 /// convert it to an OrtStatus.

@@ -1,5 +1,6 @@
 #include "ort/kernel_context.h"
 
+#include <cstring>
 #include <memory>
 
 namespace coreai {
@@ -13,16 +14,42 @@ std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(OrtApi::ReleaseTensorTypeAnd
   return {info, api.ReleaseTensorTypeAndShapeInfo};
 }
 
+// Position of GetTensorElementTypeAndShapeDataReference in OrtApi, the last member of version 24.
+// The headers that this library requires end before it; members never move.
+constexpr std::size_t kReaderPosition = 414;
+constexpr std::uint32_t kReaderVersion = 24;
+#if ORT_API_VERSION >= 24
+static_assert(offsetof(OrtApi, GetTensorElementTypeAndShapeDataReference) ==
+              kReaderPosition * sizeof(void*));
+#endif
+
 }  // namespace
 
-TensorView ViewOf(const OrtApi& api, const OrtValue* value) {
+ShapeReader FindShapeReader(const OrtApiBase& base) {
+  // Asking an older release for this version would print an error.
+  if (!IsAtLeast(base, kReaderVersion)) return nullptr;
+  const OrtApi* const api = base.GetApi(kReaderVersion);
+  if (api == nullptr) return nullptr;
+  ShapeReader reader = nullptr;
+  std::memcpy(&reader, reinterpret_cast<const char*>(api) + kReaderPosition * sizeof(void*),
+              sizeof(reader));
+  return reader;
+}
+
+TensorView ViewOf(const OrtApi& api, ShapeReader reader, const OrtValue* value) {
   TensorView view;
-  const auto info = InfoOf(api, value);
   std::size_t rank = 0;
-  ThrowOnError(api, api.GetTensorElementType(info.get(), &view.type));
-  ThrowOnError(api, api.GetDimensionsCount(info.get(), &rank));
-  view.shape.resize(rank);
-  ThrowOnError(api, api.GetDimensions(info.get(), view.shape.data(), rank));
+  if (reader != nullptr) {
+    const std::int64_t* shape = nullptr;
+    ThrowOnError(api, reader(value, &view.type, &shape, &rank));
+    view.shape.assign(shape, shape + rank);
+  } else {
+    const auto info = InfoOf(api, value);
+    ThrowOnError(api, api.GetTensorElementType(info.get(), &view.type));
+    ThrowOnError(api, api.GetDimensionsCount(info.get(), &rank));
+    view.shape.resize(rank);
+    ThrowOnError(api, api.GetDimensions(info.get(), view.shape.data(), rank));
+  }
   void* data = nullptr;
   // The C API has one accessor for reading and writing; an input is only ever read.
   ThrowOnError(api, api.GetTensorMutableData(const_cast<OrtValue*>(value), &data));
@@ -35,7 +62,7 @@ TensorView KernelContext::Input(std::size_t index) const {
   if (index >= inputs_) return {};
   const OrtValue* value = nullptr;
   ThrowOnError(api_, api_.KernelContext_GetInput(context_, index, &value));
-  return value == nullptr ? TensorView() : ViewOf(api_, value);
+  return value == nullptr ? TensorView() : ViewOf(api_, reader_, value);
 }
 
 bool KernelContext::IsEmpty(std::size_t index) const {

@@ -20,14 +20,24 @@ struct TensorView {
   explicit operator bool() const { return present; }
 };
 
-/// Views the tensor of a value. Throws OpError.
-TensorView ViewOf(const OrtApi& api, const OrtValue* value);
+/// Reads a tensor's type and shape without copying them to an object of the C API.
+using ShapeReader = OrtStatus*(ORT_API_CALL*)(const OrtValue* value,
+                                              ONNXTensorElementDataType* type,
+                                              const std::int64_t** shape,
+                                              std::size_t* rank)NO_EXCEPTION;
+
+/// onnxruntime's; null before version 1.24.
+ShapeReader FindShapeReader(const OrtApiBase& base);
+
+/// Views the tensor of a value; `reader` may be null. Throws OpError.
+TensorView ViewOf(const OrtApi& api, ShapeReader reader, const OrtValue* value);
 
 /// One run of a node: its inputs and outputs, and onnxruntime's threads.
 class KernelContext {
  public:
   /// Throws OpError.
-  KernelContext(const OrtApi& api, OrtKernelContext* context) : api_(api), context_(context) {
+  KernelContext(const OrtApi& api, ShapeReader reader, OrtKernelContext* context)
+      : api_(api), reader_(reader), context_(context) {
     ThrowOnError(api_, api_.KernelContext_GetInputCount(context_, &inputs_));
   }
 
@@ -58,6 +68,7 @@ class KernelContext {
   void Run(void (*function)(void*, std::size_t), std::size_t items, void* data) const;
 
   const OrtApi& api_;
+  ShapeReader reader_;
   OrtKernelContext* context_;
   std::size_t inputs_ = 0;
 };

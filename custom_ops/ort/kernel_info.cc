@@ -15,7 +15,7 @@ TensorView KernelInfo::Constant(std::size_t input) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;
   ThrowOnError(api_, api_.KernelInfoGetConstantInput_tensor(info_, input, &is_constant, &value));
-  return is_constant == 0 || value == nullptr ? TensorView() : ViewOf(api_, value);
+  return is_constant == 0 || value == nullptr ? TensorView() : ViewOf(api_, nullptr, value);
 }
 
 // The C API cannot query whether an attribute exists. Reading it as a list ignores its type: that

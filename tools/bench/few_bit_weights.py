@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, dequantized
+from coreai_onnx.composites.few_bit_weights import LARGEST_STEP, PARTS, dequantized
 
 
 def weight_matrix(
@@ -17,7 +17,8 @@ def weight_matrix(
     codes, scales = inputs[1:3]
     assert codes is not None
     assert scales is not None
-    groups = dequantized([codes, scales, *[None] * 4], attributes["bits"], 0, torch.float32)
+    parts = [codes, scales, *[None] * (len(PARTS) - 2)]
+    groups = dequantized(parts, attributes["bits"], 0, torch.float32)
     return groups.flatten(-2).contiguous()
 
 

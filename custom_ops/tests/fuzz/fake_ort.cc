@@ -268,7 +268,9 @@ OrtApi MakeApi() {
   return api;
 }
 
-const OrtApi* GetApi(std::uint32_t) noexcept { return &FakeApi(); }
+const OrtApi* GetApi(std::uint32_t version) noexcept {
+  return version <= ORT_API_VERSION ? &FakeApi() : nullptr;
+}
 const char* GetVersion() noexcept { return "1.28.0"; }
 
 }  // namespace
