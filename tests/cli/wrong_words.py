@@ -81,6 +81,7 @@ _QUANTIZATION = {
         for value in ("largest", "")
     ],
     "percentile": [["--percentile", value] for value in ("101", "50", "nan", "many", "")],
+    "workers": [["--workers", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
     "layers": [["--layers=yes"]],
 }
 _WITH_BITS = {
