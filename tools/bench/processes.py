@@ -96,8 +96,8 @@ def commands(
     nothing = [sys.executable, "-c", READY]
     ours = [sys.executable, "-c", OURS, path]
     yield "session", [*ours, "{}"], nothing
-    yield "session, prepack=False", [*ours, "{'prepack': False}"], nothing
-    yield "session, packed_weights", [*ours, repr({"packed_weights": packed})], nothing
+    shared = repr({"packed_weights": packed, "prepack": False})
+    yield "session, packed_weights, prepack=False", [*ours, shared], nothing
     if options.cpp:
         library = str(coreai_onnx.ops_library_path())
         op_types = ",".join(standard_op_types(OnnxProgram.load(path).model))
