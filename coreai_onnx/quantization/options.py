@@ -31,6 +31,8 @@ Calls = Iterable[Feed] | Mapping[str, Iterable[Feed]]
 """The inputs of calls; for several entrypoints, by their names."""
 _FLAGS = ("symmetric", "embeddings", "convolutions", "activations")
 _ACTIVATION_BITS = (0, 8, 16)
+MAX_WORKERS = 1024
+"""As of the threads of sessions."""
 _NEEDS_DATA = "needs calibration data\n  give calibration=[inputs of a few calls]"
 
 
@@ -71,6 +73,8 @@ class QuantizeOptions(TypedDict, total=False):
             for ``calibration``; by default the first 4 calls of that.
         metrics: Functions of a program by name, such as a perplexity or an accuracy: the report has
             the number of the program before, and of the quantized one.
+        workers: Threads that quantize, 1 to 1024; by default one for each core, up to 8. The file
+            is the same for any number, and each thread holds about 10 MiB.
     """
 
     method: Method
@@ -88,6 +92,7 @@ class QuantizeOptions(TypedDict, total=False):
     percentile: float
     evaluation: Calls | None
     metrics: Mapping[str, Metric] | None
+    workers: int | None
 
 
 def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]) -> Rules:
@@ -102,6 +107,9 @@ def rules_of(bits: int, group_size: int = 32, **options: Unpack[QuantizeOptions]
     for name, value in options.items():
         if name in _FLAGS and not isinstance(value, bool):
             raise QuantizationError(f"{name}={value!r}; give True or False")
+    workers = options.get("workers")
+    if workers is not None and not (type(workers) is int and 1 <= workers <= MAX_WORKERS):
+        raise QuantizationError(f"workers={workers!r}; give a number from 1 to {MAX_WORKERS}")
     metrics = options.get("metrics")
     if metrics is not None and not isinstance(metrics, Mapping):
         raise QuantizationError(
@@ -177,7 +185,9 @@ def quantize_entrypoints(
             )
         else:
             # With an empty mapping, the error for missing data would speak of loops and branches.
-            done = quantize_models(models, rules, bodies_of, feeds or None)
+            done = quantize_models(
+                models, rules, bodies_of, feeds or None, options.get("workers")
+            )
         for name, calls in evaluation.items():
             done[name] = _evaluated(models[name], done[name], calls)
     return done

@@ -56,6 +56,7 @@ def quantize_models(
     rules: Rules,
     bodies_of: BodiesOf,
     calibration: Mapping[str, Iterable[Feed]] | None = None,
+    workers: int | None = None,
 ) -> dict[str, Quantized]:
     """Quantize the weights of products and embeddings in copies of the models.
 
@@ -67,6 +68,7 @@ def quantize_models(
         rules: Select the scheme of each weight.
         bodies_of: Adds functions to a model, such as `coreai_onnx.bodies.quantized.FewBitBodies`.
         calibration: The inputs of calls by entrypoint.
+        workers: Threads; see `pack_weight`.
 
     Returns:
         The quantized copies, by entrypoint.
@@ -87,7 +89,7 @@ def quantize_models(
     done: dict[object, PackedWeight] = {}
     results: dict[str, Quantized] = {}
     for name, plan in plans.items():
-        packed = _packed(plan, moments, done)
+        packed = _packed(plan, moments, done, workers)
         kinds = {w.value: (scheme, w.by_rows) for w, scheme in plan.schemes.items()}
         # A function has one body: calls that pass weights of different schemes need copies of it
         # first.
@@ -164,7 +166,10 @@ def _moments(
 
 
 def _packed(
-    plan: _Plan, moments: Mapping[int, Array], done: dict[object, PackedWeight]
+    plan: _Plan,
+    moments: Mapping[int, Array],
+    done: dict[object, PackedWeight],
+    workers: int | None,
 ) -> dict[MatrixWeight, PackedWeight]:
     """Quantize the weights of a plan; equal weights with one scheme are quantized once."""
     packed: dict[MatrixWeight, PackedWeight] = {}
@@ -177,7 +182,7 @@ def _packed(
         key = scheme, _digest(weight)
         if key not in done:
             data = None if weight.is_lookup else moments.get(id(weight.tensor))
-            done[key] = pack_weight(weight, scheme, data)
+            done[key] = pack_weight(weight, scheme, data, workers)
             elements += sizes[number - 1]
             seconds = time.perf_counter() - start
             if not warned and seconds > SAMPLE:

@@ -81,6 +81,7 @@ _QUANTIZATION = {
         for value in ("largest", "")
     ],
     "percentile": [["--percentile", value] for value in ("101", "50", "nan", "many", "")],
+    "workers": [["--workers", value] for value in ("0", "-1", "1025", "many", "1.5", "")],
     "layers": [["--layers=yes"]],
 }
 _WITH_BITS = {
@@ -220,6 +221,9 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "86401", "")],
         "grace": [["--grace", value] for value in ("0", "-1", "nan", "86401", "")],
         "threads": _RUNS["threads"],
+        "packed_weights": [
+            ["--packed-weights", value] for value in ("no/such/folder/packed", ".", "models.py")
+        ],
         **_EXECUTIONS,
         "debug": [["--debug=yes"]],
     },

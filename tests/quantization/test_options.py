@@ -92,6 +92,8 @@ def test_models_stay_as_they_are() -> None:
         ({"activation_bits": 16}, "activation_bits=16; choose from 0, 8"),
         ({"activation_bits": 4, "activations": True}, "activation_bits=4; choose from 0, 8, 16"),
         ({"calibration_method": "kl"}, "calibration_method='kl'; choose from minmax"),
+        ({"workers": 0}, "workers=0; give a number from 1 to 1024"),
+        ({"workers": True}, "workers=True; give a number from 1 to 1024"),
         ({"percentile": 5}, "percentile=5; give a number above 50, at most 100"),
         ({"calibration": 5}, "calibration must be a list of the inputs of calls, got int"),
         (

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from coreai_onnx.cli.options.inputs import (
 from coreai_onnx.cli.options.numbers import integer, repeated
 from coreai_onnx.cli.options.output import chosen_place
 from coreai_onnx.errors import CommandError, RowError, SessionError, failures_as
-from coreai_onnx.messages import progress_bar
+from coreai_onnx.messages import progress_bar, size_text
 from coreai_onnx.model.files.new_files import all_or_nothing
 from coreai_onnx.runtime.tensors.tables import with_columns
 from coreai_onnx.scale import Predictor
@@ -103,7 +103,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker needs; a part is a range of ``size`` rows, of which it reads ``columns``."""
+    """What a worker needs; a part is a range of ``size`` rows, of which it reads ``columns``.
+
+    The source is refused if its ``stamp``, size and time of the last change, is another one.
+    """
 
     predict: Predictor
     source: Path
@@ -112,6 +115,7 @@ class _Job:
     rows: int
     keeps_failed: bool
     columns: tuple[str, ...]
+    stamp: tuple[int, int]
 
     def part(self, index: int) -> Path:
         return self.folder / f"{index:06}.parquet"
@@ -155,6 +159,7 @@ def execute(options: argparse.Namespace) -> int:
         rows=file.metadata.num_rows,
         keeps_failed=options.on_error == "keep",
         columns=tuple(predict.reads(file.schema_arrow.names)),
+        stamp=_stamp(source),
     )
     with failures_as(CommandError, f"{target} cannot be written"):
         _begin(job)
@@ -188,8 +193,7 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- parts
 def _begin(job: _Job) -> None:
     """Make the folder of the parts, or check that those in it are of the same job."""
-    stat = job.source.stat()
-    of_job = [repr(vars(job.predict)), job.size, job.keeps_failed, stat.st_size, stat.st_mtime_ns]
+    of_job = [repr(vars(job.predict)), job.size, job.keeps_failed, *job.stamp]
     digest = hashlib.blake2b(json.dumps(of_job).encode(), digest_size=16).hexdigest()
     record = job.folder / "job.txt"
     if job.folder.exists():
@@ -200,6 +204,16 @@ def _begin(job: _Job) -> None:
         return
     job.folder.mkdir()
     record.write_text(digest)
+
+
+def _stamp(source: Path) -> tuple[int, int]:
+    stat = source.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _check_source(job: _Job) -> None:
+    if _stamp(job.source) != job.stamp:
+        raise CommandError(f"{job.source} has changed since the job began")
 
 
 def _run(job: _Job, workers: int, ray_address: str | None) -> list[tuple[int, str]]:
@@ -250,8 +264,10 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
         raise CommandError("--ray needs Ray: pip install coreai-onnx-bridge[ray]") from error
     with failures_as(CommandError, f"cannot connect to a Ray cluster at {address!r}"):
         ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+    threads, weights = job.predict.settings["threads"], job.predict.nbytes
+    _check_nodes([node["Resources"] for node in ray.nodes() if node["Alive"]], threads, weights)
     # A task whose process or machine is lost is run again.
-    task = ray.remote(num_cpus=job.predict.settings["threads"], max_retries=3)(_make_part)
+    task = ray.remote(num_cpus=threads, memory=weights, max_retries=3)(_make_part)
     pending = [task.remote(job, i) for i in parts]
     try:
         while pending:
@@ -265,6 +281,25 @@ def _in_ray(job: _Job, parts: list[int], address: str) -> Iterator[Any]:
     finally:
         for one in pending:
             ray.cancel(one)
+
+
+def _check_nodes(nodes: Iterable[Mapping[str, float]], threads: int, weights: int) -> None:
+    """Check that one of the nodes of a cluster can run a part: Ray would wait for it forever.
+
+    Raises:
+        CommandError: None can.
+    """
+    # A head without processors may stand for nodes that are still to come.
+    working = [node for node in nodes if node.get("CPU")]
+    if not working or any(
+        node["CPU"] >= threads and node.get("memory", 0) >= weights for node in working
+    ):
+        return
+    there = (f"{n['CPU']:g} and {size_text(int(n.get('memory', 0)))}" for n in working)
+    raise CommandError(
+        f"a part needs {threads} processors (--threads) and {size_text(weights)} of memory for the "
+        f"weights, and the nodes of the cluster have {'; '.join(there)}"
+    )
 
 
 # A row group is decoded as a whole, and may hold many parts, which a worker makes in order.
@@ -297,7 +332,9 @@ def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:
     import pyarrow.parquet as pq
 
     first = index * job.size
-    table = _rows_of(job, first, min(job.size, job.rows - first))
+    _check_source(job)
+    with failures_as(CommandError, f"{job.source} cannot be read"):
+        table = _rows_of(job, first, min(job.size, job.rows - first))
     job.predict.open()  # what fails here is not the fault of a row
     failed: dict[int, str] = {}
     result = _predicted(job, table, first, failed)
@@ -307,6 +344,9 @@ def _make_part(job: _Job, index: int) -> tuple[int, list[tuple[int, str]]]:
     elif failed:
         row = min(failed)
         raise CommandError(f"row {row}: {failed[row]}")
+    # After the work, so that no part has rows of two versions of a file.
+    job.predict.check(table.schema)
+    _check_source(job)
     # A part that exists is complete: a job that was interrupted goes on from those.
     with all_or_nothing() as files:
         pq.write_table(result, files.create(job.part(index)))

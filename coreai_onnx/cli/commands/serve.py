@@ -87,6 +87,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     declare_kernels(parser)
     declare_threads(parser)
+    parser.add_argument(
+        "--packed-weights",
+        type=Path,
+        metavar="FILE",
+        help="map weights in the layout of the kernels from this file, which processes share; it is "
+        "written if it does not exist",
+    )
     declare_provider(parser)
 
 
@@ -137,7 +144,7 @@ def _application(options: argparse.Namespace) -> Any:
     )
     from coreai_onnx.huggingface.generation.serving.endpoint import endpoint
 
-    how = {name: getattr(options, name) for name in ("kernels", "threads")}
+    how = {name: getattr(options, name) for name in ("kernels", "threads", "packed_weights")}
     name = options.name or options.folder.resolve().name
     limits: dict[str, Any] = {n: getattr(options, n) for n in ("max_body", "max_prompt", "timeout")}
     limits["allow_origins"] = options.allow_origin

@@ -18,7 +18,7 @@ from coreai_onnx.program import OnnxProgram
 
 _TEXTS = (
     *("group_size", "method", "scale_dtype", "activation_bits", "embeddings", "minimum_size"),
-    *("calibration_method", "percentile"),
+    *("calibration_method", "percentile", "workers"),
 )
 _FLAGS = ("symmetric", "activations", "convolutions")
 _DATA = ("calibration", "evaluation")
@@ -62,6 +62,12 @@ def declare(parser: argparse.ArgumentParser, bits: int | None = None) -> None:
         "--activations",
         action="store_true",
         help="round inputs of products and convolutions to 8 bits as well; needs calibration data",
+    )
+    group.add_argument(
+        "--workers",
+        type=integer(1, 1024),
+        metavar="N",
+        help="threads that quantize (default: one for each core, up to 8)",
     )
     _declare_data(group)
     _declare_rules(group)

@@ -101,6 +101,7 @@ class LanguageModel:
         *,
         kernels: bool | None = None,
         threads: int | None = None,
+        packed_weights: str | PathLike[str] | None = None,
         provider: Choice | None = None,
     ) -> LanguageModel:
         """Open a folder that `export_model` wrote.
@@ -109,6 +110,7 @@ class LanguageModel:
             folder: The folder.
             kernels: As for `session`.
             threads: As for `session`.
+            packed_weights: As for `session`; all files of the folder share it.
             provider: As for `session`; also for the encoder.
 
         Raises:
@@ -128,6 +130,7 @@ class LanguageModel:
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
+        how["packed_weights"] = packed_weights
         merged = encodes or embeds
         session = Session(path / (MERGED_FILE if merged else MODEL_FILE), adapters=merged, **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.

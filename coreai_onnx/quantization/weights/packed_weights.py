@@ -88,7 +88,12 @@ class PackedWeight:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = None) -> PackedWeight:
+def pack_weight(
+    weight: MatrixWeight,
+    scheme: Scheme,
+    moments: Array | None = None,
+    workers: int | None = None,
+) -> PackedWeight:
     """Quantize a weight.
 
     Args:
@@ -96,11 +101,14 @@ def pack_weight(weight: MatrixWeight, scheme: Scheme, moments: Array | None = No
         scheme: Bits, groups and method.
         moments: ``X^T X`` of the inputs, ``[K, K]``, or ``[experts, K, K]``; methods that need
             calibration data use it.
+        workers: Threads, which quantize different rows; None means one for each core, up to
+            `MOST_THREADS`. The result is the same for any number.
 
     Raises:
         QuantizationError: The weight has values that are not finite.
     """
-    return _WeightPacking(weight, scheme, moments).result()
+    packing = _WeightPacking(weight, scheme, moments)
+    return packing.result(workers or min(os.cpu_count() or 1, MOST_THREADS))
 
 
 class _WeightPacking:
@@ -117,8 +125,8 @@ class _WeightPacking:
         self.divisors = self._divisors()
         self.palette = self._palette() if scheme.method == "palette" else None
 
-    def result(self) -> PackedWeight:
-        """Quantize all rows."""
+    def result(self, workers: int) -> PackedWeight:
+        """Quantize all rows in so many threads."""
         rows = math.prod(self.weight.shape[:-1])
         codes = np.empty((rows, self.groups, self.group * self.scheme.bits // 8), np.uint8)
         scales = np.empty((rows, self.groups), self.scheme.scale_dtype)
@@ -129,7 +137,7 @@ class _WeightPacking:
             # The corrections of GPTQ belong to the inputs of one expert.
             quantize = partial(self._quantize, matrix, self._method(matrix), stored)
             # In order, so that the report does not depend on the threads.
-            for power, lost in _in_threads(quantize, range(0, self.outputs, self.step)):
+            for power, lost in _in_threads(workers, quantize, range(0, self.outputs, self.step)):
                 signal += power
                 noise += lost
                 read.add(self.step * self.inputs * np.dtype(np.float32).itemsize)
@@ -255,12 +263,11 @@ class _WeightPacking:
         )
 
 
-def _in_threads(work: Callable[[int], T], starts: range) -> Iterator[T]:
-    """Yield the results of a function in order; it runs in a thread for each core.
+def _in_threads(count: int, work: Callable[[int], T], starts: range) -> Iterator[T]:
+    """Yield the results of a function in order; it runs in so many threads.
 
     numpy computes without Python's lock. Few results wait, however many there are.
     """
-    count = min(os.cpu_count() or 1, MOST_THREADS)
     if len(starts) == 1 or count == 1:
         yield from map(work, starts)
         return

@@ -111,6 +111,11 @@ class Predictor:
         return f"Predictor({str(self._path)!r}: {columns} → {', '.join(self._results.values())})"
 
     @property
+    def nbytes(self) -> int:
+        """Size of the model's files, which every process that opens it reads."""
+        return sum(file.stat().st_size for file in (self._path, *self._data))
+
+    @property
     def _row_inputs(self) -> list[TensorInfo]:
         return [x for x in self._inputs if x.name not in self._constants]
 

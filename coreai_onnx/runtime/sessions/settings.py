@@ -27,8 +27,8 @@ class SessionSettings:
 
     Raises:
         SessionError: If ``threads`` is out of range; if ``deterministic``, ``float32_tiles`` or
-            ``packed_weights`` is set without kernels or with providers; or if the first two, or
-            ``packed_weights`` and ``prepack=False``, are set together.
+            ``packed_weights`` is set without kernels or with providers; or if the first two are set
+            together.
     """
 
     kernels: bool | None = None
@@ -60,10 +60,8 @@ class SessionSettings:
                 raise SessionError(f"{name}=True needs the kernels, and no execution provider")
         if self.packed_weights is None:
             return
-        if self.kernels is False or self.prepack is False or not on_cpu(self.providers):
-            raise SessionError(
-                "packed_weights needs the kernels, and no execution provider or prepack=False"
-            )
+        if self.kernels is False or not on_cpu(self.providers):
+            raise SessionError("packed_weights needs the kernels, and no execution provider")
 
 
 def executions_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from coreai_onnx.cli import main
 from coreai_onnx.cli.commands import map_rows
+from coreai_onnx.errors import CommandError
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.scale import Predictor
 from tests.support.small_models import linear_model, parse
@@ -165,6 +167,50 @@ def test_a_file_that_changes_stops_the_job(
     assert main(WORDS) == 2
     assert "model.onnx has changed since the predictor was made" in capsys.readouterr().err
     assert not list(Path().glob("out.parquet*"))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("rows.parquet", "rows.parquet has changed since the job began"),
+        ("model.onnx", "model.onnx has changed since the predictor was made"),
+    ],
+)
+def test_a_file_that_changes_between_parts_stops_the_job(
+    folder: Path,
+    file: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make, before = map_rows._make_part, folder / "before"
+    (folder / file).rename(before)
+    shutil.copy(before, folder / file)
+
+    def change(job: Any, index: int) -> Any:
+        if index == 1:
+            with open(file, "ab") as stream:
+                stream.write(b"\0")
+        return make(job, index)
+
+    monkeypatch.setattr(map_rows, "_make_part", change)
+    assert main([*WORDS, "--part-size", "100"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out.parquet").exists()
+    assert [path.name for path in Path("out.parquet.parts").glob("*.parquet")] == ["000000.parquet"]
+
+
+GIB = 1 << 30
+
+
+def test_a_cluster_without_the_processors_or_the_memory_is_refused() -> None:
+    nodes = [{"CPU": 2.0, "memory": 8.0 * GIB}, {"CPU": 16.0, "memory": 1.0 * GIB}, {"memory": 1.0}]
+    for threads, size in ((2, 8), (16, 1), (1, 4)):
+        map_rows._check_nodes(nodes, threads, size * GIB)
+    map_rows._check_nodes([{"memory": 1.0}], 64, GIB)  # nodes may still come
+    for threads, size in ((4, 2), (17, 1), (1, 9)):
+        with pytest.raises(CommandError, match=r"the cluster have 2 and 8\.0 GiB; 16 and 1\.0 GiB"):
+            map_rows._check_nodes(nodes, threads, size * GIB)
 
 
 def test_a_worker_that_ends_is_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,21 @@ def test_every_kind_of_model_gives_the_same_tokens(decoder: tuple[Any, ExportedF
         tokens = generate(source, PROMPT, max_new_tokens=16, stop_ids=())
         assert tokens.tolist() == wanted.tolist(), source
     assert session.state == {}, "the states of the session do not change"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files of packed weights are not mapped there")
+def test_packed_weights_give_the_same_tokens(
+    decoder: tuple[Any, ExportedFolder], tmp_path: Path
+) -> None:
+    folder, packed = tmp_path / "few_bits", tmp_path / "packed"
+    export_model(decoder[1].path.parent / "source", folder, quantization={"bits": 4})
+    wanted = LanguageModel.open(folder, kernels=True).generate(PROMPT, max_new_tokens=9)
+    sizes = []
+    for _ in range(2):
+        opened = LanguageModel.open(folder, packed_weights=packed)
+        assert opened.generate(PROMPT, max_new_tokens=9).tolist() == wanted.tolist()
+        sizes.append(packed.stat().st_size)
+    assert sizes[1] == sizes[0] > 64, "the second one has added to the file"
 
 
 def test_a_batch_and_its_mask(decoder: tuple[Any, ExportedFolder]) -> None:

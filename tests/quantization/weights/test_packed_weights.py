@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import threading
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -196,26 +197,30 @@ def test_equal_inputs_need_no_scales() -> None:
     assert (scaled_by_activations(weight, np.zeros((32, 32)), Scheme(4, 16, "awq")) == 1).all()
 
 
-@pytest.mark.parametrize("method", ["rtn", "palette"])
-def test_threads_do_not_change_the_result(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_do_not_change_the_result(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, scheme = weight_of(heavy_tailed(40, 64)), Scheme(4, 32, method)
+    inputs = correlated_inputs(100, 64)
     monkeypatch.setattr(packed_weights, "CHUNK", 64 * 3)
-    one, several = (packed_in(count, weight, scheme, monkeypatch) for count in (1, 4))
+    threads: set[int] = set()
+    part = packed_weights.pack_codes
+
+    def recorded(*args: Any) -> np.ndarray:
+        threads.add(threading.get_ident())
+        return part(*args)
+
+    monkeypatch.setattr(packed_weights, "pack_codes", recorded)
+    one = pack_weight(weight, scheme, inputs.T @ inputs, workers=1)
+    assert threads == {threading.get_ident()}
+    several = pack_weight(weight, scheme, inputs.T @ inputs, workers=4)
+    assert len(threads) > 1
     assert one.parts.keys() == several.parts.keys()
-    for name, part in one.parts.items():
-        assert part.tobytes() == several.parts[name].tobytes()
-    assert one.sqnr == several.sqnr
+    for name, part_of_one in one.parts.items():
+        assert part_of_one.tobytes() == several.parts[name].tobytes()
+    assert (one.sqnr, one.output_sqnr) == (several.sqnr, several.output_sqnr)
 
 
-def packed_in(
-    threads: int, weight: MatrixWeight, scheme: Scheme, monkeypatch: pytest.MonkeyPatch
-) -> PackedWeight:
-    monkeypatch.setattr(os, "cpu_count", lambda: threads)
-    return pack_weight(weight, scheme)
-
-
-def test_an_error_in_a_thread_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+def test_an_error_in_a_thread_ends_the_others() -> None:
     started = []
 
     def work(start: int) -> int:
@@ -224,8 +229,8 @@ def test_an_error_in_a_thread_ends_the_others(monkeypatch: pytest.MonkeyPatch) -
             raise QuantizationError("five")
         return start
 
-    results = _in_threads(work, range(100))
+    results = _in_threads(2, work, range(100))
     with pytest.raises(QuantizationError, match="five"):
         list(results)
     assert max(started) < 10
-    assert list(_in_threads(lambda start: start, range(7))) == list(range(7))
+    assert list(_in_threads(2, lambda start: start, range(7))) == list(range(7))

@@ -201,7 +201,8 @@ def anonymous():
 
 path, packed = sys.argv[1], sys.argv[2]
 before = anonymous()
-model = session(path, packed_weights=packed or None, threads=1)
+prepack = None if len(sys.argv) == 3 else sys.argv[3] == "True"
+model = session(path, packed_weights=packed or None, prepack=prepack, threads=1)
 after = anonymous()
 x = np.random.default_rng(0).normal(size=(5, 1024)).astype(np.float32)
 print(after - before, hashlib.sha256(model.run(x)["result_0"].tobytes()).hexdigest())
@@ -235,6 +236,35 @@ def test_packed_weights_are_mapped_by_every_process(tmp_path: Path, composite: s
     assert sizes[1] == sizes[2] > 32 << 20
     if sys.platform == "linux":
         assert int(kilobytes) < 16 << 10
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
+def test_packed_weights_leave_other_products_to_the_mapped_file(tmp_path: Path) -> None:
+    """A product of the kernels and one of onnxruntime, by 32 MiB each."""
+    random = np.random.default_rng(0)
+    weights = [torch.from_numpy(random.random((1024, 8192), np.float32)) for _ in range(2)]
+    inputs = [torch.zeros(5, 1024), weights[0]]
+    model = ir.from_proto(composite_model("gather_mm", inputs, {}, constants=(1,)))
+    right = ir.val("right", const_value=ir.tensor(weights[1].numpy(), name="right"))
+    model.graph.initializers.add(right)
+    (result,), (x, *_) = model.graph.outputs, model.graph.inputs
+    products = [ir.node("MatMul", [x, right])]
+    products.append(ir.node("Add", [result, products[0].outputs[0]]))
+    model.graph.extend(products)
+    total = products[1].outputs[0]
+    total.type, total.shape, result.name = result.type, result.shape, "first"
+    total.name, model.graph.outputs[0] = "result_0", total
+    path, packed = tmp_path / "model.onnx", tmp_path / "packed"
+    save_models({path: model}, tmp_path / "model.onnx.data", external_data=True)
+    sizes = {}
+    for prepack in ("True", "False", "False"):
+        arguments = [sys.executable, "-c", _SHARE, str(path), str(packed), prepack]
+        output = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+        sizes[prepack] = int(output.split()[0])
+        assert packed.stat().st_size > 32 << 20
+    assert sizes["True"] > 32 << 10
+    assert sizes["False"] < 16 << 10
 
 
 @pytest.mark.usefixtures("kernels")

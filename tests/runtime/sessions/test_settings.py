@@ -35,7 +35,7 @@ def test_kernels_run_beside_bodies_unless_a_provider_takes_nodes_from_the_cpu(
     }
 
 
-@pytest.mark.parametrize("other", [{"kernels": False}, {"prepack": False}, {"providers": "webgpu"}])
+@pytest.mark.parametrize("other", [{"kernels": False}, {"providers": "webgpu"}])
 def test_packed_weights_are_those_of_kernels(other: dict[str, Any]) -> None:
     assert SessionSettings(packed_weights="weights").packed_weights == "weights"
     with pytest.raises(SessionError, match="packed_weights needs the kernels, and no"):
