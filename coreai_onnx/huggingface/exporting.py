@@ -306,8 +306,8 @@ def _programs(
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
     encodes = loaded.task.auto_class in _ENCODER_DECODERS
     if encodes and cache.kind == "paged" and not convert.lora:
-        encoder = paged_encoder(loaded.model, check=convert.check)
-        return {ENCODER_FILE: convert(encoder), MERGED_FILE: convert(encoder.decoder)}, {}
+        served = paged_encoder(loaded.model, check=convert.check)
+        return {ENCODER_FILE: convert(served), MERGED_FILE: convert(served.decoder)}, {}
     if (not cache.is_plain or convert.lora) and loaded.task.name != "text-generation":
         what = "inputs for adapters" if cache.is_plain else str(cache)
         raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")

@@ -2,20 +2,22 @@
 
     python -m tools.bench.serving_orders --orders 1000
 
-For each architecture of ``ARCHITECTURES``, with random weights, once on a stock onnxruntime and
-once with ``target="kernels"``, `check_orders` of the engine's tests submits seven requests in so
+For each architecture of ``ARCHITECTURES``, with random weights, once with ``target="kernels"`` and
+once on a stock onnxruntime, `check_orders` of the engine's tests submits seven requests in so
 many orders. A reply that differs is an error.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from pathlib import Path
 
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import LanguageModel
+from coreai_onnx.targets.opsets import Target
 from tests.huggingface.generation.test_engine import ARCHITECTURES, check_orders
 
 _VOCABULARY = 100
@@ -29,17 +31,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=list(ARCHITECTURES), choices=ARCHITECTURES)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    for name in options.only:
-        for target, kernels in (("onnxruntime", False), ("kernels", True)):
-            begin = time.monotonic()
-            with tempfile.TemporaryDirectory() as place:
-                model = ARCHITECTURES[name].module()
-                exported = export_model(model, Path(place, "f"), cache="paged", target=target)
-                how = {"kernels": kernels, "threads": options.threads}
-                opened = LanguageModel.open(exported.path, **how)
-                check_orders(opened, options.orders, _VOCABULARY)
-            seconds = time.monotonic() - begin
-            print(f"{name}, {target}: {options.orders} orders, {seconds:.0f} s", flush=True)
+    targets: tuple[Target, ...] = ("kernels", "onnxruntime")
+    for target, name in itertools.product(targets, options.only):
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as place:
+            model = ARCHITECTURES[name].module()
+            exported = export_model(model, Path(place, "f"), cache="paged", target=target)
+            has_kernels = target == "kernels"
+            opened = LanguageModel.open(exported.path, kernels=has_kernels, threads=options.threads)
+            check_orders(opened, options.orders, _VOCABULARY)
+        seconds = time.monotonic() - begin
+        print(f"{name}, {target}: {options.orders} orders, {seconds:.0f} s", flush=True)
     return 0
 
 

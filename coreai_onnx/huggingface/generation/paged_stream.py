@@ -220,8 +220,9 @@ class PagedStream:
             source = np.array([rows[0].source], np.int64)
             outputs = self._encoder.run(input_ids=source, attention_mask=np.ones_like(source))
             return feeds | {info.name: outputs[info.name] for info in self._nothing}
-        sizes = ((info, (len(rows), info.dims[1], 0, info.dims[3])) for info in self._nothing)
-        return feeds | {info.name: np.zeros(size, info.numpy_dtype) for info, size in sizes}
+        # What has no dim of a size is empty.
+        sizes = {self._nothing[0].dims[0]: len(rows)}
+        return feeds | {info.name: empty(info, sizes) for info in self._nothing}
 
 
 def _table(blocks: Sequence[Sequence[int]], counts: Sequence[int]) -> Array:

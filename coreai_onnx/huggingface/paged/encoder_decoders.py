@@ -133,7 +133,7 @@ class PagedDecoderPart(DecoderPart):
             states: The number of new states.
         """
         batch = len(targets)
-        tables = []
+        tables: list[torch.Tensor] = []
         for widest in (max(targets) + length, max(sources) + states):
             # Tables of other sizes: an export may take equal ones for one.
             count = -(-widest // BLOCK) + 1 + len(tables)
