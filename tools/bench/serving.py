@@ -77,6 +77,8 @@ def main() -> int:
     parser.add_argument("--shared", action="store_true", help="prompts with a common beginning")
     parser.add_argument("--no-kernels", action="store_true", help="a stock onnxruntime")
     options = parser.parse_args()
+    if options.openvino and options.threads == 1:
+        parser.error("--openvino needs --threads 2: its pipeline divides by zero with one")
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in options.only or (GGUF_FILES if options.gguf else FILES):
