@@ -36,7 +36,7 @@ _FEWEST_SAMPLES = 1279
 
 
 @dataclass
-class _Encoded(BaseModelOutput):
+class EncodedSource(BaseModelOutput):
     """The result of an encoder, of one with experts too.
 
     Attributes:
@@ -145,9 +145,11 @@ class DecoderPart(torch.nn.Module):
         cross: The cache of the encoder's result.
         slots: The tensors of both.
         masks_state: Whether the hidden state is multiplied by the mask before it is read.
+        cached: What the tokens of the example follow, for messages.
     """
 
     masks_state = False
+    cached = "cached ones"
     token_names: Sequence[str] = ("input_ids",)
     result_names: Sequence[str] = ("logits",)
 
@@ -204,9 +206,8 @@ class DecoderPart(torch.nn.Module):
                     f"{type(model).__name__}: include {ATTENTIONS!r} needs a decoder whose layers "
                     "return their attention to the sound, as Whisper's"
                 )
-        what = (
-            f"{type(model).__name__} is not exported: it does not run on 3 tokens after cached ones"
-        )
+        name = type(model).__name__
+        what = f"{name} is not exported: it does not run on 3 tokens after {self.cached}"
         with torch.no_grad(), failures_as(ModelSourceError, what):
             # Some decoders take one token beside a cache only, which an export would notice late.
             self(*self.example(floating))
@@ -236,7 +237,7 @@ class DecoderPart(torch.nn.Module):
         result = self.model(
             **{argument: tokens},
             attention_mask=mask,
-            encoder_outputs=_Encoded(last_hidden_state=state),
+            encoder_outputs=EncodedSource(last_hidden_state=state),
             use_cache=True,
             **{CACHE: cache},
         )

@@ -42,7 +42,8 @@ from coreai_onnx.huggingface.media.parts import (
     encodes_prompts,
     media_parts,
 )
-from coreai_onnx.huggingface.paged import CACHES, CacheForm, checked_decoder, decoder_of
+from coreai_onnx.huggingface.paged.decoders import CACHES, CacheForm, checked_decoder, decoder_of
+from coreai_onnx.huggingface.paged.encoder_decoders import paged_encoder
 from coreai_onnx.huggingface.quantizing import (
     check_arguments,
     first_target,
@@ -303,6 +304,10 @@ def _programs(
     loaded: LoadedModel, convert: _Conversion, cache: CacheForm
 ) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
+    encodes = loaded.task.auto_class in _ENCODER_DECODERS
+    if encodes and cache.kind == "paged" and not convert.lora:
+        served = paged_encoder(loaded.model, check=convert.check)
+        return {ENCODER_FILE: convert(served), MERGED_FILE: convert(served.decoder)}, {}
     if (not cache.is_plain or convert.lora) and loaded.task.name != "text-generation":
         what = "inputs for adapters" if cache.is_plain else str(cache)
         raise ModelSourceError(f"a model for {loaded.task.name} has no {what}")
@@ -331,7 +336,7 @@ def _programs(
         merged = _merged(sound.decoder, convert)
         programs = {sound.encoder_file: convert(sound.encoder), **beside, MERGED_FILE: merged}
         return programs, dict(sound.files)
-    if loaded.task.auto_class not in (*_ENCODER_DECODERS, *MEDIA_CLASSES):
+    if not encodes and loaded.task.auto_class not in MEDIA_CLASSES:
         return {MODEL_FILE: head_of(loaded).convert_by(convert)}, {}
     model, media, files = encoder_decoder_of(loaded.model)
     encoder = EncoderPart(model)

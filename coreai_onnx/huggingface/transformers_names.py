@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ _ARE_INITIALIZED = ("is_conv_states_initialized", "is_recurrent_states_initializ
 # Methods that the caches of this package override: transformers would not call them by another
 # name, and keep its own states.
 _UPDATES = ("update_conv_state", "update_recurrent_state")
+_BIASES, _BUCKET = "compute_bias", "_relative_position_bucket"
 _INDICES, _IGNORES = "_non_vmap_expansion_sdpa", "_ignore_causal_mask_sdpa"
 _CONVERTER = WeightConverter(
     source_patterns=["a"], target_patterns="b", operations=[MergeModulelist()]
@@ -165,8 +166,13 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def offsets_by_row() -> Iterator[None]:
+def offsets_by_row(model: torch.nn.Module) -> Iterator[None]:
     """While active, masks have an offset of the queries for each row, ``[batch, 1]``.
+
+    So have the biases of T5, and the positions of BART.
+
+    Args:
+        model: The model whose layers may compute either.
 
     Raises:
         LibraryVersionError: If transformers has no such functions.
@@ -182,12 +188,45 @@ def offsets_by_row() -> Iterator[None]:
 
         return indices
 
-    with (
-        patched(masking_utils, _INDICES, by_row),
+    def positions(original: Any) -> Any:
+        def embedded(*args: Any, **options: Any) -> Any:
+            # BART adds an axis for the batch, which positions of each row have already.
+            result = original(*args, **options)
+            return result[0] if result.ndim == 4 else result
+
+        return embedded
+
+    classes = {type(module) for module in model.modules()}
+    with ExitStack() as patches:
+        patches.enter_context(patched(masking_utils, _INDICES, by_row))
         # Without a mask, all rows would have the same offset.
-        patched(masking_utils, _IGNORES, lambda _: lambda *_args, **_options: False),
-    ):
+        never = patched(masking_utils, _IGNORES, lambda _: lambda *_args, **_options: False)
+        patches.enter_context(never)
+        for cls in classes:
+            if hasattr(cls, _BIASES) and hasattr(cls, _BUCKET):
+                patches.enter_context(patched(cls, _BIASES, _biases_by_row))
+            if cls.__name__.endswith("LearnedPositionalEmbedding"):
+                patches.enter_context(patched(cls, "forward", positions))
         yield
+
+
+def _biases_by_row(original: Any) -> Any:
+    """Return T5's biases of relative positions, ``[batch, heads, queries, keys]``."""
+
+    def biases(layer: Any, queries: Any, keys: Any, **given: Any) -> Any:
+        past = given.get("past_seen_tokens")
+        if not isinstance(past, torch.Tensor) or past.ndim != 2:
+            return original(layer, queries, keys, **given)
+        distances = torch.arange(keys) - (past + torch.arange(queries))[..., None]
+        buckets = getattr(layer, _BUCKET)(
+            distances,
+            bidirectional=not layer.is_decoder,
+            num_buckets=layer.relative_attention_num_buckets,
+            max_distance=layer.relative_attention_max_distance,
+        )
+        return layer.relative_attention_bias(buckets).permute(0, 3, 1, 2)
+
+    return biases
 
 
 @contextmanager

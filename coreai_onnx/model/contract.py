@@ -14,8 +14,12 @@ from coreai_onnx.model.metadata import CONTRACT
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS = "block_table", "cache_lengths", "state_slots"
 """The inputs of a decoder with a paged cache."""
-BLOCKS, SLOTS = "blocks", "slots"
-"""The dims of its pools of keys and values, and of recurrent states."""
+SOURCE_TABLE, SOURCE_LENGTHS = "encoder_block_table", "encoder_lengths"
+"""The same for the encoder's result, of a model that has one."""
+ENCODED = "encoded."
+"""What the inputs with new keys and values of that result begin with: ``encoded.0.key``."""
+BLOCKS, SLOTS, SOURCE_BLOCKS = "blocks", "slots", "encoder_blocks"
+"""The dims of its pools of keys and values, of recurrent states, and of an encoder's result."""
 PADDINGS = ("left", "none")
 _CACHES = ("growing", "static")
 

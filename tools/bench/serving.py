@@ -8,28 +8,35 @@ it, ``generate`` with a growing cache answers one prompt after the other. Each r
 them in turn. The prompts are random; with ``--shared``, they begin with the same 500 tokens. Times
 are those of the wall, and CPU times of the whole process, which hold with ``--threads 1``.
 
+With ``--rate R``, ``--requests`` clients arrive in the intervals of a Poisson process instead, R a
+second on average, the same for all.
+
 With ``--gguf FILE``, the model is that of the file, beside it llama.cpp's server with the file, in
-the environment ``--llama PYTHON`` with ``xllamacpp``, in the same rounds.
+the environment ``--llama PYTHON`` with ``xllamacpp``, in the same rounds. With
+``--openvino PYTHON``, an environment with ``openvino-genai`` and ``optimum-intel``, so is OpenVINO
+GenAI's continuous batching; it rounds the floats of a GGUF file to 4 bits again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
-import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import transformers
 
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.messages import render
 from tools.bench.generation_models import SOURCE, write_source
 from tools.bench.generation_worker import VOCABULARY
+from tools.bench.serving_peers import Ask, measured
 
 PROMPT, NEW, SHARED = 128, 64, 500
 FILES: dict[str, dict[str, Any]] = {
@@ -50,6 +57,10 @@ GGUF_FILES: dict[str, dict[str, Any]] = {
 """llama.cpp rounds the inputs of products of few bits."""
 
 
+OPENVINO_FORMATS = {"float32": ["fp32"]}
+"""The weights of OpenVINO's model, by the name of ours; of others, groups of 32 codes of 4 bits."""
+
+
 def main() -> int:
     """Write the files, measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -57,18 +68,23 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--only", nargs="*", default=list(FILES))
+    parser.add_argument("--rate", type=float, help="clients that arrive in a second")
+    parser.add_argument("--requests", type=int, default=64, help="clients of a round of --rate")
+    parser.add_argument("--only", nargs="*", help="names of files")
     parser.add_argument("--gguf", type=Path, help="measure this model instead")
     parser.add_argument("--llama", type=Path, help="the python of llama.cpp's environment")
+    parser.add_argument("--openvino", type=Path, help="the python of OpenVINO's environment")
     parser.add_argument("--shared", action="store_true", help="prompts with a common beginning")
     parser.add_argument("--no-kernels", action="store_true", help="a stock onnxruntime")
     options = parser.parse_args()
+    if options.openvino and options.threads == 1:
+        parser.error("--openvino needs --threads 2: its pipeline divides by zero with one")
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in GGUF_FILES if options.gguf else options.only:
+    for name in options.only or (GGUF_FILES if options.gguf else FILES):
         rows += measure(name, options)
-    titles = ["", "clients", "tokens/s", "per CPU second", "median", "first token", "95th"]
-    print(render(titles, rows))
+    speeds = ["tokens/s", "per CPU second", "median"]
+    print(render(["", "clients", *speeds, "first token", "95th", "next", "95th", "MiB"], rows))
     return 0
 
 
@@ -76,55 +92,78 @@ def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
     """Return the rows of a file."""
     how = {"kernels": False if options.no_kernels else None, "threads": options.threads}
     growing = None
-    if options.gguf is None:
+    if options.gguf is None and options.rate is None:
         growing = LanguageModel.open(written(options.folder, name, "growing"), **how)
     paged = LanguageModel.open(written(options.folder, name, "paged", options.gguf), **how)
     slots = max(options.clients)
     tokens = slots * (PROMPT + NEW + SHARED)
-    llama = Llama(options, slots, tokens) if options.gguf and options.llama else None
-    rates: dict[Any, list[tuple[float, float]]] = {}
-    waits: dict[Any, list[float]] = {}
+    peers = peers_of(name, options, [slots, options.threads, tokens])
+    found: dict[Any, list[dict[str, Any]]] = {}
     for seed in range(options.rounds):
         draw = np.random.default_rng(seed)
         ids = prompts(1, draw, shared=options.shared)[0]
         if growing is not None:
-            begin = clocks()
-            growing.generate(ids, max_new_tokens=NEW, stop_ids=())
-            rates.setdefault("generate", []).append(rate_since(begin, NEW))
-        for clients in options.clients:
+
+            def alone(ids: list[int], count: int, seen: Callable[[], None]) -> None:
+                growing.generate(ids, max_new_tokens=count, stop_ids=())
+                for _ in range(count):
+                    seen()
+
+            found.setdefault("generate", []).append(measured(alone, [ids], [0.0], NEW))
+        for clients in options.clients if options.rate is None else [options.requests]:
             asked = prompts(clients, draw, shared=options.shared)
+            waits = np.zeros(clients)
+            if options.rate is not None:
+                waits = draw.exponential(1 / options.rate, clients).cumsum()
+            key = clients if options.rate is None else f"{clients}, {options.rate:g} a second"
             # A new one: prompts of earlier rounds are not in its cache.
             with paged.engine(slots=slots, tokens=tokens) as engine:
-                results = {clients: run(engine, asked)}
-            if llama is not None:
-                results[f"llama.cpp, {clients}"] = llama.run(asked)
-            for key, (rate, first) in results.items():
-                rates.setdefault(key, []).append(rate)
-                waits.setdefault(key, []).extend(first)
-    return [row(name, str(key), found, waits.get(key, [])) for key, found in rates.items()]
+                results = {key: measured(clients_of(engine), asked, waits.tolist(), NEW)}
+            for peer in peers:
+                results[f"{peer.name}, {key}"] = peer.run(asked, waits.tolist())
+            for one, result in results.items():
+                found.setdefault(one, []).append(result)
+    return [row(name, str(key), runs) for key, runs in found.items()]
 
 
-def row(name: str, key: str, found: list[tuple[float, float]], waits: list[float]) -> list[str]:
+def row(name: str, key: str, runs: list[dict[str, Any]]) -> list[str]:
     """Return a row of the table."""
-    times = sorted(waits)
-    first = ["", ""]
-    if times:
-        late = times[min(int(0.95 * len(times)), len(times) - 1)]
-        first = [f"{statistics.median(times):.2f} s", f"{late:.2f} s"]
-    walls, cpus = zip(*found, strict=True)
-    speeds = (max(walls), max(cpus), statistics.median(cpus))
-    return [name, key, *(f"{speed:.1f}" for speed in speeds), *first]
+    totals = [sum(map(len, run["times"])) for run in runs]
+    walls, cpus = (
+        [total / run[clock] for total, run in zip(totals, runs, strict=True)]
+        for clock in ("wall", "cpu")
+    )
+    speeds = [f"{x:.1f}" for x in (max(walls), max(cpus), statistics.median(cpus))]
+    times = [one for run in runs for one in run["times"]]
+    waits = [""] * 4
+    if key != "generate":
+        first = [one[0] for one in times]
+        between = [after - before for one in times for before, after in itertools.pairwise(one)]
+        waits = [
+            f"{x:.3f} s" for found in (first, between) for x in (*np.quantile(found, [0.5, 0.95]),)
+        ]
+    return [name, key, *speeds, *waits, f"{max(run['peak'] for run in runs):.0f}"]
 
 
-class Llama:
-    """llama.cpp's server in a process of its own; see ``serving_llama.py``."""
+def clients_of(engine: Engine) -> Ask:
+    """Return what asks an engine."""
 
-    def __init__(self, options: argparse.Namespace, slots: int, tokens: int) -> None:
+    def ask(prompt: list[int], count: int, seen: Callable[[], None]) -> None:
+        for _ in engine.submit(prompt, max_new_tokens=count, stop_ids=()):
+            seen()
+
+    return ask
+
+
+class Peer:
+    """A server of another project in a process of its own; see ``serving_peers.py``."""
+
+    def __init__(self, name: str, python: Path, model: Path, numbers: list[int]) -> None:
         """Start it, and wait until it has read the model."""
-        worker = Path(__file__).with_name("serving_llama.py")
-        numbers = map(str, (slots, options.threads, tokens))
+        self.name = name
+        worker = Path(__file__).with_name("serving_peers.py")
         self._process = subprocess.Popen(
-            [options.llama, worker, options.gguf, *numbers],
+            [python, worker, name, model, *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -132,16 +171,43 @@ class Llama:
         )
         assert self._read() == "ready\n"
 
-    def run(self, asked: list[list[int]]) -> tuple[tuple[float, float], list[float]]:
-        """Return what `run` does."""
+    def run(self, asked: list[list[int]], waits: list[float]) -> dict[str, Any]:
+        """Return what `measured` does."""
         assert self._process.stdin is not None
-        print(json.dumps([asked, NEW]), file=self._process.stdin, flush=True)
-        answer = json.loads(self._read())
-        return (answer["wall"], answer["cpu"]), answer["first"]
+        print(json.dumps([asked, waits, NEW]), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._read())
+        return answer
 
     def _read(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
+
+
+def peers_of(name: str, options: argparse.Namespace, numbers: list[int]) -> list[Peer]:
+    """Start the servers that were asked for."""
+    peers = []
+    if options.gguf and options.llama:
+        peers.append(Peer("llama.cpp", options.llama, options.gguf, numbers))
+    if options.openvino:
+        model = openvino_folder(name, options)
+        peers.append(Peer("openvino", options.openvino, model, numbers))
+    return peers
+
+
+def openvino_folder(name: str, options: argparse.Namespace) -> Path:
+    """Return the folder of OpenVINO's model, which is written unless it is there."""
+    source = options.folder / ("floats" if options.gguf else SOURCE)
+    if not source.exists():
+        load = {"gguf_file": options.gguf.name, "dtype": "float32"}
+        model = transformers.AutoModelForCausalLM.from_pretrained(options.gguf.parent, **load)
+        model.save_pretrained(source)
+    form = OPENVINO_FORMATS.get(name, ["int4", "--group-size", "32", "--ratio", "1.0"])
+    path: Path = options.folder / f"openvino {form[0]}"
+    if not path.exists():
+        command = [options.openvino, "-m", "optimum.commands.optimum_cli", "export", "openvino"]
+        task = ["--task", "text-generation-with-past", "--weight-format", *form]
+        subprocess.run([*command, "--model", source, *task, path], check=True)
+    return path
 
 
 def written(folder: Path, name: str, cache: Any, gguf: Path | None = None) -> Path:
@@ -159,37 +225,6 @@ def prompts(count: int, draw: np.random.Generator, *, shared: bool) -> list[list
     """Return random prompts."""
     common = draw.integers(3, VOCABULARY, SHARED if shared else 0).tolist()
     return [common + draw.integers(3, VOCABULARY, PROMPT).tolist() for _ in range(count)]
-
-
-def clocks() -> tuple[float, float]:
-    """Return the present wall and CPU times."""
-    return time.perf_counter(), time.process_time()
-
-
-def rate_since(begin: tuple[float, float], tokens: int) -> tuple[float, float]:
-    """Return tokens for each second of wall and CPU time."""
-    wall, cpu = (now - then for now, then in zip(clocks(), begin, strict=True))
-    return tokens / wall, tokens / cpu
-
-
-def run(engine: Engine, asked: list[list[int]]) -> tuple[tuple[float, float], list[float]]:
-    """Return tokens a second of some clients, and the seconds to the first token of each reply."""
-    first: list[float] = []
-
-    def client(prompt: list[int]) -> None:
-        begin = time.perf_counter()
-        reply = engine.submit(prompt, max_new_tokens=NEW, stop_ids=())
-        next(reply)
-        first.append(time.perf_counter() - begin)
-        assert len(list(reply)) == NEW - 1
-
-    threads = [threading.Thread(target=client, args=(prompt,)) for prompt in asked]
-    begin = clocks()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return rate_since(begin, len(asked) * NEW), first
 
 
 if __name__ == "__main__":

@@ -13,7 +13,14 @@ from transformers import Cache
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.messages import size_text
-from coreai_onnx.model.contract import BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS
+from coreai_onnx.model.contract import (
+    BLOCK_TABLE,
+    CACHE_LENGTHS,
+    ENCODED,
+    SOURCE_LENGTHS,
+    SOURCE_TABLE,
+    STATE_SLOTS,
+)
 from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
@@ -29,6 +36,7 @@ _ROWS = (_STATE, *_TOKENS)
 _INPUTS = {
     *("input_ids", "attention_mask", "position_ids", "cache_position"),
     *(BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS, *_ENCODED, *_EMBEDDED),
+    *(SOURCE_TABLE, SOURCE_LENGTHS),
 }
 
 
@@ -240,7 +248,7 @@ def check_decoder(session: Session) -> None:
     Raises:
         GenerationError: If it takes or returns something else.
     """
-    names = {info.name for info in session.inputs}
+    names = {info.name for info in session.inputs if not info.name.startswith(ENCODED)}
     first = session.outputs[0] if session.outputs else None
     rank = -1 if first is None else len(first.dims)
     if names.isdisjoint(_TOKENS) or names - _INPUTS or rank != 3:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypedDict, Unpack
 
 import torch
 from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from coreai_onnx.errors import GenerationError, QueueFullError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Options, checked_options, is_stepwise
@@ -40,6 +41,10 @@ class EngineModel(Protocol):
     @property
     def session(self) -> Session:
         """The session of the decoder."""
+
+    @property
+    def encoder(self) -> Session | None:
+        """The session of the encoder, of a model that has one."""
 
     @property
     def context(self) -> int | None:
@@ -104,7 +109,9 @@ class Engine:
                 raise GenerationError(f"{name}={value!r:.40} must be an integer of 1 or more")
         assert tokens is not None
         self._model, self._queue, self._slots = model, queue, slots
-        self._stream = PagedStream(model.session, slots, tokens, chunk, model.context)
+        self._stream = PagedStream(
+            model.session, slots, tokens, chunk, model.context, model.encoder
+        )
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, Request]] = []
         self._reading: list[tuple[int, int, Request]] = []
@@ -195,7 +202,7 @@ class Engine:
                 "waiting": len(self._waiting),
                 "reading": len(self._reading),
                 "running": len(self._running),
-                "free_blocks": self._stream.pool.available,
+                "free_blocks": self._stream.free_blocks,
                 "read_tokens": self._stream.read_tokens,
                 "shared_tokens": self._stream.shared_tokens,
             }
@@ -214,19 +221,24 @@ class Engine:
             raise GenerationError("a request has one prompt: submit each of them")
         stops = checked_stops(stop, is_text=asked.is_text)
         random = torch.Generator()
+        source: list[int] = []
+        if self._model.encoder is not None:
+            source = asked.ids[0].tolist()
+            # The encoder runs when the request has a slot; transformers would run it now.
+            arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=torch.zeros(1, 1, 1))
         with failures_as(GenerationError, "the request is not valid"), torch.no_grad():
             # A generator starts with the same fixed seed in each process.
             random.manual_seed(checked["seed"]) if "seed" in checked else random.seed()
             chosen: Choice = self._model.transformers_model.generate(
                 **arguments, custom_generate=choice, **{CACHE: DynamicCache()}
             )
-        ids = asked.ids
+        ids = chosen.ids
         most = int(chosen.settings.max_length)
-        self._stream.check(most, ids.shape[1])
+        self._stream.check(most, ids.shape[1], len(source))
         text = StoppedText(StreamedText(self._model.text), stops) if asked.is_text else None
         prompt_ids = ids[0].tolist()
         channel = Channel()
-        request = Request(channel, chosen, prompt_ids, most, random, text, ids=ids)
+        request = Request(channel, chosen, prompt_ids, most, random, text, ids=ids, source=source)
         return request, Reply(channel, None if asked.is_text else prompt_ids)
 
     # ------------------------------------------------------------------ in the thread
@@ -269,7 +281,7 @@ class Engine:
         with self._lock:
             while self._waiting and len(self._reading) + len(self._running) < self._slots:
                 priority, arrival, request = self._waiting[0]
-                request.row = self._stream.join(request.prompt, request.most)
+                request.row = self._stream.join(request.prompt, request.most, request.source)
                 # Later ones might fit, and would keep a long one waiting forever.
                 if request.row is None:
                     return

@@ -12,7 +12,17 @@ import torch
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.block_pool import BlockPool
 from coreai_onnx.huggingface.generation.decoding import empty
-from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS, STATE_SLOTS
+from coreai_onnx.model.contract import (
+    BLOCK_TABLE,
+    BLOCKS,
+    CACHE_LENGTHS,
+    ENCODED,
+    SLOTS,
+    SOURCE_BLOCKS,
+    SOURCE_LENGTHS,
+    SOURCE_TABLE,
+    STATE_SLOTS,
+)
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Array
 
@@ -27,6 +37,9 @@ class CacheRow:
         slot: The slot of its recurrent states.
         read: The number of tokens in the cache.
         last: The token that is read next, after the prompt.
+        source: The tokens that an encoder reads first.
+        source_blocks: The blocks of its result.
+        encoded: The number of its states in the cache.
     """
 
     prompt: Sequence[int]
@@ -34,6 +47,9 @@ class CacheRow:
     slot: int
     read: int = 0
     last: int = 0
+    source: Sequence[int] = ()
+    source_blocks: Sequence[int] = ()
+    encoded: int = 0
 
 
 class PagedStream:
@@ -41,21 +57,29 @@ class PagedStream:
 
     Attributes:
         pool: The blocks.
+        sources: Those of an encoder's results.
         read_tokens: Tokens of prompts that were read.
         shared_tokens: Tokens of prompts that were in the cache already.
     """
 
     def __init__(
-        self, session: Session, slots: int, tokens: int, chunk: int, context: int | None = None
+        self,
+        session: Session,
+        slots: int,
+        tokens: int,
+        chunk: int,
+        context: int | None = None,
+        encoder: Session | None = None,
     ) -> None:
         """Allocate the cache.
 
         Args:
             session: The decoder; its own states do not change.
             slots: The number of rows.
-            tokens: The number of tokens in all rows.
+            tokens: The number of tokens in all rows, and as many of what an encoder reads.
             chunk: The most tokens of a prompt in a call, rounded up to whole blocks.
             context: The longest text that the model knows; None if it is not known.
+            encoder: The encoder of a model that has one.
 
         Raises:
             GenerationError: If the model has another cache, or the machine lacks the memory.
@@ -70,11 +94,16 @@ class PagedStream:
         pools = [info.dims[1] for info in session.state_inputs if info.dims[0] == BLOCKS]
         size = int(pools[0] or 1) if pools else 1
         count = -(-tokens // size) if pools else 0
-        sizes = {BLOCKS: count, SLOTS: slots}
+        sizes = {BLOCKS: count, SOURCE_BLOCKS: count, SLOTS: slots}
         # First: the machine may not have the memory.
         self._first = {info.name: empty(info, sizes) for info in session.state_inputs}
         self._chunk = -(-chunk // size) * size
-        self.pool = BlockPool(count, size, self._chunk)
+        self.pool, self.sources = (BlockPool(count, size, self._chunk) for _ in range(2))
+        self._encoder = encoder
+        self._nothing = [info for info in session.inputs if info.name.startswith(ENCODED)]
+        # A recurrent state is not in blocks, and both it and an encoder's result change what
+        # follows from the tokens.
+        self._shares = STATE_SLOTS not in self._names and encoder is None
         self.read_tokens = self.shared_tokens = 0
         self._tokens = tokens if pools else sys.maxsize
         self._context, self._free = context, list(range(slots))[::-1]
@@ -86,13 +115,23 @@ class PagedStream:
         """The most tokens that a row may have."""
         return min(self._tokens, self._context or self._tokens)
 
-    def check(self, most: int, prompt: int) -> None:
+    @property
+    def free_blocks(self) -> int:
+        """The number of blocks that no row uses."""
+        return self.pool.available + (self.sources.available if self._encoder else 0)
+
+    def check(self, most: int, prompt: int, source: int = 0) -> None:
         """Check that a row fits into the empty cache.
 
         Raises:
             GenerationError: If it does not.
         """
         what = f"a prompt of {prompt} tokens with up to {most - prompt} new ones"
+        if source > self.longest:
+            raise GenerationError(
+                f"a text of {source} tokens for the encoder is longer than {self.longest}, which "
+                "the cache holds and the model knows"
+            )
         if most > self._tokens:
             raise GenerationError(
                 f"{what} does not fit the cache of {self._tokens}: choose a smaller "
@@ -102,25 +141,28 @@ class PagedStream:
         if self._context is not None and most > self._context:
             raise GenerationError(f"{what} is longer than the {self._context} of the model")
 
-    def join(self, prompt: Sequence[int], most: int) -> CacheRow | None:
+    def join(self, prompt: Sequence[int], most: int, source: Sequence[int] = ()) -> CacheRow | None:
         """Return a new row of at most so many tokens; None if there is no place for it now."""
-        # A recurrent state is not in blocks: it follows from all tokens.
-        has_states, has_blocks = STATE_SLOTS in self._names, BLOCK_TABLE in self._names
-        places = self.pool.take(most if has_blocks else 0, () if has_states else prompt)
-        if places is None:
+        read = self.sources.take(len(source))
+        tokens = most if BLOCK_TABLE in self._names else 0
+        places = read and self.pool.take(tokens, prompt if self._shares else ())
+        if read is None or places is None:
+            self.sources.give_back(read[0] if read else ())
             return None
-        blocks, read = places
-        self.shared_tokens += read
-        return CacheRow(prompt, blocks, self._free.pop(), read)
+        blocks, shared = places
+        self.shared_tokens += shared
+        slot = self._free.pop()
+        return CacheRow(prompt, blocks, slot, shared, source=source, source_blocks=read[0])
 
     def leave(self, row: CacheRow) -> None:
         """Release a row."""
         self.pool.give_back(row.blocks)
+        self.sources.give_back(row.source_blocks)
         self._free.append(row.slot)
 
     def read(self, row: CacheRow) -> torch.Tensor | None:
         """Read the next chunk of a prompt; return the logits ``[1, vocabulary]`` after the last."""
-        if STATE_SLOTS not in self._names and row.read % self._chunk == 0:
+        if self._shares and row.read % self._chunk == 0:
             shared = self.pool.share(row.prompt, row.read, row.blocks)
             self.shared_tokens += shared - row.read
             row.read = shared
@@ -129,7 +171,7 @@ class PagedStream:
         logits = self._run([row], np.array([row.prompt[row.read : end]], np.int64))
         self.read_tokens += end - row.read
         row.read = end
-        if STATE_SLOTS not in self._names:
+        if self._shares:
             self.pool.keep(row.prompt, end, row.blocks)
         return logits if end == len(row.prompt) else None
 
@@ -151,14 +193,42 @@ class PagedStream:
             STATE_SLOTS: np.array([row.slot for row in rows], np.int64),
         }
         if BLOCK_TABLE in self._names:
-            counts = [self.pool.blocks_for(row.read + ids.shape[1]) for row in rows]
-            # Attention hides what is beyond the length of a row, in any block.
-            table = feeds[BLOCK_TABLE] = np.zeros((len(rows), max(counts)), np.int64)
-            for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
-                table[place, :count] = row.blocks[:count]
+            length = ids.shape[1]
+            counts = [self.pool.blocks_for(row.read + length) for row in rows]
+            feeds[BLOCK_TABLE] = _table([row.blocks for row in rows], counts)
+        if self._encoder is not None:
+            feeds |= self._sources_of(rows)
         inputs = {name: x for name, x in feeds.items() if name in self._names}
         if self._counts:
             inputs["num_logits_to_keep"] = np.array(1)
         outputs = self._stream.run(**inputs, **self._first)
         self._first = {}
+        for row in rows:
+            row.encoded = len(row.source)
         return torch.from_numpy(np.asarray(outputs["logits"], np.float32))[:, -1]
+
+    def _sources_of(self, rows: Sequence[CacheRow]) -> dict[str, Array]:
+        """Return what is fed of an encoder's results: those of a row are written once."""
+        assert self._encoder is not None
+        blocks = [row.source_blocks for row in rows]
+        feeds = {
+            SOURCE_TABLE: _table(blocks, list(map(len, blocks))),
+            SOURCE_LENGTHS: np.array([row.encoded for row in rows], np.int64),
+        }
+        if rows[0].encoded == 0:
+            # Alone: rows step together only after their first call.
+            source = np.array([rows[0].source], np.int64)
+            outputs = self._encoder.run(input_ids=source, attention_mask=np.ones_like(source))
+            return feeds | {info.name: outputs[info.name] for info in self._nothing}
+        # What has no dim of a size is empty.
+        sizes = {self._nothing[0].dims[0]: len(rows)}
+        return feeds | {info.name: empty(info, sizes) for info in self._nothing}
+
+
+def _table(blocks: Sequence[Sequence[int]], counts: Sequence[int]) -> Array:
+    """Return the first blocks of each row, int64 ``[rows, table_length]``."""
+    # Attention hides what is beyond the length of a row, in any block.
+    table = np.zeros((len(blocks), max(counts)), np.int64)
+    for place, (row, count) in enumerate(zip(blocks, counts, strict=True)):
+        table[place, :count] = row[:count]
+    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,13 @@ class Choice:
         processors: Change the logits.
         criteria: Tell when the reply ends.
         settings: The settings.
+        ids: The tokens to start from, int64 ``[1, length]``.
     """
 
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
     settings: GenerationConfig
+    ids: torch.Tensor
 
     def token(self, ids: torch.Tensor, scores: torch.Tensor, random: torch.Generator) -> int:
         """Return the next token after those of a row, int64 ``[1, length]``."""
@@ -49,6 +52,7 @@ class Request:
         row: The row, while it is served.
         ids: The tokens so far, int64 ``[1, length]``.
         top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
+        source: The tokens that an encoder reads.
     """
 
     channel: Channel
@@ -60,6 +64,7 @@ class Request:
     row: CacheRow | None = None
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
     top_logprobs: int | None = None
+    source: Sequence[int] = ()
 
     def choose(self, scores: torch.Tensor) -> str:
         """Choose the next token from logits ``[1, vocabulary]``; return why the reply ends."""
@@ -96,5 +101,5 @@ def choice(
     **inputs: Any,
 ) -> Choice:
     """Return what transformers' ``generate`` has prepared, in place of generating."""
-    del model, input_ids, inputs
-    return Choice(logits_processor, stopping_criteria, generation_config)
+    del model, inputs
+    return Choice(logits_processor, stopping_criteria, generation_config, input_ids)

@@ -13,18 +13,26 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from coreai_onnx.errors import GenerationError, QueueFullError, SessionError
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.huggingface.generation.paged_stream import PagedStream
 from tests.models.generators import GENERATORS, tokens_of_transformers
+from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
 from tests.support.huggingface_folders import llama_folder, tokenizer
 
 CHUNK = 16
 LONG = [int(x) for x in torch.randint(3, 250, (90,), generator=torch.Generator().manual_seed(7))]
-ARCHITECTURES = ["mistral", "gemma3_text", "qwen3_moe", "jamba", "falcon_h1", "mamba2"]
-"""Sliding windows, experts, hybrid and recurrent layers."""
+ARCHITECTURES = {
+    **{
+        name: GENERATORS[name]
+        for name in ("mistral", "gemma3_text", "qwen3_moe", "jamba", "falcon_h1", "mamba2")
+    },
+    **{one.name: one for one in SEQUENCE_TO_SEQUENCE if one.name in ("t5", "bart")},
+}
+"""Sliding windows, experts, hybrid and recurrent layers, and models with an encoder."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +52,11 @@ def engine(opened: tuple[Any, LanguageModel]) -> Iterator[Engine]:
         wait_until_idle(started)
         assert started.statistics["free_blocks"] == 30
     assert all(thread.name != "coreai_onnx engine" for thread in threading.enumerate())
+
+
+T5 = transformers.T5Config(
+    vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+)  # fmt: skip
 
 
 def wait_until_idle(engine: Engine) -> None:
@@ -125,7 +138,7 @@ def test_each_reply_is_that_of_the_request_alone(opened: tuple[Any, LanguageMode
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_replies_of_further_architectures(name: str, tmp_path: Path) -> None:
-    model = GENERATORS[name].module()
+    model = ARCHITECTURES[name].module()
     folder = export_model(model, tmp_path / "folder", cache="paged").path
     opened = LanguageModel.open(folder)
     prompt = torch.tensor([tokens(5, 37, 100)])
@@ -134,6 +147,36 @@ def test_replies_of_further_architectures(name: str, tmp_path: Path) -> None:
         reply = engine.submit(prompt[0], max_new_tokens=9, stop_ids=())
         assert reply.result(60).tolist() == wanted[0].tolist()
     check_orders(opened, 25, 100)
+
+
+def test_an_encoder_runs_once_for_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = transformers.T5ForConditionalGeneration(T5).eval()
+    opened = LanguageModel.open(export_model(model, tmp_path / "folder", cache="paged").path)
+    assert opened.encoder is not None
+    read: list[int] = []
+    run = opened.encoder.run
+
+    def counted(**inputs: Any) -> Any:
+        read.append(inputs["input_ids"].shape[1])
+        return run(**inputs)
+
+    monkeypatch.setattr(opened.encoder, "run", counted)
+    prompts = [tokens(i, n, 60) for i, n in enumerate((5, 40, 17, 1))]
+    with opened.engine(slots=3, tokens=128, chunk=CHUNK) as engine:
+        replies = [engine.submit(p, max_new_tokens=12, stop_ids=()) for p in prompts]
+        for prompt, reply in zip(prompts, replies, strict=True):
+            ids = torch.tensor([prompt])
+            wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=12)
+            assert reply.result(60).tolist() == wanted[0].tolist()
+        assert sorted(read) == sorted(map(len, prompts))
+        wait_until_idle(engine)
+        assert engine.statistics["free_blocks"] == 2 * 128 / 16
+        with pytest.raises(GenerationError, match="a text of 129 tokens for the encoder is longer"):
+            engine.submit([5] * 129, max_new_tokens=2)
+    with pytest.raises(GenerationError, match="the decoder has a paged cache"):
+        opened.generate([5, 9])
 
 
 def test_long_prompts_are_read_in_chunks_between_steps(

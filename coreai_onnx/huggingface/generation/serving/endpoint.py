@@ -22,7 +22,7 @@ from coreai_onnx.huggingface.generation.serving.fields import (
     read_completion,
     read_object,
 )
-from coreai_onnx.huggingface.generation.serving.grammars import Grammars
+from coreai_onnx.huggingface.generation.serving.grammars import Grammar, Grammars
 from coreai_onnx.huggingface.generation.serving.metrics import Metrics
 from coreai_onnx.huggingface.generation.serving.tool_calls import CalledTools
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
@@ -160,8 +160,14 @@ class _Conversations(Served):
                 )
             )
 
+    def _grammar(self, asked: Asked) -> Grammar | None:
+        """Return what all answers keep to, compiled once."""
+        if asked.called:
+            return self.grammars.of_calls(asked.called)
+        return self.grammars.of_form(asked.form) if asked.form else None
+
     def _submit(self, asked: Asked, prompts: Sequence[list[int]]) -> list[Reply]:
-        replies, longest = [], self.engine.longest
+        replies, longest, grammar = [], self.engine.longest, self._grammar(asked)
         for tokens in prompts:
             most = asked.max_tokens or min(longest - len(tokens), _CHAT_TOKENS)
             if len(tokens) + most > longest:
@@ -173,8 +179,8 @@ class _Conversations(Served):
                 )
             for choice in range(asked.count):
                 options = {**asked.of_choice(choice), "max_new_tokens": most}
-                if asked.form:
-                    options["logits_processor"] = [self.grammars.processor(asked.form)]
+                if grammar is not None:
+                    options["logits_processor"] = [grammar.processor()]
                 try:
                     # Those before are cancelled with their replies.
                     replies.append(

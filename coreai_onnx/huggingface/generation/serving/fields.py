@@ -55,6 +55,7 @@ class Asked:
         counts_tokens: Whether a stream ends with the numbers of tokens.
         tools: The tools that the chat template shows to the model, if any.
         form: The ``response_format``, if it asks for JSON.
+        called: The tools of which the answer must call one; empty if it may be text.
         top_logprobs: The number of tokens to list with their logarithms of probabilities, beside
             each chosen one; None lists nothing.
     """
@@ -68,6 +69,7 @@ class Asked:
     counts_tokens: bool
     tools: Sequence[Any] | None = None
     form: Mapping[str, Any] | None = None
+    called: Sequence[Any] = ()
     top_logprobs: int | None = None
 
     def of_choice(self, index: int) -> dict[str, Any]:
@@ -117,6 +119,12 @@ def _are_tools(value: Any) -> bool:
     return all(isinstance(x, dict) and isinstance(x.get("name"), str) for x in functions)
 
 
+def _is_choice(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get("type") == "function" and _are_tools([value])
+    return value in ("auto", "none", "required")
+
+
 _SWITCH: _Field = (lambda value: isinstance(value, bool), "true or false")
 _TEXT: _Field = (lambda value: isinstance(value, str), "text")
 _OBJECT: _Field = (lambda value: isinstance(value, dict), "an object")
@@ -153,7 +161,7 @@ _OF_CHATS: Mapping[str, _Field] = MappingProxyType(
         "logprobs": _SWITCH,
         "top_logprobs": _integer(0, 20),
         "tools": (_are_tools, "a list of functions with names"),
-        "tool_choice": (lambda x: x in ("auto", "none"), "auto or none"),
+        "tool_choice": (_is_choice, "auto, none, required, or a function with a name"),
     }
 )
 _OF_EMBEDDINGS: Mapping[str, _Field] = MappingProxyType(
@@ -217,7 +225,23 @@ def read_chat(content: Mapping[str, Any]) -> Asked:
         raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
     tools = None if fields.get("tool_choice") == "none" else fields.get("tools") or None
     top = fields.get("top_logprobs", 0) if fields.get("logprobs") else None
-    return replace(_asked(fields, [messages], most), tools=tools, top_logprobs=top)
+    asked = replace(_asked(fields, [messages], most), tools=tools, top_logprobs=top)
+    return replace(asked, called=_called(fields.get("tool_choice"), asked))
+
+
+def _called(choice: Any, asked: Asked) -> Sequence[Any]:
+    """Return the tools of which an answer must call one."""
+    if choice in (None, "auto", "none"):
+        return ()
+    tools = asked.tools or ()
+    if choice != "required":
+        name = choice["function"]["name"]
+        tools = [tool for tool in tools if tool["function"]["name"] == name]
+    if not tools:
+        raise RequestError("tool_choice asks for a tool that tools lacks", param="tool_choice")
+    if asked.form:
+        raise RequestError("response_format excludes tool_choice", param="response_format")
+    return tools
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> Sequence[Any]:

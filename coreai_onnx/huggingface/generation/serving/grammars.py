@@ -1,10 +1,11 @@
-"""Answers that must be JSON: grammars of llguidance that mask the logits."""
+"""Answers that must be JSON or call a tool: grammars of llguidance that mask the logits."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import llguidance
@@ -15,12 +16,15 @@ from transformers import LogitsProcessor
 
 from coreai_onnx.errors import GenerationError, RequestError, failures_as
 from coreai_onnx.huggingface.generation.generating import LanguageModel
+from coreai_onnx.huggingface.generation.serving.tool_calls import written_form
 
-_FIELD = "response_format"
+_FORM, _TOOLS = "response_format", "tool_choice"
+_NO_SPACES = {"whitespace_flexible": False}
+"""A model might go on with spaces between the parts of JSON forever."""
 
 
 class Grammars:
-    """Compiles what ``response_format`` asks for, for the vocabulary of a model."""
+    """Compiles what requests ask for, for the vocabulary of a model."""
 
     def __init__(self, model: LanguageModel) -> None:
         """Compile for a model; its tokenizer is read with the first request that needs it."""
@@ -32,15 +36,15 @@ class Grammars:
         size = model.session.outputs[0].dims[-1]
         if not model.stop_ids or not isinstance(size, int):
             raise RequestError(
-                "the model has no token that ends a text: JSON would not end", param=_FIELD
+                "the model has no token that ends a text: JSON would not end", param=_FORM
             )
-        with failures_as(RequestError, f"{_FIELD}: the tokenizer of the model is not supported"):
+        with failures_as(RequestError, f"{_FORM}: the tokenizer of the model is not supported"):
             return llguidance.hf.from_tokenizer(
                 model.tokenizer, n_vocab=size, eos_token=list(model.stop_ids)
             )
 
-    def processor(self, form: Mapping[str, Any]) -> LogitsProcessor:
-        """Return what holds one answer to a grammar; it has a state.
+    def of_form(self, form: Mapping[str, Any]) -> Grammar:
+        """Return the grammar of a ``response_format``.
 
         Args:
             form: ``{"type": "json_object"}``, or ``{"type": "json_schema", "json_schema": …}``.
@@ -51,20 +55,65 @@ class Grammars:
         # OpenAI's json_object is an object, not any value.
         named = form.get("json_schema", {})
         schema = named.get("schema", {}) if named else {"type": "object"}
-        with failures_as(RequestError, f"{_FIELD}: the JSON schema is not supported"):
-            # A model might go on with spaces between the parts of JSON forever.
+        with failures_as(RequestError, f"{_FORM}: the JSON schema is not supported"):
             grammar = llguidance.LLMatcher.grammar_from_json_schema(
-                json.dumps(schema), overrides={"whitespace_flexible": False}
+                json.dumps(schema), overrides=_NO_SPACES
             )
-        matcher = llguidance.LLMatcher(self._tokens, grammar)
+        return self._compiled(grammar, _FORM)
+
+    def of_calls(self, tools: Sequence[Mapping[str, Any]]) -> Grammar:
+        """Return the grammar of a call of one of some tools, as the chat template writes it.
+
+        Args:
+            tools: The tools, whose ``parameters`` are JSON schemas.
+
+        Raises:
+            RequestError: If the chat template has no known form of calls, or as `of_form`.
+        """
+        form = written_form(str(self._model.tokenizer.get_chat_template(None, list(tools))))
+        if form is None:
+            raise RequestError(
+                "the chat template of the model shows no known form of calls", param=_TOOLS
+            )
+        before, arguments, after = form
+        schema = {"anyOf": [_call(x["function"], arguments) for x in tools]}
+        parts = [json.dumps(text) for text in (before, after)]
+        call = f"call: %json {json.dumps({**schema, 'x-guidance': _NO_SPACES})}"
+        start = " call ".join(part if part != '""' else "" for part in parts)
+        with failures_as(RequestError, f"{_TOOLS}: the schema of a tool is not supported"):
+            grammar = llguidance.LLMatcher.grammar_from_lark(f"start: {start}\n{call}")
+        return self._compiled(grammar, _TOOLS)
+
+    def _compiled(self, text: str, field: str) -> Grammar:
+        matcher = llguidance.LLMatcher(self._tokens, text)
         matcher.compute_bitmask()  # finds what refers to itself only
         if matcher.is_error():
             reason = matcher.get_error().partition("\n")[0]
-            raise RequestError(f"{_FIELD}: the JSON schema is refused: {reason}", param=_FIELD)
-        return _Grammar(matcher)
+            raise RequestError(f"{field}: the JSON schema is refused: {reason}", param=field)
+        return Grammar(matcher)
 
 
-class _Grammar(LogitsProcessor):
+def _call(function: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+    """Return the schema of a call of a function."""
+    # OpenAI: a function without parameters takes none.
+    none = {"type": "object", "properties": {}, "additionalProperties": False}
+    schemas = {"name": {"const": function["name"]}, arguments: function.get("parameters") or none}
+    keys = {"required": list(schemas), "additionalProperties": False}
+    return {"type": "object", "properties": schemas, **keys}
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A compiled grammar."""
+
+    matcher: llguidance.LLMatcher
+
+    def processor(self) -> LogitsProcessor:
+        """Return what holds one answer to the grammar; it has a state."""
+        return _Held(self.matcher.deep_copy())
+
+
+class _Held(LogitsProcessor):
     """Leaves the tokens that a grammar allows, in one row.
 
     Args:

@@ -12,8 +12,20 @@ from typing import Any
 _BEGIN = "<tool_call>"
 _TAGGED = re.compile(rf"{_BEGIN}\s*(.*?)\s*(?:</tool_call>|\Z)\s*", re.DOTALL)
 """Hermes and Qwen: each call is an object between tags, after text or alone."""
+_HERMES, _LLAMA = (f"{_BEGIN}\n", "arguments", "\n</tool_call>"), ("", "parameters", "")
 _BETWEEN = re.compile(r"[\s;]*")
 """Llama 3: the whole answer is an object with ``parameters``, or several with semicolons."""
+
+
+def written_form(template: str) -> tuple[str, str, str] | None:
+    """Return how a model writes calls, by its chat template; None if that is not known.
+
+    Returns:
+        The text before a call, the name of its arguments, and the text after it.
+    """
+    if _BEGIN in template:
+        return _HERMES
+    return _LLAMA if '"parameters"' in template else None
 
 
 def _no_json(name: str) -> Any:

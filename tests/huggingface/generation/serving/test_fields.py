@@ -142,7 +142,7 @@ def test_wrong_messages_are_named(place: str, message: Any) -> None:
         *[("tools", x) for x in (5, [5], [{}], [{"function": {}}], [{"function": {"name": 5}}])],
         *[("logprobs", x) for x in (1, "true")],
         *[("top_logprobs", x) for x in (3, -1, 21, True)],
-        *[("tool_choice", x) for x in ("required", {"type": "function"}, 5)],
+        *[("tool_choice", x) for x in ("required", {"type": "function"}, 5, ["auto"])],
         *[("max_completion_tokens", x) for x in (0, "9")],
         ("prompt", "a"),
     ],

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.support.endpoints import CHAT, CHATS, COMPLETIONS, error_of, events, generated
+from coreai_onnx.huggingface.generation.serving.grammars import Grammars
+from tests.support.endpoints import CHAT, CHATS, COMPLETIONS, TEMPLATE, error_of, events, generated
 
 SCHEMA = {
     "type": "object",
@@ -36,6 +37,70 @@ def test_answers_satisfy_the_schema(client: TestClient, options: dict[str, Any])
             assert list(person) == ["age", "tall"]
             assert 0 <= person["age"] <= 99
             assert person["tall"] == 0
+
+
+def test_a_schema_is_compiled_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    compile_ = Grammars._compiled
+
+    def counted(self: Grammars, text: str, field: str) -> Any:
+        compiled.append(field)
+        return compile_(self, text, field)
+
+    monkeypatch.setattr(Grammars, "_compiled", counted)
+    asked = {"prompt": ["a", "b"], "n": 3, "response_format": form(SCHEMA), "max_tokens": 150}
+    choices = client.post(COMPLETIONS, json={**asked, "seed": 5}).json()["choices"]
+    assert compiled == ["response_format"]
+    assert len({json.loads(choice["text"])["age"] for choice in choices}) > 1
+
+
+ADD = {
+    "type": "object",
+    "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
+FUNCTIONS = [
+    {"type": "function", "function": {"name": "add", "parameters": ADD}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@pytest.mark.parametrize("form_", ["<tool_call>", '"parameters"'])
+def test_calls_that_are_asked_for(
+    models: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch, form_: str
+) -> None:
+    monkeypatch.setattr(models[0].tokenizer, "chat_template", f"{TEMPLATE}{{# {form_} #}}")
+    named = {"type": "function", "function": {"name": "add"}}
+    asked = {"messages": CHAT, "tools": FUNCTIONS, "max_tokens": 150, "n": 4, "seed": 1}
+    for choice, names in ("required", {"add", "now"}), (named, {"add"}):
+        answer = client.post(CHATS, json={**asked, "tool_choice": choice}).json()
+        called = [x["message"]["tool_calls"] for x in answer["choices"]]
+        assert {x["finish_reason"] for x in answer["choices"]} == {"tool_calls"}
+        assert {x["message"]["content"] for x in answer["choices"]} == {None}
+        functions = [call["function"] for (call,) in called]
+        assert {x["name"] for x in functions} <= names
+        for function in functions:
+            arguments = json.loads(function["arguments"])
+            assert arguments == {} if function["name"] == "now" else 0 <= arguments["x"] <= 9
+
+
+def test_calls_that_cannot_be_asked_for(
+    models: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"messages": CHAT, "tools": FUNCTIONS, "tool_choice": "required"}
+    assert "no known form of calls" in error_of(client.post(CHATS, json=asked))["message"]
+    monkeypatch.setattr(models[0].tokenizer, "chat_template", f"{TEMPLATE}{{# <tool_call> #}}")
+    wrong = {"name": "add", "parameters": {"type": "nonsense"}}
+    tools = [{"type": "function", "function": wrong}]
+    other = {"type": "function", "function": {"name": "other"}}
+    for changed, message in (
+        ({"tools": tools}, "JSON schema is refused"),
+        ({"tools": []}, "a tool that tools lacks"),
+        ({"tool_choice": other}, "a tool that tools lacks"),
+        ({"response_format": {"type": "json_object"}}, "response_format excludes tool_choice"),
+    ):
+        assert message in error_of(client.post(CHATS, json={**asked, **changed}))["message"]
 
 
 def test_short_answers_end(client: TestClient) -> None:

@@ -40,8 +40,9 @@ from coreai_onnx.model.contract import BLOCK_TABLE, BLOCKS, CACHE_LENGTHS, SLOTS
 CACHES = ("growing", "static", "paged")
 BLOCK = 16
 """Tokens in a block, as in vLLM: half a block of each row is unused on average."""
-_TABLE = "table_length"
-_SPARE = 3
+TABLE = "table_length"
+"""The dim of the blocks of a row."""
+SPARE = 3
 """Blocks and slots of the example that no row names."""
 _ROWS, _NEW = (19, 3, 40), 2
 """Cached tokens of the rows that are checked, and new ones."""
@@ -114,7 +115,7 @@ class _PagedBoth(_InPages, Both):
     """A layer with a recurrent state, too."""
 
 
-def _in_pages(layer: Any, pages: Pages) -> Any:
+def in_pages(layer: Any, pages: Pages) -> Any:
     """Return a layer with its keys and values, which are pools, in blocks."""
     if not isinstance(layer, Growing):
         return layer
@@ -169,14 +170,14 @@ class PagedDecoder(Decoder):
         further: dict[str, Any] = {"position_ids": pages.positions} if self.takes_positions else {}
         further |= {str(cache_parameter(self.model)): cache, "use_cache": True}
         further |= {} if logits_to_keep is None else {KEPT: logits_to_keep}
-        with states_in_cache(self.model), offsets_by_row():
+        with states_in_cache(self.model), offsets_by_row(self.model):
             result = self.model(input_ids=input_ids, **further)
         return (result.logits, *self._pools(cache, past, state_slots))
 
     def _cache(self, tensors: Sequence[torch.Tensor], pages: Pages) -> Any:
         cache = cache_of(self.slots, tensors)
         if self.has_blocks:
-            cache.layers = [_in_pages(layer, pages) for layer in cache.layers]
+            cache.layers = [in_pages(layer, pages) for layer in cache.layers]
         return cache
 
     def _pools(
@@ -196,7 +197,7 @@ class PagedDecoder(Decoder):
         count = -(-width // BLOCK) + 1
         table = torch.arange(batch * count).flip(0).reshape(batch, count)
         kept = torch.arange(length) if self.selects_logits else None
-        cache = [self._pool(slot, batch * count + _SPARE, batch + _SPARE) for slot in self.slots]
+        cache = [pool_of(slot, batch * count + SPARE, batch + SPARE) for slot in self.slots]
         slots = torch.arange(batch).flip(0) + 1
         return (
             torch.ones(batch, length, dtype=torch.int64),
@@ -207,23 +208,24 @@ class PagedDecoder(Decoder):
             cache,
         )
 
-    @staticmethod
-    def _pool(slot: Slot, blocks: int, slots: int) -> torch.Tensor:
-        if not slot.grows:
-            return torch.zeros(slots, *slot.shape, dtype=slot.dtype)
-        heads, _, dim = slot.shape
-        return torch.zeros(blocks, BLOCK, heads, dim, dtype=slot.dtype)
-
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """Return the dynamic dims of `example`."""
         return (
             {0: BATCH, 1: SEQUENCE},
-            {0: BATCH, 1: _TABLE} if self.has_blocks else None,
+            {0: BATCH, 1: TABLE} if self.has_blocks else None,
             {0: BATCH},
             {0: BATCH} if self.has_states else None,
             {0: KEPT_DIM} if self.selects_logits else None,
             [{0: BLOCKS if slot.grows else SLOTS} for slot in self.slots],
         )
+
+
+def pool_of(slot: Slot, blocks: int, slots: int = 0) -> torch.Tensor:
+    """Return an empty pool of blocks of keys or values, or of slots of recurrent states."""
+    if not slot.grows:
+        return torch.zeros(slots, *slot.shape, dtype=slot.dtype)
+    heads, _, dim = slot.shape
+    return torch.zeros(blocks, BLOCK, heads, dim, dtype=slot.dtype)
 
 
 def _row_states(pool: torch.Tensor, pages: Pages, slots: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from coreai_onnx.errors import ConversionError
-from coreai_onnx.huggingface import export_model, paged
-from coreai_onnx.huggingface.paged import (
+from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.paged import decoders
+from coreai_onnx.huggingface.paged.decoders import (
     BLOCK,
     CacheForm,
     PagedDecoder,
@@ -69,9 +70,9 @@ def test_rwkv_has_states_only() -> None:
 
 def test_masks_without_an_offset_for_each_row_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a model that computes them in its own code."""
-    lengths = paged._Paged.get_seq_length
+    lengths = decoders._Paged.get_seq_length
     monkeypatch.setattr(
-        paged._Paged,
+        decoders._Paged,
         "get_seq_length",
         lambda self: lengths(self).amax().expand(len(lengths(self)), 1),
     )
