@@ -246,7 +246,7 @@ def _all(parts: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     return parts
 
 
-def _check(dims: Dims, attributes: Attributes) -> str:
+def _check_parts(dims: Dims, attributes: Attributes) -> str:
     ranks, rank, shape = attributes["ranks"], attributes["rank"], dims["parts"]
     if not 1 <= ranks <= MOST_RANKS or not 0 <= rank < ranks:
         return f"rank {rank} of {ranks}: ranks must be 1 to {MOST_RANKS}, rank less than that"
@@ -258,7 +258,7 @@ def _check(dims: Dims, attributes: Attributes) -> str:
 def _check_gather(dims: Dims, attributes: Attributes) -> str:
     if len(dims["parts"]) < 2:
         return f"parts must have rank 2 or higher, got {len(dims['parts'])}"
-    return _check(dims, attributes)
+    return _check_parts(dims, attributes)
 
 
 _PARTS = (Input("parts"),)
@@ -272,7 +272,7 @@ ALL_REDUCE = Composite(
     reference=all_reduce,
     kernel=True,
     formula="sum(parts), for each of them; parts are those of all ranks",
-    check=_check,
+    check=_check_parts,
     aten=("coreai.all_reduce.default",),
 )
 

@@ -215,14 +215,20 @@ void RankGroup::TakeSeat() {
 }
 
 RankGroup::~RankGroup() {
+  RemoveName();
+  munmap(header_, FileBytes());
+  close(file_);
+}
+
+// Removes the name of a group that not all have joined: others that have see that this rank has
+// ended, and later ones begin anew.
+void RankGroup::RemoveName() {
   flock(file_, LOCK_EX);
   struct stat status = {};
-  // Others that have joined see that this rank has ended, and later ones begin anew.
   if (header_->joined.load() != ranks_ && fstat(file_, &status) == 0 && status.st_nlink != 0) {
     unlink(path_.c_str());
   }
-  munmap(header_, FileBytes());
-  close(file_);
+  flock(file_, LOCK_UN);
 }
 
 void RankGroup::Exchange(Kind kind, const char* own, std::size_t bytes, const Use& use) {
@@ -308,6 +314,7 @@ void RankGroup::Fail(const std::string& why) {
   std::uint32_t none = 0;
   header_->failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank_ + 1));
   Ring();
+  RemoveName();
   throw std::runtime_error("group \"" + name_ + "\": " + why);
 }
 

@@ -52,6 +52,7 @@ class RankGroup {
 
   RankGroup(std::string name, std::size_t rank, std::size_t ranks, double timeout);
   bool Enter();
+  void RemoveName();
   void Begin();
   void TakeSeat();
   void Await(std::uint64_t turn);

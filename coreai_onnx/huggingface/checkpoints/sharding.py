@@ -67,11 +67,11 @@ def shard(
     # What the plan does not name is shared with the model: it is the same in all ranks.
     weights = [*model.parameters(), *model.buffers()]
     memo = {id(weight): parts.get(id(weight), weight) for weight in weights}
-    part = copy.deepcopy(model, memo)
+    of_rank: torch.nn.Module = copy.deepcopy(model, memo)
     for name, style in styles.items():
-        split.adapt(part, model, name, style)
-    _count_heads(part)
-    return part.eval()
+        split.adapt(of_rank, model, name, style)
+    _count_heads(of_rank)
+    return of_rank.eval()
 
 
 def _styles(model: Any, plan: Mapping[str, Style] | None) -> dict[str, str]:
@@ -128,28 +128,31 @@ class _Split:
             return  # its parameters have styles of their own
         if isinstance(member, torch.nn.Parameter):
             experts = _member(model, name.rpartition(".")[0])
-            axis = 2 if (style == "rowwise") != bool(getattr(experts, "is_transposed", False)) else 1
+            axis = (
+                2 if (style == "rowwise") != bool(getattr(experts, "is_transposed", False)) else 1
+            )
             cut = self._halves if style == "packed_colwise" else self._part
             yield member, _parameter(cut(member, axis, name), member)
             for bias in _biases(experts, name):
-                whole = style == "rowwise"
-                yield bias, self._once(bias) if whole else _parameter(cut(bias, 1, name), bias)
+                is_sum = style == "rowwise"
+                yield bias, self._once(bias) if is_sum else _parameter(cut(bias, 1, name), bias)
             return
         if not isinstance(member, torch.nn.Linear | torch.nn.Embedding):
             raise ModelSourceError(
                 f"{name} is a {type(member).__name__}: only Linear and Embedding are split, before "
                 "they are quantized"
             )
-        weight, bias = member.weight, getattr(member, "bias", None)
+        weight: torch.Tensor = member.weight
+        added: torch.Tensor | None = getattr(member, "bias", None)
         if style == "rowwise":
             yield weight, _parameter(self._part(weight, 1, name), weight)
-            if bias is not None:
-                yield bias, self._once(bias)
+            if added is not None:
+                yield added, self._once(added)
             return
         units = _heads(model, name)
-        for one in (weight, bias):
-            if one is not None:
-                yield one, _parameter(self._rows(one, name, style, units), one)
+        yield weight, _parameter(self._rows(weight, name, style, units), weight)
+        if added is not None:
+            yield added, _parameter(self._rows(added, name, style, units), added)
 
     def _rows(self, weight: torch.Tensor, name: str, style: str, units: int) -> torch.Tensor:
         if style == "embedding_rowwise" or style in _GATHERED:
@@ -159,10 +162,10 @@ class _Split:
             padding = [0, 0] * (weight.dim() - 1) + [0, missing]
             padded = torch.nn.functional.pad(weight, padding) if missing else weight
             return padded[self.rank * size : (self.rank + 1) * size]
-        if units and units < self.ranks:  # ranks share a head of keys
-            if self.ranks % units:
-                raise ModelSourceError(f"{name}: {units} heads cannot be split over {self.ranks}")
-            return weight.unflatten(0, (units, -1))[self.rank * units // self.ranks]
+        if 0 < units < self.ranks and self.ranks % units == 0 and name.endswith(_KEY_HEADS):
+            # Several ranks have the same head of keys.
+            heads: torch.Tensor = weight.unflatten(0, (units, -1))
+            return heads[self.rank * units // self.ranks]
         if units % self.ranks:
             raise ModelSourceError(f"{name}: {units} heads cannot be split over {self.ranks} ranks")
         return self._part(weight, 0, name)
@@ -221,9 +224,8 @@ def _count_heads(part: Any) -> None:
     for module in part.modules():
         if not all(hasattr(module, name) for name in ("q_proj", "k_proj", "head_dim")):
             continue
-        heads, keys = (
-            getattr(module, name).weight.shape[0] // module.head_dim for name in ("q_proj", "k_proj")
-        )
+        rows = (getattr(module, name).weight.shape[0] for name in ("q_proj", "k_proj"))
+        heads, keys = (count // module.head_dim for count in rows)
         if hasattr(module, "num_key_value_groups"):
             module.num_key_value_groups = heads // keys
         config = getattr(module, "config", None)

@@ -102,6 +102,7 @@ class LanguageModel:
         kernels: bool | None = None,
         threads: int | None = None,
         provider: Choice | None = None,
+        group: str | None = None,
     ) -> LanguageModel:
         """Open a folder that `export_model` wrote.
 
@@ -110,6 +111,7 @@ class LanguageModel:
             kernels: As for `session`.
             threads: As for `session`.
             provider: As for `session`; also for the encoder.
+            group: As for `session`, of the folder of a rank.
 
         Raises:
             GenerationError: If the folder has no ``model.onnx``, the model is not a decoder, its
@@ -127,8 +129,8 @@ class LanguageModel:
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
-        how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
-        merged = encodes or embeds
+        how: dict[str, Any] = {"kernels": kernels, "threads": threads, "group": group}
+        how, merged = {**how, "providers": provider}, encodes or embeds
         session = Session(path / (MERGED_FILE if merged else MODEL_FILE), adapters=merged, **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
@@ -234,8 +236,7 @@ class LanguageModel:
         """Generate step by step; see :func:`stream`."""
         checked = self._checked(options)
         if self.speech is not None:
-            # Timestamps decide where the next window begins: tokens are final only at the end of a
-            # window.
+            # Timestamps decide where the next window begins: tokens are final at its end.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
         if self.media is not None:
             raise GenerationError("a model of pictures or sound streams by generate(…, streamer=…)")

@@ -27,8 +27,8 @@ class SessionSettings:
 
     Raises:
         SessionError: If ``threads`` is out of range; if ``deterministic``, ``float32_tiles`` or
-            ``packed_weights`` or ``group`` is set without kernels or with providers; or if the first
-            two, or ``packed_weights`` and ``prepack=False``, are set together.
+            ``packed_weights`` or ``group`` is set without kernels or with providers; or if the
+            first two, or ``packed_weights`` and ``prepack=False``, are set together.
     """
 
     kernels: bool | None = None
