@@ -61,7 +61,9 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
                            {coreai::SessionEntry(*api, options, "coreai.deterministic") == "1",
                             coreai::SessionEntry(*api, options, "coreai.read_weights") == "1",
                             coreai::SessionEntry(*api, options, "coreai.float32_tiles") == "1",
-                            coreai::SessionEntry(*api, options, "coreai.packed_weights")});
+                            coreai::SessionEntry(*api, options, "coreai.packed_weights"),
+                            coreai::SessionEntry(*api, options, "coreai.group"),
+                            coreai::Seconds(*api, options, "coreai.group_timeout", 300)});
     coreai::UseHugePages(*api, options);
   });
 }

@@ -251,3 +251,27 @@ def _stack(op: OpBuilder, x: Value) -> Value:
 
 def _last_dims(op: OpBuilder, x: Value) -> Value:
     return op.Shape(x, start=-2)
+
+
+def _parts(b: BodyBuilder, x: Value) -> list[Value]:
+    # The index is checked in each run only; a Split would make the file of one rank invalid.
+    return [b.op.Gather(x, b.op.const(r), axis=0) for r in range(int(b.attributes["ranks"]))]
+
+
+@writes("all_reduce")
+def all_reduce(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.products.all_reduce`."""
+    op, (parts,) = b.op, b.inputs
+    total, *others = _parts(b, always_cast(op, parts, b.wide))
+    for part in others:
+        total = op.Add(total, part)
+    return op.Expand(op.CastLike(total, parts), op.Shape(parts))
+
+
+@writes("all_gather")
+def all_gather(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.products.all_gather`."""
+    op, (parts,) = b.op, b.inputs
+    joined = op.Concat(*_parts(b, parts), axis=-1)
+    shape = op.Concat(op.Shape(parts, end=1), op.Shape(joined), axis=0)
+    return op.Expand(joined, shape)

@@ -1,4 +1,4 @@
-"""Matrix products: gathered ones, as in mixtures of experts, adapters of low rank, convolutions."""
+"""Matrix products: gathered ones, adapters, convolutions, and those spread over ranks."""
 
 from __future__ import annotations
 
@@ -272,4 +272,108 @@ CONVOLUTION = Composite(
     formula="sum(window of input * weight) + bias",
     variant_axes=(("no_bias",),),
     check=_check_convolution,
+)
+
+
+MOST_RANKS = 64
+"""The most ranks of a group, as of the kernel."""
+
+
+def all_reduce(parts: torch.Tensor, *, ranks: int = 2, rank: int = 0) -> torch.Tensor:
+    """Return the sum of the parts of all ranks, for each of them.
+
+    It is added rank by rank, so that each rank has the same bits, as ``MPI_Allreduce`` and
+    ``torch.distributed.all_reduce`` give them in no certain order.
+
+    Args:
+        parts: ``[ranks, ...]``, floating: the parts of all ranks, in one process. In a file of one
+            rank it is ``[1, ...]``, the part of that rank; the kernel exchanges it with the
+            processes of the others, and there is no result without them.
+        ranks: The number of ranks.
+        rank: The rank of the first part.
+
+    Returns:
+        The shape and dtype of ``parts``; computed in float32 (float64 in float64).
+
+    Raises:
+        RuntimeError: If parts are missing.
+    """
+    total = _all(parts, ranks, rank)[0].to(compute_dtype(parts))
+    for part in parts[1:]:
+        total = total + part.to(total.dtype)
+    return total.to(parts.dtype).expand_as(parts).contiguous()
+
+
+def all_gather(parts: torch.Tensor, *, ranks: int = 2, rank: int = 0) -> torch.Tensor:
+    """Return the parts of all ranks side by side, for each of them.
+
+    Args:
+        parts: ``[ranks, ..., n]``, or ``[1, ..., n]`` in a file of one rank, as for `all_reduce`.
+        ranks: The number of ranks.
+        rank: The rank of the first part.
+
+    Returns:
+        ``[ranks or 1, ..., ranks * n]`` in the dtype of ``parts``.
+
+    Raises:
+        RuntimeError: If parts are missing.
+    """
+    joined = torch.cat(list(_all(parts, ranks, rank)), -1)
+    return joined.expand(len(parts), *joined.shape).contiguous()
+
+
+def gathered_shape(parts: torch.Tensor, ranks: int) -> tuple[int, ...]:
+    """Return the shape of the result of `all_gather`."""
+    return (*parts.shape[:-1], ranks * parts.shape[-1])
+
+
+def _all(parts: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
+    if len(parts) != ranks:
+        raise RuntimeError(
+            f"there is the part of rank {rank} only, of {ranks}: ranks run with the kernels"
+        )
+    return parts
+
+
+def _check_parts(dims: Dims, attributes: Attributes) -> str:
+    ranks, rank, shape = attributes["ranks"], attributes["rank"], dims["parts"]
+    if not 1 <= ranks <= MOST_RANKS or not 0 <= rank < ranks:
+        return f"rank {rank} of {ranks}: ranks must be 1 to {MOST_RANKS}, rank less than that"
+    if not shape or shape[0] not in (None, 1, ranks):
+        return f"parts must have shape [1, ...] or [{ranks}, ...], got {list(shape)}"
+    return ""
+
+
+def _check_gather(dims: Dims, attributes: Attributes) -> str:
+    if len(dims["parts"]) < 2:
+        return f"parts must have rank 2 or higher, got {len(dims['parts'])}"
+    return _check_parts(dims, attributes)
+
+
+_PARTS = (Input("parts"),)
+_RANKS = (Attribute("ranks", "int", 2, structural=True), Attribute("rank", "int", 0))
+
+ALL_REDUCE = Composite(
+    name="all_reduce",
+    inputs=_PARTS,
+    outputs=("output",),
+    attributes=_RANKS,
+    reference=all_reduce,
+    kernel=True,
+    formula="sum(parts), for each of them; parts are those of all ranks",
+    check=_check_parts,
+    aten=("coreai.all_reduce.default",),
+)
+
+ALL_GATHER = Composite(
+    name="all_gather",
+    inputs=_PARTS,
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=_RANKS,
+    reference=all_gather,
+    kernel=True,
+    formula="concat(parts, -1), for each of them; parts are those of all ranks",
+    check=_check_gather,
+    aten=("coreai.all_gather.default",),
 )

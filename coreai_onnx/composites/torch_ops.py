@@ -1,8 +1,9 @@
 """Composites as torch ops, each of which is one node of an exported program, for any sizes.
 
-``coreai::composite`` calls any composite with one output. Three composites are ops of their own,
+``coreai::composite`` calls any composite with one output. Five composites are ops of their own,
 which become calls of their composites: torch would export ``gather_mm`` and ``gather_mm_nbits`` as
-a copy of a weight per token, and ``gated_delta_update`` as an unrolled loop. None has gradients.
+a copy of a weight per token, and ``gated_delta_update`` as an unrolled loop; ``all_reduce`` and
+``all_gather`` have no results in the process of one rank. None has gradients.
 """
 
 from __future__ import annotations
@@ -223,3 +224,28 @@ def _by_matrix(
 gather_mm = _register(products.GATHER_MM, _gather_mm, _empty_gather_mm)
 gather_mm_nbits = _register(few_bits.GATHER_MM_NBITS, _gather_mm_nbits, _empty_gather_mm_nbits)
 gated_delta_update = _register(gated_delta.GATED_DELTA_UPDATE)
+
+
+# ---------------------------------------------------------------------------- collectives
+def _with_zeros(composite: Composite, parts: torch.Tensor, **attributes: int) -> _Outputs:
+    """Compute a collective; in the module of one rank, as if the parts of the others were zeros.
+
+    Such a module runs for the shapes of its results only, before it is exported.
+    """
+    ranks = attributes.get("ranks", 2)
+    if len(parts) == ranks:
+        return _outputs(composite, parts, **attributes)
+    padding = parts.new_zeros((ranks - 1, *parts.shape[1:]))
+    result = composite.reference(torch.cat([parts, padding]), ranks=ranks)
+    return result[:1].clone()  # type: ignore[no-any-return]
+
+
+def _empty_all_gather(parts: torch.Tensor, *, ranks: int = 2, rank: int = 0) -> torch.Tensor:
+    del rank
+    return parts.new_empty(products.gathered_shape(parts, ranks))
+
+
+all_reduce = _register(products.ALL_REDUCE, partial(_with_zeros, products.ALL_REDUCE))
+all_gather = _register(
+    products.ALL_GATHER, partial(_with_zeros, products.ALL_GATHER), _empty_all_gather
+)

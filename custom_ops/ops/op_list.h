@@ -12,6 +12,8 @@ namespace coreai {
 #define COREAI_EACH_OP(V)             \
   V(kAddBiasOp)                       \
   V(kAddLowRankOp)                    \
+  V(kAllGatherOp)                     \
+  V(kAllReduceOp)                     \
   V(kAttentionNbitsOp)                \
   V(kConvolutionOp)                   \
   V(kGatedDeltaUpdateOp)              \

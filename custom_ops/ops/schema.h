@@ -47,6 +47,44 @@ inline constexpr Composite kComposite = {
     "add_low_rank", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace add_low_rank
 
+namespace all_gather {
+enum InputIndex : std::size_t {
+  kPartsInput, kInputCount
+};
+inline constexpr char kRanks[] = "ranks";
+inline constexpr std::int64_t kRanksDefault = 2;
+inline constexpr char kRank[] = "rank";
+inline constexpr std::int64_t kRankDefault = 0;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"parts", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "all_gather", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace all_gather
+
+namespace all_reduce {
+enum InputIndex : std::size_t {
+  kPartsInput, kInputCount
+};
+inline constexpr char kRanks[] = "ranks";
+inline constexpr std::int64_t kRanksDefault = 2;
+inline constexpr char kRank[] = "rank";
+inline constexpr std::int64_t kRankDefault = 0;
+inline constexpr std::size_t kAttributeCount = 2;
+inline constexpr Input kInputs[] = {
+    {"parts", false, InputKind::kT},
+};
+inline constexpr const char* kVariants[] = {
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "all_reduce", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace all_reduce
+
 namespace attention_nbits {
 enum InputIndex : std::size_t {
   kQueryInput, kKeyCodesInput, kKeyScalesInput, kValueCodesInput, kValueScalesInput, kAttnMaskInput, kSinksInput, kInputCount
@@ -532,6 +570,8 @@ inline constexpr Composite kComposite = {
 inline constexpr const Composite* kComposites[] = {
     &add_bias::kComposite,
     &add_low_rank::kComposite,
+    &all_gather::kComposite,
+    &all_reduce::kComposite,
     &attention_nbits::kComposite,
     &convolution::kComposite,
     &gated_delta_update::kComposite,

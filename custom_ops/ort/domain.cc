@@ -126,13 +126,15 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
     target = target == Target::kScalar ? Target::kScalarFma : std::min(target, Target::kAvx512Bf16);
   }
   // A process may load several copies of onnxruntime, and may change the override between sessions.
-  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool, std::string>;
+  using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool, std::string,
+                         std::string, double>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
   Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights,
-                           kernels.float32_tiles, kernels.packed_weights}];
+                           kernels.float32_tiles, kernels.packed_weights, kernels.group,
+                           kernels.group_timeout}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;

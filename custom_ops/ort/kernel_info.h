@@ -21,6 +21,10 @@ struct KernelOptions {
   bool float32_tiles = false;
   /// The path of a PackedFile that constant weights are taken from, and added to; empty for none.
   std::string packed_weights;
+  /// The name of the RankGroup that collectives join; empty for none.
+  std::string group;
+  /// How long a collective waits for other ranks, in seconds.
+  double group_timeout = 300;
 };
 
 /// Attributes of a node, read when its kernel is created. If an attribute has another type than
@@ -37,6 +41,8 @@ class KernelInfo {
   bool deterministic() const { return options_.deterministic; }
   bool float32_tiles() const { return options_.float32_tiles; }
   const std::string& packed_weights() const { return options_.packed_weights; }
+  const std::string& group() const { return options_.group; }
+  double group_timeout() const { return options_.group_timeout; }
 
   /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it
   /// to a layout of its own, which a session that reads its weights in each call does not allow.

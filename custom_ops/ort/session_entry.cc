@@ -1,6 +1,7 @@
 #include "ort/session_entry.h"
 
 #include <cstddef>
+#include <cstdlib>
 
 #include "ort/error.h"
 
@@ -16,6 +17,18 @@ std::string SessionEntry(const OrtApi& api, const OrtSessionOptions* options, co
   ThrowOnError(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
   value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
   return value;
+}
+
+double Seconds(const OrtApi& api, const OrtSessionOptions* options, const char* key,
+               double absent) {
+  const std::string text = SessionEntry(api, options, key);
+  if (text.empty()) return absent;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(seconds > 0)) {
+    throw OpError(std::string(key) + "=" + text + ": a number of seconds greater than 0 is needed");
+  }
+  return seconds;
 }
 
 }  // namespace coreai

@@ -103,6 +103,7 @@ class LanguageModel:
         threads: int | None = None,
         packed_weights: str | PathLike[str] | None = None,
         provider: Choice | None = None,
+        group: str | None = None,
     ) -> LanguageModel:
         """Open a folder that `export_model` wrote.
 
@@ -112,11 +113,11 @@ class LanguageModel:
             threads: As for `session`.
             packed_weights: As for `session`; all files of the folder share it.
             provider: As for `session`; also for the encoder.
+            group: As for `session`, of the folder of a rank.
 
         Raises:
             GenerationError: If the folder has no ``model.onnx``, the model is not a decoder, its
-                tokenizer cannot be read, or a setting of its configuration has a value of another
-                kind.
+                tokenizer cannot be read, or a setting of its configuration has a wrong type.
             SessionError: If the model cannot be opened.
         """
         path = Path(folder)
@@ -130,8 +131,7 @@ class LanguageModel:
         # Before the session, which takes longer to open.
         settings = Configuration.read(path)
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
-        how["packed_weights"] = packed_weights
-        merged = encodes or embeds
+        how, merged = {**how, "packed_weights": packed_weights, "group": group}, encodes or embeds
         session = Session(path / (MERGED_FILE if merged else MODEL_FILE), adapters=merged, **how)
         # A model of another kind would fail in the first step, with an error about missing inputs.
         check_decoder(session)
@@ -237,8 +237,7 @@ class LanguageModel:
         """Generate step by step; see :func:`stream`."""
         checked = self._checked(options)
         if self.speech is not None:
-            # Timestamps decide where the next window begins: tokens are final only at the end of a
-            # window.
+            # Timestamps decide where the next window begins: tokens are final at its end.
             raise GenerationError("Whisper generates whole windows of audio; use generate")
         if self.media is not None:
             raise GenerationError("a model of pictures or sound streams by generate(…, streamer=…)")

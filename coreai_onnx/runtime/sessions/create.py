@@ -27,6 +27,7 @@ def session(
     deterministic: bool = False,
     float32_tiles: bool = False,
     adapters: bool = True,
+    group: str | None = None,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
@@ -51,6 +52,7 @@ def session(
         deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
+        group: The name by which the files of a model's ranks find each other: ``docs/scale.md``.
         provider: The execution provider to use before the CPU, by its short name or onnxruntime's,
             perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
@@ -78,5 +80,6 @@ def session(
         deterministic=deterministic,
         float32_tiles=float32_tiles,
         adapters=adapters,
+        group=group,
         providers=(*([] if provider is None else [provider]), *chosen_providers(providers).items()),
     )

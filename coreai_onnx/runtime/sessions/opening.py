@@ -127,7 +127,7 @@ class OpenModel:
         self.kernels = False
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
-        needed = settings.deterministic or settings.float32_tiles
+        needed = settings.deterministic or settings.float32_tiles or settings.group is not None
         kernels = True if needed else settings.kernels
         self._kernels = _kernels(chosen, parts, wanted=kernels)
 
@@ -206,6 +206,10 @@ class OpenModel:
         if settings.packed_weights is not None and not self._reads_weights:
             path = str(Path(settings.packed_weights).absolute())
             options.add_session_config_entry("coreai.packed_weights", path)
+        if settings.group is not None:
+            options.add_session_config_entry("coreai.group", settings.group)
+            if settings.timeout is not None:
+                options.add_session_config_entry("coreai.group_timeout", str(settings.timeout))
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)

@@ -63,7 +63,7 @@ class Session:
         """Open the model; see `coreai_onnx.session`, and `SessionSettings` for other settings."""
         self.timeout = checked_timeout(timeout)
         with failures_as(SessionError, "the model cannot be opened"):
-            program = OpenProgram(source, SessionSettings(**settings))
+            program = OpenProgram(source, SessionSettings(timeout=timeout, **settings))
         self._begin(program, program.main if entrypoint is None else entrypoint, States())
 
     def _begin(

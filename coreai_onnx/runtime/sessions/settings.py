@@ -27,8 +27,8 @@ class SessionSettings:
 
     Raises:
         SessionError: If ``threads`` is out of range; if ``deterministic``, ``float32_tiles`` or
-            ``packed_weights`` is set without kernels or with providers; or if the first two are set
-            together.
+            ``packed_weights`` or ``group`` is set without kernels or with providers; or if the
+            first two are set together.
     """
 
     kernels: bool | None = None
@@ -41,6 +41,8 @@ class SessionSettings:
     deterministic: bool = False
     float32_tiles: bool = False
     adapters: bool = True
+    group: str | None = None
+    timeout: float | None = None
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
 
@@ -58,6 +60,9 @@ class SessionSettings:
         for name in ("deterministic", "float32_tiles"):
             if getattr(self, name) and (self.kernels is False or not on_cpu(self.providers)):
                 raise SessionError(f"{name}=True needs the kernels, and no execution provider")
+        # Any other execution runs the bodies, which have no parts of other ranks.
+        if self.group is not None and (self.kernels is False or not on_cpu(self.providers)):
+            raise SessionError(f"group={self.group!r} needs the kernels, and no execution provider")
         if self.packed_weights is None:
             return
         if self.kernels is False or not on_cpu(self.providers):
