@@ -2,17 +2,21 @@
 
   python -m tools.sweep_determinism [ARCHITECTURE ...]            # docs/models.md
   python -m tools.sweep_determinism --caches [ARCHITECTURE ...]   # decoders, in chunks
+  python -m tools.sweep_determinism --cost [ARCHITECTURE ...]     # CPU time of usual sizes
 
 Each model is optimized with ``target="kernels", deterministic=True`` and run by
 ``session(deterministic=True)``. With ``--caches``, decoders are exported with growing, static and
-paged caches, and their logits are compared with each other as well. Prints a table by model;
-``docs/determinism.md`` has the last result.
+paged caches, and their logits are compared with each other as well. With ``--cost``, sessions of
+deterministic files are timed in turn with those of ``target="kernels"``, on one thread.
+
+Prints a table by model; ``docs/determinism.md`` has the last result.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +25,8 @@ from typing import Any, Literal, get_args
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+import torch
+import transformers
 
 import coreai_onnx
 from coreai_onnx.debugging import Determinism, verify_determinism
@@ -156,9 +162,54 @@ def _decoders(names: list[str]) -> Iterator[str]:
                 yield f"| {name} | not run: {str(error).splitlines()[0]} | | |"
 
 
+_IMAGE = (1, 3, 224, 224)
+COSTS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "resnet": (transformers.ResNetConfig(), _IMAGE),
+    "convnext": (transformers.ConvNextConfig(), _IMAGE),
+    "swin": (transformers.SwinConfig(), _IMAGE),
+    "wav2vec2": (transformers.Wav2Vec2Config(num_hidden_layers=2), (1, 16000)),
+    "mpnet": (transformers.MPNetConfig(num_hidden_layers=4), (1, 128)),
+}
+"""Configurations of usual sizes, and the shapes of their input."""
+SECONDS = 20
+
+
+def _costs(names: list[str]) -> Iterator[str]:
+    for name, (config, shape) in COSTS.items():
+        if names and name not in names:
+            continue
+        torch.manual_seed(0)
+        model = transformers.AutoModel.from_config(config).eval()
+        x = (
+            torch.randint(4, 60, shape)
+            if len(shape) == 2 and name == "mpnet"
+            else torch.randn(shape)
+        )
+        sessions = []
+        for deterministic in (True, False):
+            program = coreai_onnx.convert(model, (x,))
+            program.optimize(target="kernels", deterministic=deterministic)
+            sessions.append(coreai_onnx.session(program, deterministic=deterministic, threads=1))
+        times: tuple[list[float], list[float]] = ([], [])
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end or len(times[0]) < 5:
+            for session, taken in zip(sessions, times, strict=True):
+                start = time.process_time()
+                session.run(x.numpy())
+                taken.append(time.process_time() - start)
+        least, median = ([one(taken) for taken in times] for one in (min, np.median))
+        ratios = f"{least[0] / least[1]:.2f} | {median[0] / median[1]:.2f}"
+        yield f"| {name} | {1e3 * least[0]:.1f} | {ratios} |"
+
+
 def main() -> int:
     """Print the table."""
     names = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if "--cost" in sys.argv:
+        print("| model | ms | ratio of minima | of medians |\n|---|---:|---:|---:|")
+        for row in _costs(names):
+            print(row, flush=True)
+        return 0
     print(
         "| model | operators that only measurements vouch for | comparisons | values that differ |"
     )

@@ -25,7 +25,7 @@ constexpr std::size_t kColumnStep = 48;
 // Bytes of the packed windows of an item, which stay in the second-level cache.
 constexpr std::size_t kColumnBytes = 512 * 1024;
 // Bytes of the filters that are multiplied by all windows of an item, which stay there too.
-constexpr std::size_t kFilterBytes = 768 * 1024;
+constexpr std::size_t kFilterBytes = 384 * 1024;
 // The number of items of a call for which windows, then filters, are divided.
 constexpr std::size_t kWantedItems = 8;
 // Padded planes have a size that fits into 32 bits.
