@@ -24,7 +24,12 @@ template <typename W>
 struct ExpBelow {
   W largest;
   template <class D, class V>
-  HWY_INLINE V Add(D d, V x, V sum) const {
+#if HWY_TARGET == HWY_SCALAR  // a copy for each of the lanes of a sum takes minutes to compile
+  HWY_NOINLINE
+#else
+  HWY_INLINE
+#endif
+  V Add(D d, V x, V sum) const {
     return hn::Add(sum, ExpNonPositive(d, hn::Sub(x, hn::Set(d, largest))));
   }
 };
