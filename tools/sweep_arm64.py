@@ -18,6 +18,7 @@ import tempfile
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -140,7 +141,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             program.save(str(folder / "model.onnx"))
-            inputs = {name: x.numpy() for name, x in one.arguments(ROWS, LENGTH).items()}
+            inputs: dict[str, Any] = {
+                name: x.numpy() for name, x in one.arguments(ROWS, LENGTH).items()
+            }
             np.savez(folder / "inputs.npz", **inputs)
             expected = results(python, folder, LIBRARY, "neon")
             differ = [
