@@ -64,7 +64,8 @@ def write_promise(model: ir.Model) -> None:
     """Write in the metadata of a model what it promises in a session with ``deterministic=True``.
 
     A model with operators of `outside_ops` promises nothing, one with operators of `MEASURED`
-    nothing about processors with other instructions.
+    nothing about processors with other instructions. The axis ``targets`` is AVX2, AVX-512, NEON
+    and scalar.
     """
     model.metadata_props.pop(DETERMINISM, None)
     if outside_ops(model):

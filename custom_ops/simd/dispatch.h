@@ -52,8 +52,11 @@ constexpr Function OfTarget(Target target, const Function (&versions)[kTargetCou
 
 }  // namespace coreai
 
-#define COREAI_TARGETS_AND_AMX(FUNCTION, AMX_FUNCTION)                          \
-  {&N_SCALAR_FMA::FUNCTION,             HWY_CHOOSE_FALLBACK(FUNCTION),          \
-   HWY_CHOOSE_NEON_WITHOUT_AES(FUNCTION), HWY_CHOOSE_AVX2(FUNCTION),            \
-   HWY_CHOOSE_AVX3(FUNCTION),           COREAI_CHOOSE_AVX512_BF16(FUNCTION),    \
+#define COREAI_TARGETS_AND_AMX(FUNCTION, AMX_FUNCTION) \
+  {&N_SCALAR_FMA::FUNCTION,                            \
+   HWY_CHOOSE_FALLBACK(FUNCTION),                      \
+   HWY_CHOOSE_NEON_WITHOUT_AES(FUNCTION),              \
+   HWY_CHOOSE_AVX2(FUNCTION),                          \
+   HWY_CHOOSE_AVX3(FUNCTION),                          \
+   COREAI_CHOOSE_AVX512_BF16(FUNCTION),                \
    COREAI_CHOOSE_AVX512_BF16(AMX_FUNCTION)}

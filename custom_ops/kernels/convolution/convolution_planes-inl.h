@@ -28,7 +28,7 @@ class PlanesInLanes {
       : a_(a), s_(a.sizes), part_(a.sizes), first_(first), lanes_(HWY_MIN(kLanes, a.filters - first)) {
     weight_ = static_cast<W*>(scratch);
     planes_ = weight_ + s_.window_size() * kLanes;
-    const W* weights[kLanes];
+    const W* weights[kLanes] = {};
     for (size_t i = 0; i < lanes_; ++i) {
       weights[i] = static_cast<const W*>(a.weight) + (first + i) * s_.window_size();
       in_[i] = static_cast<const W*>(a.input) + (first + i) / a.multiple * s_.height * s_.width;

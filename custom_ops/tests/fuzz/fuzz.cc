@@ -9,8 +9,8 @@
 // one kernel at once and in place of its input, that all instruction sets refuse the same, and that
 // an allocation that fails is a refusal too.
 //
-// With --bits the kernels are those of deterministic sessions, whose results must have the same bits
-// on all instruction sets. The last line has a hash of them, to compare with other processors.
+// With --bits the kernels are those of deterministic sessions, whose results must have the same
+// bits on all instruction sets. The last line has a hash of them, to compare with other processors.
 
 #ifdef _WIN32
 #include <windows.h>
@@ -342,9 +342,9 @@ Options Parse(int count, char** words) {
 int Main(int count, char** words) {
   const Options options = Parse(count, words);
   if (options.library == nullptr) {
-    std::fprintf(
-        stderr,
-        "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP] [--first RUN] [--bits]\n");
+    std::fprintf(stderr,
+                 "usage: coreai_ops_fuzz LIBRARY [--runs N] [--seed S] [--only OP] [--first RUN] "
+                 "[--bits]\n");
     return 2;
   }
   const auto scalar = Register(options, "scalar");
@@ -386,7 +386,8 @@ int Main(int count, char** words) {
       return 1;
     }
   }
-  if (options.bits) std::printf("bits of results: %016llx\n", static_cast<unsigned long long>(hash));
+  if (options.bits)
+    std::printf("bits of results: %016llx\n", static_cast<unsigned long long>(hash));
   return 0;
 }
 

@@ -88,8 +88,13 @@ void ExpectFused(void (*multiply)(const W*, W*, std::size_t)) {
     if (i % 7 < 4 && near != 0) std::memcpy(&bits, &near, sizeof(W));
     std::memcpy(&x.emplace_back(), &bits, sizeof(W));
   }
-  const W ends[] = {0, W{-0.0}, INFINITY, -INFINITY, std::numeric_limits<W>::denorm_min(),
-                    std::numeric_limits<W>::max(), std::numeric_limits<W>::min()};
+  const W ends[] = {0,
+                    W{-0.0},
+                    INFINITY,
+                    -INFINITY,
+                    std::numeric_limits<W>::denorm_min(),
+                    std::numeric_limits<W>::max(),
+                    std::numeric_limits<W>::min()};
   for (const W a : ends) {
     for (const W b : ends) x.insert(x.end(), {a, b, 1, b, a});
   }
