@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/convolution/convolution.cc"
-#include "hwy/foreach_target.h"
+#include "simd/foreach_target.h"
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/convolution/convolution_columns-inl.h"
