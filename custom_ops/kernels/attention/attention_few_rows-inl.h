@@ -107,11 +107,13 @@ class AttentionFew {
 
   static W Hidden() { return static_cast<W>(-__builtin_huge_val()); }
 
-  /// Prefetches a row of keys or values that is read later, so that memory accesses and computation
-  /// overlap.
-  HWY_INLINE void Prefetch(const E* row, size_t dim) const {
+  /// Prefetches lanes of a row of keys or values that is read later, so that memory accesses and
+  /// computation overlap: few at a time, because many wait for each other.
+  HWY_INLINE void Prefetch(const E* row, size_t first, size_t last) const {
     const auto* bytes = reinterpret_cast<const char*>(row);
-    for (size_t i = 0; i < Stored::Bytes(dim); i += 64) __builtin_prefetch(bytes + i, 0, 2);
+    for (size_t i = Stored::Bytes(first); i < Stored::Bytes(last); i += 64) {
+      __builtin_prefetch(bytes + i, 0, 2);
+    }
   }
 
   /// scores[row, k + j] = query[row] . key[key + j], for all rows and kKeys keys.
@@ -125,7 +127,6 @@ class AttentionFew {
     hn::Vec<decltype(d)> sums[kKeys][kRows];
 #pragma GCC unroll 8
     for (size_t j = 0; j < kKeys; ++j) {
-      Prefetch(values[j], a_.value_dim);
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) sums[j][row] = hn::Zero(d);
     }
@@ -133,7 +134,10 @@ class AttentionFew {
     for (; i + kLanes <= a_.head_dim; i += kLanes) {
       hn::Vec<decltype(d)> x[kKeys];
 #pragma GCC unroll 8
-      for (size_t j = 0; j < kKeys; ++j) x[j] = Stored::Load(d, keys[j], i, a_.head_dim);
+      for (size_t j = 0; j < kKeys; ++j) {
+        Prefetch(values[j], i, HWY_MIN(i + kLanes, a_.value_dim));
+        x[j] = Stored::Load(d, keys[j], i, a_.head_dim);
+      }
 #pragma GCC unroll 8
       for (size_t row = 0; row < kRows; ++row) {
         const auto q = hn::LoadU(d, s_.query + row * a_.head_dim + i);
@@ -141,6 +145,7 @@ class AttentionFew {
         for (size_t j = 0; j < kKeys; ++j) sums[j][row] = hn::MulAdd(x[j], q, sums[j][row]);
       }
     }
+    for (size_t j = 0; j < kKeys; ++j) Prefetch(values[j], i, a_.value_dim);
     if (const size_t n = a_.head_dim - i; n != 0) {
 #pragma GCC unroll 8
       for (size_t j = 0; j < kKeys; ++j) {
@@ -152,6 +157,11 @@ class AttentionFew {
         }
       }
     }
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (!Stored::kCodes && kRows == 4 && kKeys == 4 && kLanes == 16) {
+      return StoreSums(sums, k);
+    }
+#endif
 #pragma GCC unroll 8
     for (size_t row = 0; row < kRows; ++row) {
 #pragma GCC unroll 8
@@ -162,6 +172,38 @@ class AttentionFew {
       }
     }
   }
+
+#if HWY_TARGET != HWY_SCALAR
+  /// Reduces the sums of four keys and four rows together, in half of the operations of ReduceSum,
+  /// and in its order: halves of a vector are added until one lane is left.
+  template <class V>
+  HWY_INLINE void StoreSums(const V (&sums)[4][4], size_t k) {
+    const hn::ScalableTag<W> d;
+    const hn::Repartition<std::uint64_t, decltype(d)> wide;
+    const auto halves = [&](V a, V b) HWY_ATTR {
+      return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+    };
+    V keys[4];  // a block of four lanes for each row
+#pragma GCC unroll 4
+    for (size_t j = 0; j < 4; ++j) {
+      const V even = halves(sums[j][0], sums[j][2]), odd = halves(sums[j][1], sums[j][3]);
+      keys[j] = hn::OddEvenBlocks(hn::Add(odd, hn::SwapAdjacentBlocks(odd)),
+                                  hn::Add(even, hn::SwapAdjacentBlocks(even)));
+    }
+    const auto pairs = [&](V a, V b) HWY_ATTR {
+      const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
+      const V sum = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)),
+                            hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
+      return hn::Add(sum, hn::Shuffle2301(sum));
+    };
+    const V scores = hn::OddEven(pairs(keys[1], keys[3]), pairs(keys[0], keys[2]));
+    const hn::BlockDFromD<decltype(d)> block;
+    hn::StoreU(hn::ExtractBlock<0>(scores), block, s_.scores + k);
+    hn::StoreU(hn::ExtractBlock<1>(scores), block, s_.scores + kFewKeys + k);
+    hn::StoreU(hn::ExtractBlock<2>(scores), block, s_.scores + 2 * kFewKeys + k);
+    hn::StoreU(hn::ExtractBlock<3>(scores), block, s_.scores + 3 * kFewKeys + k);
+  }
+#endif
 
   /// Applies the mask, or the row's range, to its scores.
   void Hide(size_t row, size_t key, size_t count, size_t padded, W* scores) {
@@ -227,14 +269,16 @@ class AttentionFew {
         sums[row][v] = hn::Mul(x, factor);
       }
     }
+    const size_t end = column + kVecs * kLanes;
+    const size_t ahead = end < a_.value_dim ? HWY_MIN(end, a_.head_dim) : a_.head_dim;
     const E* HWY_RESTRICT value = nullptr;
     for (size_t k = 0, run = 0; k < count; ++k, value += stored_.value.stride()) {
       if (k == run) {
         value = stored_.value[key + k];
         run = count - k < stored_.value.Run(key + k) ? count : k + stored_.value.Run(key + k);
       }
-      if (column == 0 && key + kFewKeys + k < a_.keys) {
-        Prefetch(stored_.key[key + kFewKeys + k], a_.head_dim);
+      if (key + kFewKeys + k < a_.keys) {
+        Prefetch(stored_.key[key + kFewKeys + k], column, ahead);
       }
       hn::Vec<decltype(d)> x[kVecs];
 #pragma GCC unroll 8

@@ -32,17 +32,24 @@ HWY_INLINE hn::Vec<D> RepeatPair(D d, const float* HWY_RESTRICT x, size_t lane) 
 #endif
 }
 
-/// sums[r] += the products of 32 elements of the depth; lanes are [16 columns, 2 elements].
+/// sums[r] += the products of 32 elements of the depth with one tile or, if there are sums for two,
+/// with two; lanes are [16 columns, 2 elements].
 template <typename T, size_t kRows, size_t kVecs, class V>
 HWY_INLINE void AddTile(const float* const* HWY_RESTRICT left, size_t k,
                         const std::uint32_t* HWY_RESTRICT tile, V (&sums)[kRows][kVecs]) {
   const hn::ScalableTag<float> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
+  constexpr size_t kTileVecs = 2 * kAmxColumns / kLanes;
+  constexpr size_t kBytesAhead = 4096;
   const auto* right = reinterpret_cast<const T*>(tile);
   for (size_t i = 0; i < kAmxPairDepth; i += 2, right += 2 * kAmxColumns) {
 #pragma GCC unroll 8
     for (size_t v = 0; v < kVecs; ++v) {
-      const auto b = LoadWide(d, right + v * kLanes);
+      const size_t at = v / kTileVecs * (kAmxBytes / sizeof(T)) + v % kTileVecs * kLanes;
+      if (v % kTileVecs == 0) {  // a line of the tile, not all at once: they wait for each other
+        __builtin_prefetch(reinterpret_cast<const char*>(right + at) + kBytesAhead);
+      }
+      const auto b = LoadWide(d, right + at);
 #pragma GCC unroll 4
       for (size_t r = 0; r < kRows; ++r) {
         sums[r][v] = hn::MulAdd(RepeatPair(d, left[r] + k + i, v * kLanes), b, sums[r][v]);
@@ -51,14 +58,14 @@ HWY_INLINE void AddTile(const float* const* HWY_RESTRICT left, size_t k,
   }
 }
 
-/// The columns of one tile; tiles of the depth are `distance` words apart.
-template <size_t kRows, typename T>
+/// The columns of kTiles tiles, one or a pair, which then are one stream of memory and enough sums
+/// to hide the latency of the addition; tiles of the depth are `distance` words apart.
+template <size_t kRows, size_t kTiles, typename T>
 HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t distance,
                                  const std::uint32_t* HWY_RESTRICT tile) {
   const hn::ScalableTag<float> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  constexpr size_t kVecs = 2 * kAmxColumns / kLanes;
-  constexpr size_t kBytesAhead = 4096;
+  constexpr size_t kVecs = kTiles * 2 * kAmxColumns / kLanes;
   hn::Vec<decltype(d)> sums[kRows][kVecs];
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
@@ -68,8 +75,6 @@ HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t di
   const auto* left = reinterpret_cast<const float* const*>(t.left);
   size_t k = 0;
   for (; k + kAmxPairDepth <= t.depth; k += kAmxPairDepth, tile += distance) {
-    const char* ahead = reinterpret_cast<const char*>(tile) + kBytesAhead;
-    for (size_t at = 0; at < kAmxBytes; at += 64) __builtin_prefetch(ahead + at);
     AddTile<T>(left, k, tile, sums);
   }
   if (k < t.depth) {
@@ -81,11 +86,11 @@ HWY_INLINE void MultiplyFewTiles(const GatherMmTile& t, size_t column, size_t di
     }
     AddTile<T>(rows, 0, tile, sums);
   }
-  const size_t width = HWY_MIN(kAmxColumns, t.last_column - column);
+  const size_t width = HWY_MIN(kTiles * kAmxColumns, t.last_column - column);
   for (size_t r = 0; r < kRows; ++r) {
-    alignas(64) float pairs[2 * kAmxColumns];
+    alignas(64) float pairs[kTiles * 2 * kAmxColumns];
     for (size_t v = 0; v < kVecs; ++v) hn::Store(sums[r][v], d, pairs + v * kLanes);
-    for (size_t c = 0; c < kAmxColumns; ++c) pairs[c] = pairs[2 * c] + pairs[2 * c + 1];
+    for (size_t c = 0; c < kTiles * kAmxColumns; ++c) pairs[c] = pairs[2 * c] + pairs[2 * c + 1];
     ConvertRow(hn::ScalableTag<float>(), pairs, width, static_cast<T*>(t.output[r]) + column);
   }
 }
@@ -95,11 +100,18 @@ template <size_t kRows, typename T>
 void MultiplyFewTiles(const GatherMmTile& t) {
   const size_t steps = AmxSteps(t.depth);
   const auto* right = static_cast<const std::uint32_t*>(t.right);
-  for (size_t column = t.first_column; column < t.last_column; column += kAmxColumns) {
+  for (size_t column = t.first_column; column < t.last_column;) {
     const size_t pair = column / kAmxPair * kAmxPair;
     const size_t tiles = AmxTilesOfPair(pair, t.columns);
     const size_t first = pair / kAmxColumns * steps + column / kAmxColumns % 2;
-    MultiplyFewTiles<kRows, T>(t, column, tiles * kAmxWords, right + first * kAmxWords);
+    const std::uint32_t* const tile = right + first * kAmxWords;
+    if (column == pair && column + kAmxColumns < t.last_column) {
+      MultiplyFewTiles<kRows, 2, T>(t, column, tiles * kAmxWords, tile);
+      column += kAmxPair;
+    } else {
+      MultiplyFewTiles<kRows, 1, T>(t, column, tiles * kAmxWords, tile);
+      column += kAmxColumns;
+    }
   }
 }
 
