@@ -221,9 +221,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "86401", "")],
         "grace": [["--grace", value] for value in ("0", "-1", "nan", "86401", "")],
         "threads": _RUNS["threads"],
-        "packed_weights": [
-            ["--packed-weights", value] for value in ("no/such/folder/packed", ".", "models.py")
-        ],
+        "packed_weights": [["--packed-weights", value] for value in ("no/folder/w", ".")],
         **_EXECUTIONS,
         "debug": [["--debug=yes"]],
     },
