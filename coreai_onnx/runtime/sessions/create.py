@@ -52,8 +52,7 @@ def session(
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
         group: The name by which the files of a model's ranks find each other: ``docs/scale.md``.
-        provider: The execution provider to use before the CPU, by its short name or onnxruntime's,
-            perhaps with options: ``("cuda", {"device_id": 1})``.
+        provider: A provider before the CPU, perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
 
     Raises:
