@@ -85,6 +85,8 @@ class Actor:
 
 def with_ray(folder: Path, texts: list[str], *, rates: bool, rate: float) -> _Result:
     """Kill one of two workers after a third of the rows; perhaps print the rates without that."""
+    # Ray starts workers at 15: beside other programs they would get a hundredth of a core.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
     from ray.cluster_utils import Cluster
 

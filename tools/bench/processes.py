@@ -12,6 +12,7 @@ has them. Each implementation runs one token in a process of its own; then there
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ import onnxruntime as ort
 
 import coreai_onnx
 from coreai_onnx.messages import render
+from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.inventory import standard_op_types
 from coreai_onnx.program import OnnxProgram
 from tools.bench.generation_models import write_source
@@ -166,11 +168,17 @@ def times(command: Sequence[str], nothing: Sequence[str], rounds: int) -> tuple[
 
 
 def memory(command: Sequence[str], count: int) -> tuple[float, float]:
-    """Return the proportional set size of one process, and of several at once, in MiB."""
+    """Return the proportional set size of one process, and of several at once, in MiB.
+
+    Several that would not fit into half of the memory are not started: their size is NaN.
+    """
     running, sizes = [], []
     for _ in range(count):
         running.append(started(command)[0])
         sizes.append(sum(proportional_memory(one.pid) for one in running) / 1024)
+        if sizes[0] * count > (memory_bytes() >> 21):
+            sizes.append(math.nan)
+            break
     for one in running:
         end(one)
     return sizes[0], sizes[-1]
@@ -183,12 +191,15 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--llama", type=Path, help="the Python of an environment with llama.cpp")
     parser.add_argument("--cpp", type=Path, help="first_result.cc, compiled as docs/examples/cpp")
+    parser.add_argument("--only", default="", help="a part of the names of the models to measure")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     several = f"{options.processes} processes"
     header = ("", "one process", several, "ratio", "first result, wall ms", "CPU ms")
     for name, (folder, stock) in models(options.folder.absolute(), options.gguf).items():
+        if options.only not in name:
+            continue
         rows = []
         for label, command, nothing in commands(folder, stock, options):
             end(started(command)[0])  # writes the packed weights, and fills the page cache
@@ -196,6 +207,7 @@ def main() -> None:
             walls, cpus = times(command, nothing, options.rounds)
             sizes = f"{one:.0f} MiB", f"{all_of_them:.0f} MiB"
             rows.append((label, *sizes, f"{all_of_them / one:.2f}", walls, cpus))
+            print(*rows[-1], flush=True)
         print(f"{name}\n{render(header, rows)}\n", flush=True)
 
 

@@ -91,8 +91,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--packed-weights",
         type=Path,
         metavar="FILE",
-        help="map weights in the layout of the kernels from this file, which processes share; it is "
-        "written if it does not exist",
+        help="map weights in the layout of the kernels from this file, which processes share; what "
+        "it lacks is appended",
     )
     declare_provider(parser)
 

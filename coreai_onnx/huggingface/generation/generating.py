@@ -71,8 +71,7 @@ class LanguageModel:
         tokenizer: The tokenizer of transformers, or None.
         stop_ids: Tokens that end a sequence.
         pad_id: The token for padding.
-        encoder: The session of the encoder, of a model that has one; then the tokens are those of
-            the decoder, without the prompt.
+        encoder: The session of an encoder, or None; with one, tokens are the decoder's alone.
         start_id: The token that the decoder of a model with an encoder starts from.
         rules: What the model's configuration says about its tokens, by the names of transformers'
             GenerationConfig.

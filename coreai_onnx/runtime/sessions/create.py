@@ -44,8 +44,7 @@ def session(
         prepack: Whether entrypoints hold weights in the layout of products, which is faster. Others
             read them from the mapped file and may exceed memory (``docs/large_models.md``). None is
             False for over four fifths of it, and in a bundle for products of onnxruntime.
-        packed_weights: A file that all processes map for their packed weights (``docs/files.md``);
-            with ``prepack=False``, other products read the mapped file of the model.
+        packed_weights: A file that all processes map for their packed weights (``docs/files.md``).
         profile: Whether to record the time of each node, for `Session.profile`.
         custom_ops: Custom op libraries: files, or what `coreai_onnx.kernel` returned.
         low_memory: Whether each result is released at once; see `coreai_onnx.memory_plan`.
@@ -53,8 +52,7 @@ def session(
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
         group: The name by which the files of a model's ranks find each other: ``docs/scale.md``.
-        provider: The execution provider to use before the CPU, by its short name or onnxruntime's,
-            perhaps with options: ``("cuda", {"device_id": 1})``.
+        provider: A provider before the CPU, perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
 
     Raises:

@@ -189,7 +189,7 @@ def test_a_file_that_changes_between_parts_stops_the_job(
 
     def change(job: Any, index: int) -> Any:
         if index == 1:
-            with open(file, "ab") as stream:
+            with Path(file).open("ab") as stream:
                 stream.write(b"\0")
         return make(job, index)
 

@@ -24,7 +24,7 @@ from coreai_onnx.quantization.weights.packed_weights import (
     pack_weight,
     scaled_by_activations,
 )
-from coreai_onnx.quantization.weights.products import MatrixWeight, Products
+from coreai_onnx.quantization.weights.products import Products
 from coreai_onnx.quantization.weights.scheme import METHODS, Scheme
 from tests.quantization.example_weights import (
     correlated_inputs,
