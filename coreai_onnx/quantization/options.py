@@ -185,9 +185,7 @@ def quantize_entrypoints(
             )
         else:
             # With an empty mapping, the error for missing data would speak of loops and branches.
-            done = quantize_models(
-                models, rules, bodies_of, feeds or None, options.get("workers")
-            )
+            done = quantize_models(models, rules, bodies_of, feeds or None, options.get("workers"))
         for name, calls in evaluation.items():
             done[name] = _evaluated(models[name], done[name], calls)
     return done
