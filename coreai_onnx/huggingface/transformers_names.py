@@ -29,6 +29,7 @@ with imported_from("transformers"):
         WeightRenaming,
         rename_source_key,
     )
+    from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
     from transformers.initialization import no_init_weights
     from transformers.masking_utils import create_causal_mask
     from transformers.modeling_gguf_pytorch_utils import (
@@ -73,6 +74,7 @@ require(
         (DynamicLayer(), ("keys", "values", "is_initialized")),
         (DynamicLayer, ("update", "get_seq_length", "get_mask_sizes")),
         (transformers.DynamicCache(), ("layers",)),
+        (PromptLookupCandidateGenerator(), ("get_candidates",)),
         (_CONVERTER, ("operations", "source_patterns")),
     ],
 )

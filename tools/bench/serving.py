@@ -14,7 +14,8 @@ second on average, the same for all.
 With ``--gguf FILE``, the model is that of the file, beside it llama.cpp's server with the file, in
 the environment ``--llama PYTHON`` with ``xllamacpp``, in the same rounds. With
 ``--openvino PYTHON``, an environment with ``openvino-genai`` and ``optimum-intel``, so is OpenVINO
-GenAI's continuous batching; it rounds the floats of a GGUF file to 4 bits again.
+GenAI's continuous batching; it rounds the floats of a GGUF file, which transformers reads with
+``accelerate``, to 4 bits again.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.messages import render
 from tools.bench.generation_models import SOURCE, write_source
 from tools.bench.generation_worker import VOCABULARY
+from tools.bench.gguf_models import write_floats
 from tools.bench.serving_peers import Ask, measured
 
 PROMPT, NEW, SHARED = 128, 64, 500
@@ -198,9 +199,7 @@ def openvino_folder(name: str, options: argparse.Namespace) -> Path:
     """Return the folder of OpenVINO's model, which is written unless it is there."""
     source = options.folder / ("floats" if options.gguf else SOURCE)
     if not source.exists():
-        load = {"gguf_file": options.gguf.name, "dtype": "float32"}
-        model = transformers.AutoModelForCausalLM.from_pretrained(options.gguf.parent, **load)
-        model.save_pretrained(source)
+        write_floats(options.gguf, source)
     form = OPENVINO_FORMATS.get(name, ["int4", "--group-size", "32", "--ratio", "1.0"])
     path: Path = options.folder / f"openvino {form[0]}"
     if not path.exists():

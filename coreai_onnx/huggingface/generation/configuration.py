@@ -75,6 +75,7 @@ _LENGTH = _Kind("an integer", _whole(-_LARGEST))
 _COUNT = _Kind("an integer of 0 or more", _whole(0))
 # transformers makes a list of this length when the generation starts.
 _NGRAM = _Kind("an integer from 0 to 1,024", _whole(0, 1024))
+_NGRAM_LOOKUP = _Kind("an integer from 1 to 1,024", _whole(1, 1024))
 _POSITIONS = _Kind(f"an integer from 1 to {_MOST_POSITIONS:,}", _whole(1, _MOST_POSITIONS))
 _SEQUENCES = _Kind(f"an integer from 1 to {_MOST_SEQUENCES}", _whole(1, _MOST_SEQUENCES))
 _NUMBER = _Kind("a number", _number)
@@ -122,6 +123,7 @@ _OPTION_KINDS: Mapping[str, _Kind] = MappingProxyType(
         "temperature": _POSITIVE,
         "top_p": _SHARE,
         "adapter": _ADAPTERS,
+        "prompt_lookup_num_tokens": _NGRAM_LOOKUP,
         **dict.fromkeys(("num_beams", "num_return_sequences"), _SEQUENCES),
     }
 )

@@ -16,13 +16,22 @@ from coreai_onnx.huggingface.generation.configuration import Options, checked_op
 from coreai_onnx.huggingface.generation.paged_stream import PagedStream
 from coreai_onnx.huggingface.generation.prompts import Prompt
 from coreai_onnx.huggingface.generation.replies import Channel, Reply, StoppedText, checked_stops
-from coreai_onnx.huggingface.generation.requests import Choice, Request, choice
+from coreai_onnx.huggingface.generation.requests import (
+    Choice,
+    Draft,
+    Guess,
+    Lookup,
+    Request,
+    choice,
+)
+from coreai_onnx.huggingface.generation.session_model import SessionModel
 from coreai_onnx.huggingface.generation.streamed_text import StreamedText
 from coreai_onnx.huggingface.transformers_names import CACHE
 from coreai_onnx.runtime.sessions.session import Session
 
 _TOKENS = 1024
 """Tokens of a slot by default, at most."""
+_CANDIDATES = ("assistant_model", "prompt_lookup_num_tokens")
 _REFUSED = ("adapter", "attention_mask", "images", "audio", "num_return_sequences")
 
 
@@ -139,7 +148,9 @@ class Engine:
             top_logprobs: Lists the logarithm of the probability of each token, and as many of the
                 most likely ones, in ``logprobs`` of the reply: the log softmax of the model's
                 logits, before temperature, penalties and logits processors.
-            **options: As for `generate`, but those of beams, candidates, adapters and pictures.
+            **options: As for `generate`, but those of beams, adapters and pictures. Candidates, of
+                ``prompt_lookup_num_tokens`` or an exported ``assistant_model``, change no reply,
+                sampled ones included.
 
         Returns:
             The reply, an iterator for threads and for asyncio.
@@ -214,9 +225,10 @@ class Engine:
         checked = checked_options(options, self._model.session)
         if refused := [name for name in _REFUSED if name in checked]:
             raise GenerationError(f"an engine does not take {refused[0]}; use generate")
-        if not is_stepwise(checked):
-            raise GenerationError("an engine chooses token by token, without beams and candidates")
+        if not is_stepwise({name: x for name, x in checked.items() if name not in _CANDIDATES}):
+            raise GenerationError("an engine chooses token by token, without beams")
         asked, arguments = self._model.arguments(prompt, checked)
+        guess = self._guess(*(arguments.pop(name, None) for name in _CANDIDATES))
         if not asked.is_single:
             raise GenerationError("a request has one prompt: submit each of them")
         stops = checked_stops(stop, is_text=asked.is_text)
@@ -239,7 +251,25 @@ class Engine:
         prompt_ids = ids[0].tolist()
         channel = Channel()
         request = Request(channel, chosen, prompt_ids, most, random, text, ids=ids, source=source)
+        request.guess = guess
         return request, Reply(channel, None if asked.is_text else prompt_ids)
+
+    def _guess(self, assistant: Any, lookup: int | None) -> Guess | None:
+        """Return what proposes candidates, of a smaller model or of the text so far."""
+        if assistant is None and lookup is None:
+            return None
+        if not self._stream.is_rewindable:
+            raise GenerationError(
+                "candidates need a cache of keys and values: recurrent states cannot be taken back"
+            )
+        if assistant is None:
+            return Lookup(lookup or 1)
+        if not isinstance(assistant, SessionModel) or assistant.config.is_encoder_decoder:
+            raise GenerationError("assistant_model must be the folder of an exported decoder")
+        own, size = self._model.transformers_model.config.vocab_size, assistant.config.vocab_size
+        if size != own:
+            raise GenerationError(f"assistant_model knows {size} tokens, and the model {own}")
+        return Draft(assistant.decoding())
 
     # ------------------------------------------------------------------ in the thread
     def _serve(self) -> None:
@@ -303,10 +333,15 @@ class Engine:
             with self._lock:
                 heapq.heappop(self._reading)
                 self._running.append(request)
-            self._choose([request], logits)
+            self._choose([request], [logits])
 
     def _step(self) -> None:
         """Compute the next token of all rows whose prompts are read."""
+        for request in list(self._running):
+            try:
+                request.propose()
+            except Exception as error:  # noqa: BLE001 - as above, of the smaller model
+                self._fail([request], error)
         rows = [(request, request.row) for request in self._running if request.row is not None]
         if not rows:
             return
@@ -317,10 +352,10 @@ class Engine:
             return
         self._choose([request for request, _ in rows], logits)
 
-    def _choose(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
-        for request, scores in zip(requests, logits[:, None], strict=True):
+    def _choose(self, requests: Sequence[Request], logits: Sequence[torch.Tensor]) -> None:
+        for request, scores in zip(requests, logits, strict=True):
             try:
-                reason = request.choose(scores)
+                reason = request.choose_all(scores)
             except Exception as error:  # noqa: BLE001 - a processor of the client may raise any
                 self._fail([request], error)
                 continue

@@ -37,6 +37,7 @@ class CacheRow:
         slot: The slot of its recurrent states.
         read: The number of tokens in the cache.
         last: The token that is read next, after the prompt.
+        candidates: Tokens that may follow it, read in the same step.
         source: The tokens that an encoder reads first.
         source_blocks: The blocks of its result.
         encoded: The number of its states in the cache.
@@ -47,6 +48,7 @@ class CacheRow:
     slot: int
     read: int = 0
     last: int = 0
+    candidates: Sequence[int] = ()
     source: Sequence[int] = ()
     source_blocks: Sequence[int] = ()
     encoded: int = 0
@@ -111,6 +113,11 @@ class PagedStream:
         self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
 
     @property
+    def is_rewindable(self) -> bool:
+        """Whether tokens that were read can be taken back."""
+        return STATE_SLOTS not in self._names
+
+    @property
     def longest(self) -> int:
         """The most tokens that a row may have."""
         return min(self._tokens, self._context or self._tokens)
@@ -173,20 +180,33 @@ class PagedStream:
         row.read = end
         if self._shares:
             self.pool.keep(row.prompt, end, row.blocks)
-        return logits if end == len(row.prompt) else None
+        return logits[0] if end == len(row.prompt) else None
 
-    def step(self, rows: Sequence[CacheRow]) -> torch.Tensor:
-        """Read the last token of each row, and return logits ``[rows, vocabulary]``."""
-        logits = self._run(rows, np.array([[row.last] for row in rows], np.int64))
+    def step(self, rows: Sequence[CacheRow]) -> list[torch.Tensor]:
+        """Read the last token of each row with its candidates, rows of as many in one call.
+
+        Returns:
+            The logits of each row after each of these tokens, ``[1 + candidates, vocabulary]``.
+            Candidates stay unread: `CacheRow.read` grows by those that are accepted.
+        """
+        groups: dict[int, list[CacheRow]] = {}
+        for row in rows:
+            groups.setdefault(len(row.candidates), []).append(row)
+        results: dict[int, torch.Tensor] = {}
+        for count, group in groups.items():
+            ids = np.array([[row.last, *row.candidates] for row in group], np.int64)
+            logits = self._run(group, ids, count + 1)
+            results |= {row.slot: x for row, x in zip(group, logits, strict=True)}
         for row in rows:
             row.read += 1
-        return logits
+        return [results[row.slot] for row in rows]
 
     def close(self) -> None:
         """Release the cache."""
         self._stream.close()
 
-    def _run(self, rows: Sequence[CacheRow], ids: Array) -> torch.Tensor:
+    def _run(self, rows: Sequence[CacheRow], ids: Array, count: int = 1) -> torch.Tensor:
+        """Return the logits of the last tokens, ``[rows, count, vocabulary]``."""
         feeds = {
             "input_ids": ids,
             CACHE_LENGTHS: np.array([row.read for row in rows], np.int64),
@@ -200,12 +220,12 @@ class PagedStream:
             feeds |= self._sources_of(rows)
         inputs = {name: x for name, x in feeds.items() if name in self._names}
         if self._counts:
-            inputs["num_logits_to_keep"] = np.array(1)
+            inputs["num_logits_to_keep"] = np.array(count)
         outputs = self._stream.run(**inputs, **self._first)
         self._first = {}
         for row in rows:
             row.encoded = len(row.source)
-        return torch.from_numpy(np.asarray(outputs["logits"], np.float32))[:, -1]
+        return torch.from_numpy(np.asarray(outputs["logits"], np.float32))[:, -count:]
 
     def _sources_of(self, rows: Sequence[CacheRow]) -> dict[str, Array]:
         """Return what is fed of an encoder's results: those of a row are written once."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from coreai_onnx.huggingface.generation.decoding import Decoding
 from coreai_onnx.huggingface.generation.paged_stream import CacheRow
 from coreai_onnx.huggingface.generation.replies import Channel, StoppedText, listed_logprobs
+from coreai_onnx.huggingface.transformers_names import PromptLookupCandidateGenerator
+
+_DRAFTED = 5
+"""Tokens that a smaller model proposes in a step."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,55 @@ class Choice:
         return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=random))
 
 
+Guess = Callable[[torch.Tensor], list[int]]
+"""Returns tokens that may follow others, int64 ``[1, length]``."""
+
+
+class Lookup:
+    """Proposes what followed the last tokens where they occur before.
+
+    Args:
+        count: The most tokens to propose.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Take the number."""
+        self._generator = PromptLookupCandidateGenerator(
+            num_output_tokens=count, max_length=sys.maxsize
+        )
+
+    def __call__(self, ids: torch.Tensor) -> list[int]:
+        """Return the tokens."""
+        found, _ = self._generator.get_candidates(ids)
+        tokens: list[int] = found[0, ids.shape[1] :].tolist()
+        return tokens
+
+
+class Draft:
+    """Proposes what a smaller model chooses, greedily.
+
+    Args:
+        decoding: A new stream of the model.
+    """
+
+    def __init__(self, decoding: Decoding) -> None:
+        """Take the stream."""
+        self._decoding = decoding
+
+    def __call__(self, ids: torch.Tensor) -> list[int]:
+        """Return the tokens."""
+        decoding = self._decoding
+        pairs = zip(decoding.ids.flatten().tolist(), ids[0, :-1].tolist(), strict=False)
+        kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        decoding.crop(kept - decoding.get_seq_length())
+        decoding.extend(ids[:, kept:])
+        tokens = [int(decoding.logits().argmax())]
+        while len(tokens) < _DRAFTED:
+            decoding.extend(torch.tensor([tokens[-1:]]))
+            tokens.append(int(decoding.logits().argmax()))
+        return tokens
+
+
 @dataclass(eq=False)  # tensors have no truth value
 class Request:
     """A request with its row.
@@ -53,6 +109,7 @@ class Request:
         ids: The tokens so far, int64 ``[1, length]``.
         top_logprobs: The likely tokens to list beside each chosen one; None lists nothing.
         source: The tokens that an encoder reads.
+        guess: Proposes tokens that may follow; None proposes nothing.
     """
 
     channel: Channel
@@ -65,6 +122,33 @@ class Request:
     ids: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 0, dtype=torch.int64))
     top_logprobs: int | None = None
     source: Sequence[int] = ()
+    guess: Guess | None = None
+
+    def propose(self) -> None:
+        """Let the row read candidates beside its last token, as far as it has places."""
+        assert self.row is not None
+        room = self.most - self.row.read - 1
+        self.row.candidates = self.guess(self.ids)[:room] if self.guess and room > 0 else ()
+
+    def choose_all(self, scores: torch.Tensor) -> str:
+        """Choose tokens as long as each is the candidate that was read after it.
+
+        Each is chosen as if it were alone, by the same processors and random numbers, so that
+        candidates change no reply.
+
+        Args:
+            scores: The logits after the last token and each candidate, ``[tokens, vocabulary]``.
+
+        Returns:
+            Why the reply ends; nothing if it goes on.
+        """
+        assert self.row is not None
+        for place, one in enumerate(scores):
+            reason = self.choose(one[None])
+            if reason or self.row.candidates[place : place + 1] != [self.row.last]:
+                return reason
+            self.row.read += 1
+        return ""
 
     def choose(self, scores: torch.Tensor) -> str:
         """Choose the next token from logits ``[1, vocabulary]``; return why the reply ends."""

@@ -115,8 +115,12 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         """Generate, as ``generate`` of transformers does."""
         # A cache of transformers would find no keys and values to hold.
         if CACHE not in options:
-            options[CACHE] = Decoding(self._session)
+            options[CACHE] = self.decoding()
         return super().generate(*args, **options)
+
+    def decoding(self) -> Decoding:
+        """Return a new stream of the decoder."""
+        return Decoding(self._session)
 
     def further(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the decoder reads beside new tokens and the encoder's result."""

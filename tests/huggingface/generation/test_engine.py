@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from coreai_onnx.errors import GenerationError, QueueFullError, SessionError
 from coreai_onnx.huggingface import export_model
@@ -52,11 +51,6 @@ def engine(opened: tuple[Any, LanguageModel]) -> Iterator[Engine]:
         wait_until_idle(started)
         assert started.statistics["free_blocks"] == 30
     assert all(thread.name != "coreai_onnx engine" for thread in threading.enumerate())
-
-
-T5 = transformers.T5Config(
-    vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
-)  # fmt: skip
 
 
 def wait_until_idle(engine: Engine) -> None:
@@ -111,8 +105,11 @@ def requests(vocabulary: int) -> list[tuple[list[int], dict[str, Any]]]:
     ]
 
 
-def check_orders(model: LanguageModel, count: int, vocabulary: int) -> None:
-    """Submit requests in random orders, some of them while others run, with some cancelled."""
+def check_orders(model: LanguageModel, count: int, vocabulary: int, **further: Any) -> None:
+    """Submit requests in random orders, some of them while others run, with some cancelled.
+
+    Further options are those of two in three requests, and must change no reply.
+    """
     asked = requests(vocabulary)
     with model.engine(slots=3, tokens=416, chunk=CHUNK) as engine:
         alone = [engine.submit(p, **options).result(60).tolist() for p, options in asked]
@@ -122,6 +119,7 @@ def check_orders(model: LanguageModel, count: int, vocabulary: int) -> None:
             replies = {}
             for place in order.sample(range(len(asked)), len(asked)):
                 prompt, options = asked[place]
+                options = {**options, **(further if order.random() < 0.67 else {})}
                 replies[place] = engine.submit(prompt, priority=order.choice([0, 0, 1]), **options)
                 if order.random() < 0.3:
                     engine.submit(tokens(seed, 19, vocabulary), max_new_tokens=30).cancel()
@@ -149,45 +147,15 @@ def test_replies_of_further_architectures(name: str, tmp_path: Path) -> None:
     check_orders(opened, 25, 100)
 
 
-def test_an_encoder_runs_once_for_each_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = transformers.T5ForConditionalGeneration(T5).eval()
-    opened = LanguageModel.open(export_model(model, tmp_path / "folder", cache="paged").path)
-    assert opened.encoder is not None
-    read: list[int] = []
-    run = opened.encoder.run
-
-    def counted(**inputs: Any) -> Any:
-        read.append(inputs["input_ids"].shape[1])
-        return run(**inputs)
-
-    monkeypatch.setattr(opened.encoder, "run", counted)
-    prompts = [tokens(i, n, 60) for i, n in enumerate((5, 40, 17, 1))]
-    with opened.engine(slots=3, tokens=128, chunk=CHUNK) as engine:
-        replies = [engine.submit(p, max_new_tokens=12, stop_ids=()) for p in prompts]
-        for prompt, reply in zip(prompts, replies, strict=True):
-            ids = torch.tensor([prompt])
-            wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=12)
-            assert reply.result(60).tolist() == wanted[0].tolist()
-        assert sorted(read) == sorted(map(len, prompts))
-        wait_until_idle(engine)
-        assert engine.statistics["free_blocks"] == 2 * 128 / 16
-        with pytest.raises(GenerationError, match="a text of 129 tokens for the encoder is longer"):
-            engine.submit([5] * 129, max_new_tokens=2)
-    with pytest.raises(GenerationError, match="the decoder has a paged cache"):
-        opened.generate([5, 9])
-
-
 def test_long_prompts_are_read_in_chunks_between_steps(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[int, int]] = []
     run = PagedStream._run
 
-    def counted(self: PagedStream, rows: Any, ids: Any) -> torch.Tensor:
+    def counted(self: PagedStream, rows: Any, ids: Any, count: int = 1) -> torch.Tensor:
         calls.append(ids.shape)
-        return run(self, rows, ids)
+        return run(self, rows, ids, count)
 
     monkeypatch.setattr(PagedStream, "_run", counted)
     gate = Gate()
@@ -312,7 +280,7 @@ def test_requests_that_are_refused(opened: tuple[Any, LanguageModel], engine: En
         ),
         "a request has one prompt": ([[5], [9]], {}),
         "there is no option 'beams'": ([5], {"beams": 2}),
-        "without beams and candidates": ([5], {"num_beams": 2}),
+        "token by token, without beams": ([5], {"num_beams": 2}),
         "does not take num_return_sequences": ([5], {"num_return_sequences": 2}),
         "max_new_tokens=0 must be": ([5], {"max_new_tokens": 0}),
         "the request is not valid": ([5], {"top_k": -1}),

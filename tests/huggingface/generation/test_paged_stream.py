@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface import export_model
+from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.huggingface.generation.paged_stream import PagedStream
 from coreai_onnx.runtime.sessions.session import Session
-from tests.models.generators import GENERATORS
+from tests.huggingface.generation.test_engine import CHUNK, tokens, wait_until_idle
+from tests.models.generators import GENERATORS, tokens_of_transformers
 from tests.support.huggingface_folders import llama
 from tests.support.tolerances import assert_close
 
@@ -49,7 +52,7 @@ def test_rows_have_the_logits_of_torch(exported: tuple[Any, Session]) -> None:
     for token in (7, 11):
         for row in rows:
             row.last = token
-        logits = stream.step(rows[::-1])
+        logits = torch.cat(stream.step(rows[::-1]))
         prompts = [[*prompt, token] for prompt in prompts]
         assert_close(logits, torch.cat([logits_after(model, prompt) for prompt in prompts[::-1]]))
     assert session.state == {}, "the states of the session do not change"
@@ -90,3 +93,38 @@ def test_a_slot_begins_without_the_states_of_the_row_before(tmp_path: Path) -> N
     assert stream.shared_tokens == 0
     assert torch.equal(results[0], results[2])
     assert_close(results[1], logits_after(model, list(range(3, 23))))
+
+
+T5 = transformers.T5Config(
+    vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+)  # fmt: skip
+
+
+def test_an_encoder_runs_once_for_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = transformers.T5ForConditionalGeneration(T5).eval()
+    opened = LanguageModel.open(export_model(model, tmp_path / "folder", cache="paged").path)
+    assert opened.encoder is not None
+    read: list[int] = []
+    run = opened.encoder.run
+
+    def counted(**inputs: Any) -> Any:
+        read.append(inputs["input_ids"].shape[1])
+        return run(**inputs)
+
+    monkeypatch.setattr(opened.encoder, "run", counted)
+    prompts = [tokens(i, n, 60) for i, n in enumerate((5, 40, 17, 1))]
+    with opened.engine(slots=3, tokens=128, chunk=CHUNK) as engine:
+        replies = [engine.submit(p, max_new_tokens=12, stop_ids=()) for p in prompts]
+        for prompt, reply in zip(prompts, replies, strict=True):
+            ids = torch.tensor([prompt])
+            wanted = tokens_of_transformers(model, ids, torch.ones_like(ids), max_new_tokens=12)
+            assert reply.result(60).tolist() == wanted[0].tolist()
+        assert sorted(read) == sorted(map(len, prompts))
+        wait_until_idle(engine)
+        assert engine.statistics["free_blocks"] == 2 * 128 / 16
+        with pytest.raises(GenerationError, match="a text of 129 tokens for the encoder is longer"):
+            engine.submit([5] * 129, max_new_tokens=2)
+    with pytest.raises(GenerationError, match="the decoder has a paged cache"):
+        opened.generate([5, 9])

@@ -19,7 +19,7 @@ from coreai_onnx.huggingface.generation.generating import LanguageModel
 from coreai_onnx.huggingface.generation.serving.tool_calls import written_form
 
 _FORM, _TOOLS = "response_format", "tool_choice"
-_NO_SPACES = {"whitespace_flexible": False}
+_NO_SPACES: Any = {"whitespace_flexible": False}
 """A model might go on with spaces between the parts of JSON forever."""
 
 
