@@ -170,6 +170,7 @@ class Ranks:
 
     Attributes:
         pids: The processes, by rank.
+        group: The name by which they find each other.
     """
 
     def __init__(self, folder: str | PathLike[str], *, threads: int | None = 1) -> None:
@@ -182,13 +183,13 @@ class Ranks:
         Raises:
             GenerationError: If it is not such a folder, or a rank does not start.
         """
-        context, group = multiprocessing.get_context("spawn"), uuid.uuid4().hex
+        context, self.group = multiprocessing.get_context("spawn"), uuid.uuid4().hex
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
         for place in _folders(Path(folder)):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, place, group, threads), daemon=True
+                target=_serve, args=(theirs, place, self.group, threads), daemon=True
             )
             process.start()
             theirs.close()  # a rank that ends closes its pipe
