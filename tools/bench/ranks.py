@@ -20,7 +20,8 @@ import torch
 from onnx import TensorProto, helper
 from transformers import AutoModelForCausalLM
 
-from coreai_onnx.huggingface.generation.serving.ranks import Ranks, export_ranks
+from coreai_onnx.huggingface.generation.serving.ranks import Ranks
+from coreai_onnx.huggingface.opened import export_ranks
 from coreai_onnx.runtime.sessions.session import Session
 
 PROMPT, NEW, RUNS = [2, 651, 6037, 576, 6081, 603], 32, 400

@@ -19,7 +19,8 @@ import torch
 
 from coreai_onnx.errors import ConversionError, GenerationError, ModelSourceError, SessionError
 from coreai_onnx.huggingface.generation import LanguageModel
-from coreai_onnx.huggingface.generation.serving.ranks import Ranks, export_ranks
+from coreai_onnx.huggingface.generation.serving.ranks import Ranks
+from coreai_onnx.huggingface.opened import export_ranks
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.sessions.session import Session
 from tests.models.generators import GENERATORS, tokens_of_transformers
