@@ -51,7 +51,8 @@ class Collective : public Op {
                   std::to_string(ranks_) + ", ...]");
     }
     if (group_ == nullptr) {
-      check_.Fail("this is rank " + std::to_string(rank_) + " of " + std::to_string(ranks_) +
+      check_.Fail("input parts of shape " + ToString(parts.shape) + " is that of rank " +
+                  std::to_string(rank_) + " of " + std::to_string(ranks_) +
                   ", and the session is in no group of ranks");
     }
     return parts;
@@ -164,6 +165,10 @@ class AllGatherOp : public Collective {
       check_.Fail("input parts has shape " + ToString(parts.shape) + ", expected rank 2 or higher");
     }
     Shape shape = parts.shape;
+    // Beside a size of 0, any other is possible.
+    if (shape.back() > INT64_MAX / static_cast<std::int64_t>(ranks_)) {
+      check_.Fail("input parts of shape " + ToString(shape) + " is too large");
+    }
     shape.back() *= static_cast<std::int64_t>(ranks_);
     auto* const output = static_cast<char*>(context.Output(0, shape));
     const std::size_t row = static_cast<std::size_t>(parts.shape.back()) * SizeOf(dtype_);

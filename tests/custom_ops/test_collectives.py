@@ -89,7 +89,7 @@ def test_a_sum_has_the_order_of_the_ranks(kernels, group):
 
 @pytest.mark.parametrize("op", OPS)
 def test_one_rank_alone_is_refused(kernels, op):
-    with pytest.raises(Exception, match=f"{op}: this is rank 1 of 2, and the session is in no gro"):
+    with pytest.raises(Exception, match=rf"{op}: input parts .* rank 1 of 2, and .* in no gro"):
         run_op(kernels, op, [torch.randn(1, 2, 3)], ranks=2, rank=1)
     with pytest.raises(Exception, match=rf"{op}: input parts has shape \[3, 2\], expected \[1, "):
         run_op(kernels, op, [torch.randn(3, 2)], ranks=2)

@@ -128,6 +128,14 @@ def low_rank_cases() -> Iterator[Case]:
     yield Case("add_low_rank", ((0, 6), (0, 8), (8, 4), (4, 6)), label="no_tokens")
 
 
+def collective_cases() -> Iterator[Case]:
+    """Collectives: the parts of two and three ranks."""
+    for name in ("all_reduce", "all_gather"):
+        yield Case(name, ((2, 3, 8),), label="two")
+        yield Case(name, ((3, 8),), {"ranks": 3, "rank": 0}, label="three")
+        yield Case(name, ((2, 0, 8),), label="empty")
+
+
 def few_bit_cases() -> Iterator[Case]:
     """Products with few-bit weights: bits × zero points or palette × bias × activations."""
     name, u8, f32 = "linear_nbits", torch.uint8, torch.float32
@@ -339,6 +347,7 @@ CASES = [
     *expert_cases(),
     *convolution_cases(),
     *low_rank_cases(),
+    *collective_cases(),
     *few_bit_cases(),
     *with_likes([*few_bit_tables(), *few_bit_levels(), *few_bit_blocks()]),
     *compressed_cases(),

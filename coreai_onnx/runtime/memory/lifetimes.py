@@ -152,7 +152,7 @@ IN_PLACE = frozenset(
 """Operators whose result takes the memory of the first input, if that has the same size and no
 other reader."""
 
-_KERNELS = "kv_cache_update rope geglu swiglu add_bias add_low_rank softmax".split()
+_KERNELS = "kv_cache_update rope geglu swiglu add_bias add_low_rank all_reduce softmax".split()
 _OTHERS = {
     **{("ai.coreai", name): 0 for name in _KERNELS},  # they declare it with InPlace()
     ("com.microsoft", "FusedConv"): 3,  # the summand

@@ -7,6 +7,7 @@
 #include "fuzz/array.h"
 #include "fuzz/call.h"
 #include "fuzz/expected_attention.h"
+#include "fuzz/expected_collectives.h"
 #include "fuzz/expected_few_bits.h"
 #include "ops/schema.h"
 #include "reference/add_bias.h"
@@ -302,6 +303,8 @@ Arrays Compute(const std::string& op, Call* call, const OrtKernelContext& contex
   if (op == "add_low_rank") return AddLowRank(*call);
   if (op == "convolution") return Convolution(*call);
   if (op == "softmax") return Softmax(*call);
+  if (op == "all_reduce") return AllReduce(*call);
+  if (op == "all_gather") return AllGather(*call);
   if (op == "swiglu") return Gated(*call, Activation::kSilu);
   if (op == "geglu") {
     const bool tanh = call->Text("approximate", "none") == "tanh";
