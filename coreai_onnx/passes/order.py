@@ -66,7 +66,11 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
+from coreai_onnx.passes.fuse.fuse_biases import (
+    functions_as_activations,
+    fuse_biases,
+    fuse_float32_biases,
+)
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_convolutions import (
     fuse_float32_convolutions,
@@ -237,9 +241,10 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     fuse_products,  # after narrow products, which have a dtype of their own
     fuse_float32_convolutions,  # likewise
     fuse_float32_biases,  # after both, whose biases are then sums
+    functions_as_activations,  # after the pass above, which matches activations spelled with them
     fuse_softmax,  # independent of the other passes
     powers_by_products,  # after norms and activations are fused, whose patterns contain squares
-    exponentials_by_polynomials,  # likewise; makes sums
+    exponentials_by_polynomials,  # likewise; leaves Exp to the functions above
     logarithms_by_polynomials,  # independent of the other passes
     sums_in_order,  # after squares and means are fused into norms
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines

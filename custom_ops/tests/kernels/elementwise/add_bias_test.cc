@@ -7,7 +7,8 @@ namespace coreai::testing {
 namespace {
 
 const Activation kActivations[] = {Activation::kNone, Activation::kSilu, Activation::kGelu,
-                                   Activation::kGeluTanh};
+                                   Activation::kGeluTanh, Activation::kSigmoid, Activation::kTanh,
+                                   Activation::kExp};
 
 void Check(DType dtype, const std::vector<double>& inputs, std::size_t columns, std::size_t shift) {
   const Tensor input(dtype, inputs, shift), bias(dtype, Normal(columns, 2), shift);
