@@ -39,7 +39,11 @@ from coreai_onnx.passes.cleanup.remove_unused import (
     remove_single_inputs,
     remove_unused_functions,
 )
-from coreai_onnx.passes.cleanup.replace_gathers import gathers_of_one_row, gathers_of_ranges
+from coreai_onnx.passes.cleanup.replace_gathers import (
+    gathers_of_one_row,
+    gathers_of_parts,
+    gathers_of_ranges,
+)
 from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.contrib.activations import contrib_activations
 from coreai_onnx.passes.contrib.attention import contrib_attention
@@ -183,6 +187,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     slices_of_concats,  # after single inputs: every remaining Concat has several inputs
     gathers_of_ranges,  # after neutral operands, which may separate a Range from its use
     gathers_of_one_row,  # after constants are known
+    gathers_of_parts,  # after shapes are known
     merge_duplicate_constants,  # before common subexpressions: equal inputs become the same input
     merge_common_subexpressions,  # after the passes above made inputs equal
     fold_batch_norms,  # after statistics are constant
