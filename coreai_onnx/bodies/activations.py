@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -70,7 +71,14 @@ def _scaled_gelu(op: OpBuilder, x: Value, bent: Value) -> Value:
     return op.Mul(op.Mul(x, op.Add(bent, 1.0)), 0.5)
 
 
-_ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+_ACTIVATIONS: dict[str, Callable[[OpBuilder, Value], Value]] = {
+    "silu": _silu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "sigmoid": lambda op, x: op.Sigmoid(x),
+    "tanh": lambda op, x: op.Tanh(x),
+    "exp": lambda op, x: op.Exp(x),
+}
 
 
 def _wide_inputs(b: BodyBuilder) -> list[Value]:

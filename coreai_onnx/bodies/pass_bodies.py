@@ -118,7 +118,7 @@ CALLS: Mapping[str, PassCall] = {
     "add_bias": PassCall("add_bias", ("A2 A1", "A1"), {"activation": "none"}),
     **{
         f"add_bias.{kind}": PassCall("add_bias", ("A2 A1", "A1"), {"activation": kind})
-        for kind in ("silu", "gelu", "gelu_tanh")
+        for kind in ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp")
     },
     "convolution": PassCall("convolution", ("N C H W", "O I Y X", "O")),
     "convolution.no_bias": PassCall("convolution", ("N C H W", "O I Y X")),

@@ -88,6 +88,9 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
 }
 
 
@@ -98,8 +101,9 @@ def add_bias(input: torch.Tensor, bias: torch.Tensor, *, activation: str = "none
         input: ``[..., C]``, floating.
         bias: ``[C]``, in the dtype of ``input``.
         activation: ``"none"``, ``"silu"`` (``x * sigmoid(x)``), ``"gelu"``
-            (``x / 2 (1 + erf(x / √2))``) or ``"gelu_tanh"``
-            (``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``; Hendrycks & Gimpel 2016, section 2).
+            (``x / 2 (1 + erf(x / √2))``), ``"gelu_tanh"``
+            (``x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))``; Hendrycks & Gimpel 2016, section 2),
+            ``"sigmoid"``, ``"tanh"`` or ``"exp"``.
     """
     wide = compute_dtype(input)
     return _ACTIVATIONS[activation](input.to(wide) + bias.to(wide)).to(input.dtype)
@@ -118,7 +122,7 @@ ADD_BIAS = Composite(
     reference=add_bias,
     kernel=True,
     formula="activation(input + bias)",
-    variant_axes=(("silu", "gelu", "gelu_tanh"),),
+    variant_axes=(("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp"),),
     check=_check_add_bias,
 )
 

@@ -39,7 +39,11 @@ from coreai_onnx.passes.cleanup.remove_unused import (
     remove_single_inputs,
     remove_unused_functions,
 )
-from coreai_onnx.passes.cleanup.replace_gathers import gathers_of_one_row, gathers_of_ranges
+from coreai_onnx.passes.cleanup.replace_gathers import (
+    gathers_of_one_row,
+    gathers_of_parts,
+    gathers_of_ranges,
+)
 from coreai_onnx.passes.cleanup.slices_of_concats import slices_of_concats
 from coreai_onnx.passes.contrib.activations import contrib_activations
 from coreai_onnx.passes.contrib.attention import contrib_attention
@@ -66,7 +70,11 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
 from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
+from coreai_onnx.passes.fuse.fuse_biases import (
+    functions_as_activations,
+    fuse_biases,
+    fuse_float32_biases,
+)
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_convolutions import (
     fuse_float32_convolutions,
@@ -179,6 +187,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     slices_of_concats,  # after single inputs: every remaining Concat has several inputs
     gathers_of_ranges,  # after neutral operands, which may separate a Range from its use
     gathers_of_one_row,  # after constants are known
+    gathers_of_parts,  # after shapes are known
     merge_duplicate_constants,  # before common subexpressions: equal inputs become the same input
     merge_common_subexpressions,  # after the passes above made inputs equal
     fold_batch_norms,  # after statistics are constant
@@ -237,9 +246,10 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     fuse_products,  # after narrow products, which have a dtype of their own
     fuse_float32_convolutions,  # likewise
     fuse_float32_biases,  # after both, whose biases are then sums
+    functions_as_activations,  # after the pass above, which matches activations spelled with them
     fuse_softmax,  # independent of the other passes
     powers_by_products,  # after norms and activations are fused, whose patterns contain squares
-    exponentials_by_polynomials,  # likewise; makes sums
+    exponentials_by_polynomials,  # likewise; leaves Exp to the functions above
     logarithms_by_polynomials,  # independent of the other passes
     sums_in_order,  # after squares and means are fused into norms
     sines_by_polynomials,  # after rotations are fused, whose patterns contain sines

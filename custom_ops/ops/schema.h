@@ -22,7 +22,7 @@ inline constexpr Input kInputs[] = {
     {"bias", false, InputKind::kT},
 };
 inline constexpr const char* kVariants[] = {
-    "silu gelu gelu_tanh",
+    "silu gelu gelu_tanh sigmoid tanh exp",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {

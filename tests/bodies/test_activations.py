@@ -15,7 +15,10 @@ CASES = [
     Case("swiglu", ((9,), (9,))),
     Case("geglu", ((9,), (9,)), {"approximate": "none"}),
     Case("geglu", ((9,), (9,)), {"approximate": "tanh"}),
-    *(Case("add_bias", ((9,), (9,)), {"activation": a}) for a in ("none", "silu", "gelu_tanh")),
+    *(
+        Case("add_bias", ((9,), (9,)), {"activation": a})
+        for a in ("none", "silu", "gelu_tanh", "sigmoid", "tanh", "exp")
+    ),
 ]
 GATES = torch.tensor([float("-inf"), -6e4, -20.0, -1.0, 0.0, 1e-3, 1.0, 20.0, 6e4])
 

@@ -10,7 +10,7 @@ from tests.custom_ops.single_op import DTYPES, run_op
 from tests.support.tolerances import assert_close
 
 SHAPES = [(1,), (17,), (3, 5, 7), (2, 33000), (70, 1000), (0,), (3, 0, 2), (3, 0)]
-ACTIVATIONS = ["none", "silu", "gelu", "gelu_tanh"]
+ACTIVATIONS = ["none", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -48,5 +48,5 @@ def test_refusals_name_the_op_and_the_values(kernels, shapes, message):
 
 
 def test_an_unknown_activation_is_refused(kernels):
-    with pytest.raises(Exception, match=r'attribute activation is "relu", expected "none"'):
+    with pytest.raises(Exception, match=r'attribute activation is "relu", expected one of "none"'):
         run_op(kernels, "add_bias", [torch.ones(2), torch.ones(2)], activation="relu")

@@ -321,7 +321,7 @@ def fused_cases() -> Iterator[Case]:
     for approximate in ("none", "tanh"):
         attributes = {"approximate": approximate}
         yield Case("geglu", ((2, 5, 8), (2, 5, 8)), attributes, label=approximate)
-    for activation in ("none", "silu", "gelu", "gelu_tanh"):
+    for activation in ("none", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp"):
         attributes = {"activation": activation}
         yield Case("add_bias", ((2, 5, 8), (8,)), attributes, label=activation)
     for shape in ((7,), (2, 5, 8), (3, 70), (2, 3, 0), (0, 3)):

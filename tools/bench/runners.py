@@ -84,8 +84,7 @@ class OnnxRuntimeRunner:
         self._session.run_with_iobinding(self._binding)
 
     def result(self) -> torch.Tensor:
-        value = self._binding.get_outputs()[0]
-        return torch.from_numpy(np.array(_numpy(value))).view(_torch_type(value)).clone()
+        return of_ort_value(self._binding.get_outputs()[0])
 
 
 def ort_value(tensor: torch.Tensor) -> ort.OrtValue:
@@ -95,6 +94,11 @@ def ort_value(tensor: torch.Tensor) -> ort.OrtValue:
         array = tensor.view(torch.uint16).numpy()
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
     return ort.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def of_ort_value(value: ort.OrtValue) -> torch.Tensor:
+    """A copy of what onnxruntime holds."""
+    return torch.from_numpy(np.array(_numpy(value))).view(_torch_type(value)).clone()
 
 
 def _torch_type(value: ort.OrtValue) -> torch.dtype:
@@ -163,11 +167,7 @@ class OpenVinoRunner:
         self._request.infer()
 
     def result(self) -> torch.Tensor:
-        output = self._request.get_output_tensor(0)
-        numbers = torch.from_numpy(output.data.copy())
-        # numpy has no bfloat16, OpenVINO shows its bits as float16
-        is_bfloat16 = output.element_type.get_type_name() == "bf16"
-        return numbers.view(torch.bfloat16) if is_bfloat16 else numbers
+        return of_openvino_tensor(self._request.get_output_tensor(0))
 
 
 def openvino_tensor(tensor: torch.Tensor) -> Any:
@@ -178,6 +178,14 @@ def openvino_tensor(tensor: torch.Tensor) -> Any:
         return openvino.Tensor(tensor.numpy(), shared_memory=True)
     bits = tensor.view(torch.uint16).numpy()
     return openvino.Tensor(bits, openvino.Shape(list(tensor.shape)), openvino.Type.bf16)
+
+
+def of_openvino_tensor(tensor: Any) -> torch.Tensor:
+    """Return a copy of what OpenVINO holds."""
+    numbers = torch.from_numpy(tensor.data.copy())
+    # numpy has no bfloat16, OpenVINO shows its bits as float16
+    is_bfloat16 = tensor.element_type.get_type_name() == "bf16"
+    return numbers.view(torch.bfloat16) if is_bfloat16 else numbers
 
 
 def openvino_graph(model: onnx.ModelProto) -> Any:

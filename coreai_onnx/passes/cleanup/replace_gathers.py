@@ -8,11 +8,13 @@ from coreai_onnx.passes.analysis.affine import AffineExpr, AffineTensor, affine_
 from coreai_onnx.passes.analysis.affine_analysis import AffineAnalysis
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
+from coreai_onnx.passes.engine.graphs import context_of
 from coreai_onnx.passes.engine.match import (
     attribute_of,
     axes_of,
     behind,
     constant_of,
+    dtype_of,
     is_standard,
     made_by,
     rank_of,
@@ -63,6 +65,55 @@ def _is_added(rows: gs.Tensor, reader: gs.Node) -> bool:
         return False
     others = [tensor for tensor in reader.inputs if tensor is not rows]
     return len(others) == 1 and same_known_shape(others[0], rows)
+
+
+@rewrites("Squeeze")
+def gathers_of_parts(edit: Edit, node: gs.Node, why: Why) -> bool:
+    """Gather of each part of the last axis, moved to the front → Split.
+
+    Reshape(y:[…, 3 * n]) → […, 3, n], moved to [3, …, n], Gather(0), Gather(1), Gather(2)
+    becomes     Split(y, axis = -1)
+
+    torch.nn.MultiheadAttention separates the results of its packed projection in this way.
+    """
+    transpose = made_by(node.inputs[0], "Transpose")
+    unsqueeze = None if transpose is None else made_by(transpose.inputs[0], "Unsqueeze")
+    reshape = None if unsqueeze is None else made_by(unsqueeze.inputs[0], "Reshape")
+    if transpose is None or unsqueeze is None or reshape is None:
+        return False
+    source, dims = reshape.inputs[0], shape_of(reshape.outputs[0]) or []
+    rank, shape = len(dims), shape_of(source) or []
+    swapped = [rank - 1, *range(1, rank - 1), 0, rank]
+    if attribute_of(transpose, "perm", None) != swapped or axes_of(unsqueeze) != [0]:
+        return False
+    if [axis % (rank + 1) for axis in axes_of(node) or ()] != [rank - 1]:
+        return False
+    count, width = dims[-2:]
+    is_split = isinstance(count, int) and isinstance(width, int)
+    if not is_split or [*dims[:-2], count * width] != list(shape):
+        return why("the last axis is not known to be split in parts", node)
+    gathers = list(node.outputs[0].outputs)
+    places = [place for one in gathers if (place := _place(one, count)) is not None]
+    if edit.is_output(node.outputs[0]) or len(places) != len(gathers):
+        return why("something else than a Gather of one part reads it", node)
+    sizes = edit.constant(f"{node.name}_sizes", np.full(count, width, np.int64))
+    names = context_of(edit.graph).names
+    part = [*dims[:-2], width]
+    parts = [
+        gs.Variable(names.claim(f"{node.name}_part"), dtype_of(source), part) for _ in range(count)
+    ]
+    edit.node("Split", node, [source, sizes], outputs=parts, axis=rank - 2)
+    for gather, place in zip(gathers, places, strict=True):
+        edit.become(gather, "Identity", [parts[place]])
+    return True
+
+
+def _place(gather: gs.Node, count: int) -> int | None:
+    """Return the index of one of ``count`` parts on the first axis that a Gather takes."""
+    if not is_standard(gather, "Gather") or attribute_of(gather, "axis", 0) != 0:
+        return None
+    index = constant_of(gather.inputs[1], at_most=1) if rank_of(gather.inputs[1]) == 0 else None
+    return int(index) if index is not None and -count <= index < count else None
 
 
 @rewrites()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,37 @@ def fuse_float32_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> 
     active = edit.add(op_type, node, [rows, zeros], _FLOAT32, [None, sizes[0]], **attributes)
     shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(others) + 1])
     edit.become(node, "Reshape", [active, shape], allowzero=1)
+    return True
+
+
+@makes_functions
+@rewrites("Exp", "Sigmoid", "Tanh")
+def functions_as_activations(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """A function of float32, for which each processor has another formula → add_bias.
+
+    Exp(x[…, n]) → y     becomes     add_bias(x, zeros[n], activation = exp) → y
+
+    Rows of unknown size are viewed as rows of the sizes that are known.
+    """
+    x, dims = node.inputs[0], shape_of(node.inputs[0])
+    if dtype_of(x) != _FLOAT32 or not dims:
+        return why("it is not known to have rows of float32", node)
+    kind = node.op.lower()
+    op_type = _call(bodies, node, kind, why)
+    if op_type is None:
+        return False
+    width, shape = dims[-1], None
+    if not isinstance(width, int):
+        width = math.prod(dim for dim in dims if isinstance(dim, int) and dim > 0)
+        shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(dims)])
+        sizes = edit.constant(f"{node.name}_rows", np.array([-1, width], np.int64))
+        x = edit.add("Reshape", node, [x, sizes], _FLOAT32, [None, width])
+    zeros = edit.constant(f"{node.name}_bias", np.zeros(width, np.float32))
+    if shape is None:
+        edit.become(node, op_type, [x, zeros], **_attributes(kind))
+        return True
+    y = edit.add(op_type, node, [x, zeros], _FLOAT32, [None, width], **_attributes(kind))
+    edit.become(node, "Reshape", [y, shape])
     return True
 
 

@@ -149,8 +149,8 @@ def exponentials_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
 
     Exp(x)     becomes     p(x - k * ln(2)) * 2^k, where k = Floor(x / ln(2) + 1 / 2)
 
-    The others follow from e^-|x|. The powers of two are a table. Errors are below 2 units in the
-    last place for Exp, and below 4 for the others.
+    The others follow from e^-|x|, that of Softplus as a node for the next round. The powers of two
+    are a table. Errors are below 2 units in the last place for Exp, and below 4 for the others.
     """
     x, shape = node.inputs[0], shape_of(node.inputs[0])
     if dtype_of(x) != _FLOAT32:
@@ -160,7 +160,8 @@ def exponentials_by_polynomials(edit: Edit, node: gs.Node, why: Why) -> bool:
         edit.become(node, "Identity", [_exp(f, x)])
         return True
     size_of = f("Abs", x)
-    e = _exp(f, f("Mul", size_of, -2.0 if node.op == "Tanh" else -1.0))
+    e = f("Mul", size_of, -2.0 if node.op == "Tanh" else -1.0)
+    e = f("Exp", e) if node.op == "Softplus" else _exp(f, e)
     below = edit.add("Less", node, [x, f.number(0.0)], np.dtype(np.bool_), shape)
     if node.op == "Sigmoid":
         edit.become(node, "Div", [f("Where", below, e, 1.0), f("Add", e, 1.0)])

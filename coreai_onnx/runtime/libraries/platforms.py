@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import platform
 import re
 import struct
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 WHEELS = (
@@ -81,3 +86,27 @@ def this_platform() -> str:
 def _named(system: str, processors: dict[int, str], field: bytes, more: str = "") -> str:
     processor = processors.get(int.from_bytes(field, "little"), "")
     return processor and f"{system} {processor}{more}"
+
+
+@contextlib.contextmanager
+def mapped_blocks() -> Iterator[None]:
+    """Make glibc map blocks of a MiB or more, which the system gets back when they are freed.
+
+    onnxruntime frees a weight when it has packed it. What is freed inside of the heap stays
+    resident: "Memory of a session" in docs/performance.md.
+    """
+    chosen = {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
+    mallopt = None
+    if sys.platform == "linux" and not chosen:
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    map_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    mallopt(map_threshold, 1 << 20)
+    try:
+        yield
+    finally:
+        # To which glibc raises them itself when a block of 32 MiB is freed.
+        mallopt(map_threshold, 32 << 20)
+        mallopt(trim_threshold, 64 << 20)

@@ -41,7 +41,7 @@ from coreai_onnx.runtime.libraries.parts import (
     usable_parts,
     with_compiled_parts,
 )
-from coreai_onnx.runtime.libraries.platforms import check_complete, platform_fault
+from coreai_onnx.runtime.libraries.platforms import check_complete, mapped_blocks, platform_fault
 from coreai_onnx.runtime.libraries.providers import add_providers, record_claims, warn_of_unused
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
@@ -133,7 +133,7 @@ class OpenModel:
 
         def opened(usable: Parts) -> ort.InferenceSession:
             compiled = graph and with_compiled_parts(graph, usable, self._providers)
-            op_types = None if graph is None else standard_op_types(graph)
+            op_types = source.op_types() if graph is None else standard_op_types(graph)
             options = self._options(op_types, usable)
             return self._open_with(ModelSource(compiled) if compiled else source, options)
 
@@ -251,13 +251,14 @@ class OpenModel:
         self, model: str | bytes, options: ort.SessionOptions, source: ModelSource
     ) -> ort.InferenceSession:
         try:
-            return ort.InferenceSession(
-                model,
-                options,
-                # None selects the providers that the options have.
-                providers=None if self._providers else [CPU],
-                disabled_optimizers=self._disabled,
-            )
+            with mapped_blocks():
+                return ort.InferenceSession(
+                    model,
+                    options,
+                    # None selects the providers that the options have.
+                    providers=None if self._providers else [CPU],
+                    disabled_optimizers=self._disabled,
+                )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             # Only after a failure, because `fault` reads the whole file a second time.
             if wrong := source.fault():

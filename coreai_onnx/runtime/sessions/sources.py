@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import onnx
 import onnx_ir as ir
@@ -93,6 +95,20 @@ class ModelSource:
         except Exception:  # noqa: BLE001 - onnxruntime reports the fault
             return None
 
+    def op_types(self) -> list[str] | None:
+        """Return the standard composites of a file without reading its weights; None if unknown.
+
+        Their functions are fields of the model after the graph, which contains the weights.
+        """
+        if self.path is None:
+            return None
+        with self.path.open("rb") as file:
+            try:
+                functions = list(_functions(file))
+            except Exception:  # noqa: BLE001 - onnxruntime reports the fault
+                return None
+        return sorted({one.name for one in functions if one.domain == STANDARD_DOMAIN}) or None
+
     def without_adapters(self, model: ir.Model) -> ModelSource | None:
         """Return the model of a file without inputs for adapters; None if it has none.
 
@@ -171,3 +187,32 @@ def _remove_adapters(model: ir.Model) -> bool:
         graph.inputs.remove(value)
         del graph.initializers[value.name or ""]
     return True
+
+
+_FUNCTIONS = onnx.ModelProto.FUNCTIONS_FIELD_NUMBER
+
+
+def _functions(file: BinaryIO) -> Iterator[onnx.FunctionProto]:
+    """Yield the functions of a serialized model (protobuf.dev/programming-guides/encoding)."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    while file.tell() < size:
+        number, kind = divmod(_varint(file), 8)
+        length = _varint(file)  # of a number, its value
+        if number == _FUNCTIONS:
+            yield onnx.FunctionProto.FromString(file.read(length))
+        elif kind == 2:
+            file.seek(length, os.SEEK_CUR)
+        elif kind != 0:
+            raise EOFError
+
+
+def _varint(file: BinaryIO) -> int:
+    """Read an integer of 7 bits a byte, the lowest first."""
+    value = shift = 0
+    while byte := file.read(1):
+        value |= (byte[0] & 127) << shift
+        shift += 7
+        if byte[0] < 128:
+            return value
+    raise EOFError

@@ -2,6 +2,6 @@
 
 namespace coreai {
 
-enum class Activation { kNone, kSilu, kGelu, kGeluTanh };
+enum class Activation { kNone, kSilu, kGelu, kGeluTanh, kSigmoid, kTanh, kExp };
 
 }  // namespace coreai

@@ -56,6 +56,61 @@ struct GeluTanh {
   }
 };
 
+struct Logistic {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x) const {
+    return Sigmoid(d, x);
+  }
+};
+
+/// x + x^3 p(x^2) below 0.625, and (1 - e^-2x) / (1 + e^-2x) above (Moshier 1992, Cephes, tanhf.c;
+/// in double p is a quotient of polynomials, tanh.c).
+struct Tanh {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x) const {
+    using W = hn::TFromD<D>;
+    const V one = hn::Set(d, W{1});
+    const V size = hn::Abs(x), square = hn::Mul(x, x);
+    const V e = ExpNonPositive(d, hn::Mul(size, hn::Set(d, W{-2})));
+    const V large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+    const V small = hn::MulAdd(hn::Mul(x, square), Polynomial(d, square), x);
+    return hn::IfThenElse(hn::Lt(size, hn::Set(d, static_cast<W>(0.625))), small, large);
+  }
+
+ private:
+  template <class D, class V, HWY_IF_F32_D(D)>
+  static HWY_INLINE V Polynomial(D d, V square) {
+    V p = hn::MulAdd(hn::Set(d, -5.70498872745e-3f), square, hn::Set(d, 2.06390887954e-2f));
+    p = hn::MulAdd(p, square, hn::Set(d, -5.37397155531e-2f));
+    p = hn::MulAdd(p, square, hn::Set(d, 1.33314422036e-1f));
+    return hn::MulAdd(p, square, hn::Set(d, -3.33332819422e-1f));
+  }
+
+  template <class D, class V, HWY_IF_F64_D(D)>
+  static HWY_INLINE V Polynomial(D d, V square) {
+    V p = hn::MulAdd(hn::Set(d, -9.64399179425052238628e-1), square,
+                     hn::Set(d, -9.92877231001918586564e1));
+    p = hn::MulAdd(p, square, hn::Set(d, -1.61468768441708447952e3));
+    V q = hn::Add(square, hn::Set(d, 1.12811678491632931402e2));
+    q = hn::MulAdd(q, square, hn::Set(d, 2.23548839060100448583e3));
+    return hn::Div(p, hn::MulAdd(q, square, hn::Set(d, 4.84406305325125486048e3)));
+  }
+};
+
+/// The square of e^(x / 2) for positive x: powers of two up to the largest have no exponent there.
+struct Exp {
+  template <class D, class V>
+  HWY_INLINE V operator()(D d, V x) const {
+    using W = hn::TFromD<D>;
+    const V most = hn::Set(d, W{sizeof(W) == 4 ? 80 : 400});  // its square is infinite
+    const V half = hn::Mul(x, hn::Set(d, static_cast<W>(0.5)));
+    const V bounded = hn::IfThenElse(hn::Gt(half, most), most, half);  // half if it is NaN
+    const auto positive = hn::Gt(x, hn::Zero(d));
+    const V e = ExpNonPositive(d, hn::IfThenElse(positive, bounded, x));
+    return hn::IfThenElse(positive, hn::Mul(e, e), e);
+  }
+};
+
 struct NoActivation {
   template <class D, class V>
   HWY_INLINE V operator()(D, V x) const {

@@ -44,7 +44,7 @@ inline GatedActivationKernel SelectGatedActivation(DType dtype, Activation activ
       return SelectActivate<Gelu>(dtype);
     case Activation::kGeluTanh:
       return SelectActivate<GeluTanh>(dtype);
-    case Activation::kNone:
+    default:  // those of add_bias alone
       break;
   }
   return nullptr;

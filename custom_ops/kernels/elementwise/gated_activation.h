@@ -19,7 +19,7 @@ struct GatedActivation {
 using GatedActivationKernel = void (*)(const GatedActivation&);
 
 /// output = activation(gate) * up, computed in float (double for float64), rounded once. The
-/// activation is not kNone.
+/// activation is a gate: kSilu, kGelu or kGeluTanh.
 GatedActivationKernel FindGatedActivation(Target target, DType dtype, Activation activation);
 
 }  // namespace coreai

@@ -1,6 +1,7 @@
 #include "kernels/elementwise/add_bias.h"
 
 #include <string>
+#include <utility>
 
 #include "ops/checks.h"
 #include "ops/op_list.h"
@@ -13,13 +14,18 @@ namespace names = schema::add_bias;
 static_assert(names::kInputCount == 2 && names::kAttributeCount == 1, "the declaration changed");
 
 Activation ReadActivation(const Checker& check, const KernelInfo& info) {
+  static const std::pair<const char*, Activation> kKinds[] = {
+      {"none", Activation::kNone}, {"silu", Activation::kSilu},
+      {"gelu", Activation::kGelu}, {"gelu_tanh", Activation::kGeluTanh},
+      {"tanh", Activation::kTanh}, {"sigmoid", Activation::kSigmoid},
+      {"exp", Activation::kExp}};
   const std::string name = info.String(names::kActivation, names::kActivationDefault);
-  if (name == "none") return Activation::kNone;
-  if (name == "silu") return Activation::kSilu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_tanh") return Activation::kGeluTanh;
-  check.Fail("attribute activation is \"" + name +
-             "\", expected \"none\", \"silu\", \"gelu\" or \"gelu_tanh\"");
+  std::string known;
+  for (const auto& [word, kind] : kKinds) {
+    if (name == word) return kind;
+    known += std::string(known.empty() ? "\"" : ", \"") + word + "\"";
+  }
+  check.Fail("attribute activation is \"" + name + "\", expected one of " + known);
 }
 
 class AddBiasOp : public Op {

@@ -205,8 +205,9 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
     return std::string(kTexts[wild ? Below(6) : first + Below(2)]);
   }
   if (name == "activation") {
-    static const char* const kActivations[] = {"none", "silu", "gelu", "gelu_tanh"};
-    return std::string(wild ? kTexts[Below(6)] : kActivations[Below(4)]);
+    static const char* const kActivations[] = {"none", "silu",    "gelu", "gelu_tanh",
+                                               "tanh", "sigmoid", "exp"};
+    return std::string(wild ? kTexts[Below(6)] : kActivations[Below(7)]);
   }
   return kInts[Below(wild ? 10 : 6)];
 }

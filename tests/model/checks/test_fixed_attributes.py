@@ -27,7 +27,7 @@ from tests.support.tolerances import assert_close
 WORDS = {
     "causal_alignment": ("lower_right", "upper_left"),
     "approximate": ("none", "tanh"),
-    "activation": ("none", "silu", "gelu", "gelu_tanh"),
+    "activation": ("none", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp"),
 }
 """The values of the attributes that are words."""
 IGNORED = {"group_size", "shape", "axis", "minimum"}

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+import coreai_onnx
+from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.cleanup.replace_gathers import gathers_of_one_row, gathers_of_ranges
+from coreai_onnx.passes.cleanup.replace_gathers import (
+    gathers_of_one_row,
+    gathers_of_parts,
+    gathers_of_ranges,
+)
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
+from tests.support.tolerances import assert_close
 
 HEAD = "main (float[b, s, 2] x, int64[b, s] ids) => (float[b, s, 2] y) <float[3, 2] t = {1, 2, 3, 4, 5, 6}, int64[1, 4] kinds = {1, 1, 1, 1}, int64[1] o = {0}, int64[1] i = {1}> {"
 FEEDS = {
@@ -94,3 +102,43 @@ def test_all_positions_in_order_are_the_data() -> None:
 )
 def test_other_positions_are_gathered(change, reason) -> None:
     leaves(TEXT.format(**{**PLAIN, **change}), gathers_of_ranges, reason)
+
+
+PARTS = """main (float[s, b, 12] y) => (float[s, b, 4] q, float[s, b, 4] k, {kind} v)
+<int64[4] d = {{0, 0, 3, 4}}, int64[1] front = {{0}}, int64[1] back = {{3}},
+ int64 one = {{0}}, int64 two = {{1}}, int64 three = {{-1}}> {{
+  float[s, b, 3, 4] r = Reshape (y, d)
+  float[1, s, b, 3, 4] u = Unsqueeze (r, front)
+  float[3, s, b, 1, 4] t = Transpose <perm = {perm}> (u)
+  float[3, s, b, 4] p = Squeeze (t, back)
+  q = Gather (p, one)  k = Gather (p, two)  {last}
+}}"""
+
+
+def test_parts_of_a_packed_projection() -> None:
+    text = PARTS.format(kind="float[s, b, 4]", perm="[3, 1, 2, 0, 4]", last="v = Gather (p, three)")
+    model = parse(text)
+    run_passes(model, [gathers_of_parts, remove_identities, remove_dead_code])
+    assert [node.op_type for node in model.graph][:1] == ["Split"]
+    assert "Gather" not in {node.op_type for node in model.graph}
+    y = np.random.default_rng(0).standard_normal((5, 2, 12)).astype(np.float32)
+    for actual, expected in zip(run(model, {"y": y}), run(parse(text), {"y": y}), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_parts_that_something_else_reads_stay() -> None:
+    text = PARTS.format(kind="float[3, s, b, 4]", perm="[3, 1, 2, 0, 4]", last="v = Relu (p)")
+    leaves(text, gathers_of_parts, "something else than a Gather of one part reads it")
+
+
+def test_the_packed_projection_of_multihead_attention() -> None:
+    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x, dims = torch.randn(2, 5, 32), {0: torch.export.Dim("b"), 1: torch.export.Dim("s")}
+    layer = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True, norm_first=True).eval()
+    layer.self_attn = attention
+    program = coreai_onnx.convert(layer, (x,), dynamic_shapes={"src": dims}).optimize()
+    names = [node.op_type for node in program.model.graph]
+    assert "Split" in names
+    assert "Gather" not in names
+    with torch.no_grad():
+        assert_close(program.run(x)[0], layer(x))

@@ -72,7 +72,7 @@ CONVERTED: dict[str, list[Call]] = {
     "add_bias": [Call("add_bias", shapes) for shapes in (((5, 8), (8,)), ((2, 5, 8), (8,)))],
     **{
         f"add_bias.{kind}": [Call("add_bias", ((5, 8), (8,)), {"activation": kind})]
-        for kind in ("silu", "gelu", "gelu_tanh")
+        for kind in ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp")
     },
     "convolution": [Call("convolution", ((2, 3, 5, 6), (4, 3, 2, 2), (4,)))],
     "convolution.no_bias": [

@@ -13,9 +13,14 @@ import torch
 import coreai_onnx
 from coreai_onnx.composites.activations import add_bias
 from coreai_onnx.composites.products import gather_mm
+from coreai_onnx.model.inventory import STANDARD_DOMAIN
 from coreai_onnx.passes import Target
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
-from coreai_onnx.passes.fuse.fuse_biases import fuse_biases, fuse_float32_biases
+from coreai_onnx.passes.fuse.fuse_biases import (
+    functions_as_activations,
+    fuse_biases,
+    fuse_float32_biases,
+)
 from coreai_onnx.passes.order import ORDER
 from tests.lower.checking import op_types, open_model, run_session
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
@@ -211,3 +216,28 @@ def test_gelu_as_transformers_spells_it() -> None:
     model = parse(FLOAT32.format(width=2, body=SPELLED.format(half=0.25)))
     run_passes(model, [*ORDER, fuse_float32_biases])
     assert "Tanh" in {node.op_type for node in model.graph}
+
+
+FUNCTIONS = "main (float[{dims}] x) => (float[{dims}] y) {{ y = {op} (x) }}"
+
+
+@pytest.mark.parametrize("op", ["Exp", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize(
+    ("dims", "size", "width"),
+    [("n, 40", (3, 40), 40), ("n, 4, m", (2, 4, 5), 4), ("n", (7,), 1), ("0, m", (0, 3), 1)],
+)
+def test_functions_as_activations(op: str, dims: str, size: tuple[int, ...], width: int) -> None:
+    text = FUNCTIONS.format(dims=dims, op=op)
+    model = parse(text)
+    assert run_passes(model, [functions_as_activations]).total == 1
+    call = next(node for node in model.graph if node.domain == STANDARD_DOMAIN)
+    assert call.op_type == f"add_bias.{op.lower()}"
+    assert call.inputs[1].const_value.shape == (width,)
+    x = 5 * np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    assert_close(run(model, {"x": x})[0], run(parse(text), {"x": x})[0])
+
+
+def test_functions_of_other_dtypes_stay() -> None:
+    for dtype in ("double[n, 4]", "float[]"):
+        text = f"main ({dtype} x) => ({dtype} y) {{ y = Exp (x) }}"
+        leaves(text, functions_as_activations, "it is not known to have rows of float32")

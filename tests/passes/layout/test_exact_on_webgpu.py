@@ -156,7 +156,8 @@ def exponentials(op: str, x: np.ndarray) -> np.ndarray:
     model = parse(f"main (float[n] x) => (float[n] y) {{ y = {op} (x) }}")
     passes = [exponentials_by_polynomials, logarithms_by_polynomials]
     counts = run_passes(model, [*ORDER, *passes]).counts
-    assert sum(counts[one.__name__] for one in passes) == 1
+    # The exponential of a Softplus is rewritten in the next round.
+    assert sum(counts[one.__name__] for one in passes) == 1 + (op == "Softplus")
     assert not {*ULPS} & {node.op_type for node in model.graph}
     return run(model, {"x": x})[0]
 

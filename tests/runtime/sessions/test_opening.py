@@ -20,6 +20,7 @@ from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions import opening
 from coreai_onnx.runtime.sessions.create import session
+from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.targets.providers import Choice
 from tests.support.execution_providers import IDLE
 from tests.support.small_models import add_model, layers_model, linear_model, linear_weights
@@ -383,3 +384,13 @@ def test_a_data_file_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(SessionError, match="cannot load"):
         session(path, adapters=False)
+
+
+def test_composites_of_a_file_that_is_not_inspected(tmp_path: Path) -> None:
+    inputs = (torch.ones(2, 8), torch.ones(8))
+    content = composite_model("rms_norm", inputs, {}).SerializeToString()
+    path = tmp_path / "model.onnx"
+    for written, expected in ((content, ["rms_norm"]), (content[:-9], None), (b"", None)):
+        path.write_bytes(written)
+        assert ModelSource(path).op_types() == expected
+    assert ModelSource(content).op_types() is None

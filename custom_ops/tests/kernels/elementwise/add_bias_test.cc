@@ -7,7 +7,8 @@ namespace coreai::testing {
 namespace {
 
 const Activation kActivations[] = {Activation::kNone, Activation::kSilu, Activation::kGelu,
-                                   Activation::kGeluTanh};
+                                   Activation::kGeluTanh, Activation::kSigmoid, Activation::kTanh,
+                                   Activation::kExp};
 
 void Check(DType dtype, const std::vector<double>& inputs, std::size_t columns, std::size_t shift) {
   const Tensor input(dtype, inputs, shift), bias(dtype, Normal(columns, 2), shift);
@@ -15,7 +16,10 @@ void Check(DType dtype, const std::vector<double>& inputs, std::size_t columns, 
   for (const Activation activation : kActivations) {
     std::vector<double> want(inputs.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
-      want[i] = AddBiasReference(activation, input[i], bias[i % columns]);
+      // An exponential multiplies the rounding of the sum by the sum.
+      const double sum = input[i] + bias[i % columns];
+      const double rounded = dtype == DType::kFloat64 ? sum : static_cast<float>(sum);
+      want[i] = AddBiasReference(activation, rounded, 0);
     }
     for (const Target target : SupportedTargets()) {
       SCOPED_TRACE(::testing::Message()
