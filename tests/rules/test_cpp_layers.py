@@ -21,8 +21,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 """By folder: the beginnings of what its files may include; Highway's headers aside."""
-BUILT_ON = {("few_bits", "gather_mm")}
-"""A group and the group that it uses: dequantized panels are multiplied by the same product."""
+BUILT_ON = {("few_bits", "gather_mm"), ("convolution", "gather_mm")}
+"""A group and the group that it uses: dequantized panels and windows enter the same product."""
 
 
 @pytest.mark.parametrize("folder", LAYERS)

@@ -81,17 +81,18 @@ def gathers_of_parts(edit: Edit, node: gs.Node, why: Why) -> bool:
     reshape = None if unsqueeze is None else made_by(unsqueeze.inputs[0], "Reshape")
     if transpose is None or unsqueeze is None or reshape is None:
         return False
-    source, dims = reshape.inputs[0], shape_of(reshape.outputs[0]) or []
-    rank, shape = len(dims), shape_of(source) or []
+    source, dims = reshape.inputs[0], shape_of(reshape.outputs[0]) or ()
+    rank, shape = len(dims), shape_of(source) or ()
     swapped = [rank - 1, *range(1, rank - 1), 0, rank]
     if attribute_of(transpose, "perm", None) != swapped or axes_of(unsqueeze) != [0]:
         return False
     if [axis % (rank + 1) for axis in axes_of(node) or ()] != [rank - 1]:
         return False
     count, width = dims[-2:]
-    is_split = isinstance(count, int) and isinstance(width, int)
-    if not is_split or [*dims[:-2], count * width] != list(shape):
+    if not (isinstance(count, int) and isinstance(width, int)):
         return why("the last axis is not known to be split in parts", node)
+    if None in dims or (*dims[:-2], count * width) != shape:
+        return why("more than the last axis may be reshaped", node)
     gathers = list(node.outputs[0].outputs)
     places = [place for one in gathers if (place := _place(one, count)) is not None]
     if edit.is_output(node.outputs[0]) or len(places) != len(gathers):

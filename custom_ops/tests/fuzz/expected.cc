@@ -92,10 +92,12 @@ Arrays GroupNorm(const Call& call) {
 
 Arrays AddBias(const Call& call) {
   const std::string name = call.Text("activation", "none");
-  const Activation activation = name == "none"   ? Activation::kNone
-                                : name == "silu" ? Activation::kSilu
-                                : name == "gelu" ? Activation::kGelu
-                                                 : Activation::kGeluTanh;
+  static const std::map<std::string, Activation> kActivations = {
+      {"none", Activation::kNone},       {"silu", Activation::kSilu},
+      {"gelu", Activation::kGelu},       {"gelu_tanh", Activation::kGeluTanh},
+      {"sigmoid", Activation::kSigmoid}, {"tanh", Activation::kTanh},
+      {"exp", Activation::kExp}};
+  const Activation activation = kActivations.at(name);
   Array y = call.In(0);
   const Array bias = BroadcastTo(call.In(1), y.shape);
   for (std::size_t i = 0; i < y.data.size(); ++i) {
@@ -118,10 +120,10 @@ Arrays Convolution(const Call& call) {
            1;
   };
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-  const ConvolutionSizes sizes = {x.count(2),          x.count(3),          weight.count(2),
-                                  weight.count(3),     size(windows(0)),    size(windows(1)),
-                                  size(stride[0]),     size(stride[1]),     size(dilation[0]),
-                                  size(dilation[1]),   size(padding[0]),    size(padding[1])};
+  const ConvolutionSizes sizes = {x.count(2),        x.count(3),       weight.count(2),
+                                  weight.count(3),   size(windows(0)), size(windows(1)),
+                                  size(stride[0]),   size(stride[1]),  size(dilation[0]),
+                                  size(dilation[1]), size(padding[0]), size(padding[1])};
   Array y;
   y.shape = {x.size(0), weight.size(0), windows(0), windows(1)};
   const std::size_t image = x.data.size() / x.count(0);

@@ -212,7 +212,7 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
   return kInts[Below(wild ? 10 : 6)];
 }
 
-void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelContext* context) {
+void RandomCall::ForgetSizes() {
   sizes_.assign(128, -1);
   tame_ = true;
   // Kernels work in blocks of up to 384; most calls are small, so that there can be many.
@@ -221,6 +221,10 @@ void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelConte
   if (OneIn(20)) large_ += kLarge[Below(5)];
   if (OneIn(60)) large_ += kLarge[Below(5)];
   index_limit_ = 1 + Below(3);
+}
+
+void RandomCall::Fill(const OrtCustomOp& op, OrtKernelInfo* info, OrtKernelContext* context) {
+  ForgetSizes();
   // By name: kernels ask for attributes in the order in which a compiler evaluates arguments.
   info->invent = [this, seed = random_()](const std::string& name) {
     Random named{seed};

@@ -28,6 +28,7 @@ class RandomCall {
   bool OneIn(std::size_t n) { return Below(n) == 0; }
 
  private:
+  void ForgetSizes();
   OrtKernelInfo::Attribute Invent(const std::string& name);
   std::vector<std::int64_t> Shape(const std::string& dims);
   std::int64_t Size(char letter);
