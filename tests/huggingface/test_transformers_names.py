@@ -46,7 +46,7 @@ def test_an_overridden_method_is_one_of_transformers(layer: Any) -> None:
 
 
 def test_masks_with_an_offset_for_each_row() -> None:
-    with offsets_by_row():
+    with offsets_by_row(torch.nn.Identity()):
         offsets = torch.tensor([[0], [2]])
         mask = masking_utils.sdpa_mask(2, 1, 4, q_offset=offsets)
         assert mask.int().tolist() == [[[[1, 0, 0, 0]]], [[[1, 1, 1, 0]]]]

@@ -209,7 +209,9 @@ class OpenModel:
         if settings.group is not None:
             options.add_session_config_entry("coreai.group", settings.group)
             if settings.timeout is not None:
-                options.add_session_config_entry("coreai.group_timeout", str(settings.timeout))
+                # Before the session's own, whose error does not say which rank is late.
+                late = str(0.9 * settings.timeout)
+                options.add_session_config_entry("coreai.group_timeout", late)
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)

@@ -18,7 +18,7 @@ from coreai_onnx.program import OnnxProgram
 from tests.debugging.small_reference import Small
 from tests.support.composite_cases import CASES
 from tests.support.execution_providers import WITHOUT_ARENA, count_without_arena
-from tests.support.tolerances import assert_close
+from tests.support.tolerances import as_numpy, assert_close
 
 
 class Attends(torch.nn.Module):
@@ -142,7 +142,7 @@ def test_an_opened_call_computes_what_the_call_does(case: object) -> None:
     assert hasattr(case, "model")
     model = case.model(torch.float32, dynamic=False)
     inputs = case.inputs(torch.float32)
-    arrays = [None if x is None else x.numpy() for x in inputs]
+    arrays = [None if x is None else as_numpy(x) for x in inputs]
     (node,) = model.graph
     (function,) = model.functions.values()
     opened = opened_call(model, node, function, arrays)

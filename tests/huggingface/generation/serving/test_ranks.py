@@ -123,8 +123,8 @@ def test_a_rank_does_not_run_alone(two: tuple[Any, Path]) -> None:
         LanguageModel.open(place).generate(PROMPT)
     with pytest.raises(SessionError, match="out of data bounds, idx=1"):
         LanguageModel.open(place, kernels=False).generate(PROMPT)
-    late = Session(place / "model.onnx", group=uuid.uuid4().hex, timeout=0.5)
-    with pytest.raises(SessionError, match=r"rank 1 did not come within 0\.5"):
+    late = Session(place / "model.onnx", group=uuid.uuid4().hex, timeout=2)
+    with pytest.raises(SessionError, match=r"rank 1 did not come within 1\.8"):
         LanguageModel(late).generate(PROMPT)
 
 
