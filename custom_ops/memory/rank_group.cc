@@ -85,8 +85,10 @@ void CheckName(const std::string& name) {
            c == '-' || c == '.';
   };
   if (name.empty() || name.size() > kMostName || !std::all_of(name.begin(), name.end(), is_plain)) {
-    throw std::runtime_error("the name of a group of ranks must be 1 to 200 letters, digits, '_', "
-                             "'-' and '.', got \"" + name + "\"");
+    throw std::runtime_error(
+        "the name of a group of ranks must be 1 to 200 letters, digits, '_', "
+        "'-' and '.', got \"" +
+        name + "\"");
   }
 }
 
@@ -96,15 +98,15 @@ struct RankGroup::Header {
   char mark[sizeof(kMark)];
   std::uint32_t ranks;
   std::atomic<std::uint32_t> joined;
-  std::atomic<std::uint32_t> failed;    // 1 + the rank that failed first
-  std::atomic<std::uint32_t> bell;      // rung by each arrival; ranks sleep on it
+  std::atomic<std::uint32_t> failed;  // 1 + the rank that failed first
+  std::atomic<std::uint32_t> bell;    // rung by each arrival; ranks sleep on it
   std::atomic<std::uint32_t> sleepers;
 };
 
 struct alignas(kLine) RankGroup::Seat {
   std::atomic<std::uint64_t> arrived;  // the last turn whose part is in the slot
   std::atomic<std::uint32_t> is_taken;
-  std::uint32_t kinds[2];              // what the rank runs in a turn, by the turn's buffer
+  std::uint32_t kinds[2];  // what the rank runs in a turn, by the turn's buffer
   std::uint64_t bytes[2];
 };
 
@@ -112,7 +114,7 @@ std::shared_ptr<RankGroup> RankGroup::Join(const std::string& name, std::size_t 
                                            std::size_t ranks, double timeout) {
   static std::mutex mutex;
   static auto& groups =
-      *new std::map<std::tuple<std::string, std::size_t, std::size_t>, std::weak_ptr<RankGroup>>;
+      *new std::map<std::tuple<std::string, std::size_t, std::size_t>, std::weak_ptr<RankGroup> >;
   CheckName(name);
   if (ranks > kMostRanks || rank >= ranks) {
     throw std::runtime_error("a group has at most " + std::to_string(kMostRanks) +
@@ -340,9 +342,7 @@ char* RankGroup::SlotOf(std::size_t rank, std::uint64_t turn) const {
   return reinterpret_cast<char*>(header_) + kLine * (1 + ranks_) + slot * kSlotBytes;
 }
 
-std::size_t RankGroup::FileBytes() const {
-  return kLine * (1 + ranks_) + 2 * ranks_ * kSlotBytes;
-}
+std::size_t RankGroup::FileBytes() const { return kLine * (1 + ranks_) + 2 * ranks_ * kSlotBytes; }
 #endif
 
 }  // namespace coreai

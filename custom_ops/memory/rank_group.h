@@ -25,9 +25,8 @@ class RankGroup {
   enum class Kind : std::uint32_t { kAllReduce = 1, kAllGather = 2 };
 
   /// Gets the parts of all ranks, of `count` bytes each, that begin `first` bytes from their start.
-  using Use =
-      std::function<void(const std::vector<const char*>& parts, std::size_t first,
-                         std::size_t count)>;
+  using Use = std::function<void(const std::vector<const char*>& parts, std::size_t first,
+                                 std::size_t count)>;
 
   /// Bytes of a part that are exchanged at a time, a multiple of every element's size.
   static constexpr std::size_t kSlotBytes = std::size_t{1} << 18;

@@ -121,7 +121,8 @@ class AllReduceOp : public Collective {
   }
 
  private:
-  static constexpr std::size_t kBlock = 4096;  // elements of a narrow dtype that are added at a time
+  static constexpr std::size_t kBlock =
+      4096;  // elements of a narrow dtype that are added at a time
 
   // Rank by rank, so that all ranks have the same bits.
   void Add(const std::vector<const char*>& parts, std::size_t bytes, char* sum) const {

@@ -1,5 +1,6 @@
 // A process that runs one token of a decoder and says so: first_result MODEL [LIBRARY OP_TYPES
-// [PACKED_WEIGHTS [optimized]]]. It ends with its standard input, so that its memory can be read before.
+// [PACKED_WEIGHTS [optimized]]]. It ends with its standard input, so that its memory can be read
+// before.
 #include <onnxruntime_cxx_api.h>
 
 #include <cstdio>

@@ -11,8 +11,8 @@ namespace coreai {
 struct ConvolutionSizes {
   std::size_t height, width;  ///< of a plane of the input, below 2^31 elements
   std::size_t window_height, window_width;
-  std::size_t out_height, out_width;  ///< the numbers of windows
-  std::size_t stride_y, stride_x;     ///< of the next window
+  std::size_t out_height, out_width;   ///< the numbers of windows
+  std::size_t stride_y, stride_x;      ///< of the next window
   std::size_t dilation_y, dilation_x;  ///< of the next element of a window
   std::size_t top, left;               ///< zeros before a plane
 

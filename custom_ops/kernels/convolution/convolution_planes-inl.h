@@ -25,7 +25,11 @@ template <typename W>
 class PlanesInLanes {
  public:
   PlanesInLanes(const ConvolutionPlanes& a, size_t first, void* scratch)
-      : a_(a), s_(a.sizes), part_(a.sizes), first_(first), lanes_(HWY_MIN(kLanes, a.filters - first)) {
+      : a_(a),
+        s_(a.sizes),
+        part_(a.sizes),
+        first_(first),
+        lanes_(HWY_MIN(kLanes, a.filters - first)) {
     weight_ = static_cast<W*>(scratch);
     planes_ = weight_ + s_.window_size() * kLanes;
     const W* weights[kLanes] = {};
@@ -71,10 +75,9 @@ class PlanesInLanes {
 
   /// Computes some of the windows that are left in a row of a part; returns how many.
   HWY_INLINE size_t Windows(size_t row, size_t i, size_t column, size_t x, size_t left) const {
-    const W* from =
-        planes_ + (i * s_.stride_y * part_.columns + x * s_.stride_x) * kLanes;
-    W* out = static_cast<W*>(a_.output) + first_ * s_.windows() + (row + i) * s_.out_width +
-             column + x;
+    const W* from = planes_ + (i * s_.stride_y * part_.columns + x * s_.stride_x) * kLanes;
+    W* out =
+        static_cast<W*>(a_.output) + first_ * s_.windows() + (row + i) * s_.out_width + column + x;
     const bool next = s_.stride_x == 1;
     if (left * 2 <= kLanes) {
       const size_t count = HWY_MIN(left, kHalf);

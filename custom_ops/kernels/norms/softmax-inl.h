@@ -29,7 +29,7 @@ struct ExpBelow {
 #else
   HWY_INLINE
 #endif
-  V Add(D d, V x, V sum) const {
+      V Add(D d, V x, V sum) const {
     return hn::Add(sum, ExpNonPositive(d, hn::Sub(x, hn::Set(d, largest))));
   }
 };
@@ -63,9 +63,8 @@ void Softmax(const SoftmaxRows& a) {
     T* out = static_cast<T*>(a.output) + row * n;
     const ExpBelow<W> term{LargestOf(d, in, n)};
     const auto largest = hn::Set(d, term.largest);
-    const auto exp = [&](auto x) COREAI_INLINE_LAMBDA {
-      return ExpNonPositive(d, hn::Sub(x, largest));
-    };
+    const auto exp = [&](auto x)
+                         COREAI_INLINE_LAMBDA { return ExpNonPositive(d, hn::Sub(x, largest)); };
     if constexpr (kIsWide<T>) {
       // The output holds the exponentials, so that each is computed once.
       ForEachVector(d, n, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {

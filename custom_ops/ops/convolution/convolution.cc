@@ -259,9 +259,8 @@ class ConvolutionOp : public Op {
     const std::size_t size = SizeOf(wide_), windows = p.sizes.windows();
     // The filters of an item fill the lanes of vectors.
     const std::size_t wanted = kProductsPerItem / (windows * p.sizes.window_size());
-    const std::size_t per_item = Ceil(Ceil(wanted + 1, kConvolutionFilterStep) *
-                                          kConvolutionFilterStep,
-                                      p.filters);
+    const std::size_t per_item =
+        Ceil(Ceil(wanted + 1, kConvolutionFilterStep) * kConvolutionFilterStep, p.filters);
     const std::size_t items = Ceil(p.groups, per_item);
     const auto at = [&](const void* data, std::size_t index) {
       return data == nullptr ? nullptr : static_cast<const char*>(data) + index * size;
@@ -293,25 +292,25 @@ class ConvolutionOp : public Op {
     const std::size_t shares =
         std::min(blocks.count, Ceil(kWantedItems, matrices * parts));  // of the filters
     const std::size_t column_bytes = Ceil(most, kColumnStep) * kColumnStep * depth * size;
-    RunItems(context, matrices * parts * shares, column_bytes + kGatherMmScratchBytes,
-             [&](std::size_t item, void* scratch) {
-               const std::size_t share = item % shares, part = item / shares % parts;
-               const std::size_t matrix = item / shares / parts, first = part * columns;
-               const std::size_t count = part + 1 == parts ? windows - first : columns;
-               auto* const right = static_cast<char*>(scratch);
-               pack_({p.sizes,
-                      static_cast<const char*>(input) + matrix * p.channels * p.plane() * size,
-                      p.channels, first, count, right});
-               for (std::size_t i = share; i < blocks.count; i += shares) {
-                 const std::size_t row = i * blocks.size;
-                 const std::size_t rows = std::min(blocks.size, p.filters - row);
-                 const std::size_t filter = matrix % p.groups * p.filters + row;
-                 const std::size_t plane = matrix * p.filters + row;
-                 MultiplyFilters(rows, depth, count, packed + filter * depth * size,
-                                 output + (plane * windows + first) * size, windows * size, right,
-                                 right + column_bytes);
-               }
-             });
+    RunItems(
+        context, matrices * parts * shares, column_bytes + kGatherMmScratchBytes,
+        [&](std::size_t item, void* scratch) {
+          const std::size_t share = item % shares, part = item / shares % parts;
+          const std::size_t matrix = item / shares / parts, first = part * columns;
+          const std::size_t count = part + 1 == parts ? windows - first : columns;
+          auto* const right = static_cast<char*>(scratch);
+          pack_({p.sizes, static_cast<const char*>(input) + matrix * p.channels * p.plane() * size,
+                 p.channels, first, count, right});
+          for (std::size_t i = share; i < blocks.count; i += shares) {
+            const std::size_t row = i * blocks.size;
+            const std::size_t rows = std::min(blocks.size, p.filters - row);
+            const std::size_t filter = matrix % p.groups * p.filters + row;
+            const std::size_t plane = matrix * p.filters + row;
+            MultiplyFilters(rows, depth, count, packed + filter * depth * size,
+                            output + (plane * windows + first) * size, windows * size, right,
+                            right + column_bytes);
+          }
+        });
   }
 
   void MultiplyFilters(std::size_t rows, std::size_t depth, std::size_t columns, const char* left,

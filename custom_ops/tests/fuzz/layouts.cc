@@ -108,8 +108,10 @@ const Layouts& LayoutsOf(const std::string& op) {
         {{"B H T D", "B H T E", "E F", "B H F D"}},
         {{"T D", "T E", "E F", "F D"}}}},
       // Parts of all ranks; groups of processes are in tests/custom_ops/test_collectives.py.
-      {"all_gather", {{{"2 T D"}, {{"ranks", 2}, {"rank", 0}}}, {{"3 B T D"}, {{"ranks", 3}, {"rank", 0}}}}},
-      {"all_reduce", {{{"2 T D"}, {{"ranks", 2}, {"rank", 0}}}, {{"3 B T D"}, {{"ranks", 3}, {"rank", 0}}}}},
+      {"all_gather",
+       {{{"2 T D"}, {{"ranks", 2}, {"rank", 0}}}, {{"3 B T D"}, {{"ranks", 3}, {"rank", 0}}}}},
+      {"all_reduce",
+       {{{"2 T D"}, {{"ranks", 2}, {"rank", 0}}}, {{"3 B T D"}, {{"ranks", 3}, {"rank", 0}}}}},
       {"scaled_dot_product_attention", AttentionLayouts()},
       {"scaled_dot_product_attention_bshd", BshdAttentionLayouts()},
       {"attention_nbits",

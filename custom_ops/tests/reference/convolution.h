@@ -12,9 +12,8 @@ namespace coreai::testing {
 inline std::vector<double> ConvolutionReference(const ConvolutionSizes& s,
                                                 const std::vector<double>& image,
                                                 const std::vector<double>& weight,
-                                                const std::vector<double>& bias,
-                                                std::size_t groups, std::size_t channels,
-                                                std::size_t filters) {
+                                                const std::vector<double>& bias, std::size_t groups,
+                                                std::size_t channels, std::size_t filters) {
   std::vector<double> output;
   for (std::size_t filter = 0; filter < groups * filters; ++filter) {
     for (std::size_t window = 0; window < s.windows(); ++window) {

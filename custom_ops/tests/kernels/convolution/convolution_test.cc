@@ -14,8 +14,8 @@ ConvolutionSizes SizesOf(std::size_t height, std::size_t width, std::size_t wind
   const auto count = [&](std::size_t size) {
     return (size + 2 * padding - (window - 1) * dilation - 1) / stride + 1;
   };
-  return {height, width,  window,   window,   count(height), count(width), stride,
-          stride, dilation, dilation, padding, padding};
+  return {height, width,  window,   window,   count(height), count(width),
+          stride, stride, dilation, dilation, padding,       padding};
 }
 
 // Sizes, strides, dilations and paddings of many kinds.
@@ -45,8 +45,8 @@ TEST(Convolution, ColumnsAreWindowsAndAOne) {
       // The columns times rows of the unit matrix are their elements.
       for (const Target target : SupportedTargets()) {
         const Tensor packed(dtype, GatherMmPackedColumns(count) * depth);
-        FindConvolutionPack(target, dtype)({s, image.data(), kChannels, first, count,
-                                            packed.data()});
+        FindConvolutionPack(target,
+                            dtype)({s, image.data(), kChannels, first, count, packed.data()});
         const Tensor scratch(dtype, kGatherMmScratchBytes / SizeOf(dtype));
         for (std::size_t k = 0; k < depth; ++k) {
           std::vector<double> unit(depth, 0.0);
@@ -78,13 +78,13 @@ TEST(Convolution, PlanesOnEveryTarget) {
       const Tensor weight(dtype, Normal(kFilters * s.window_size(), 3), 2);
       const Tensor bias(dtype, Normal(kFilters, 4), 3);
       for (const bool biased : {false, true}) {
-        const auto want = ConvolutionReference(
-            s, image.Values(), weight.Values(),
-            biased ? bias.Values() : std::vector<double>(), kPlanes, 1, kMultiple);
+        const auto want = ConvolutionReference(s, image.Values(), weight.Values(),
+                                               biased ? bias.Values() : std::vector<double>(),
+                                               kPlanes, 1, kMultiple);
         for (const Target target : SupportedTargets()) {
-          SCOPED_TRACE(::testing::Message() << TargetName(target) << ' ' << Name(dtype) << ' '
-                                            << s.height << 'x' << s.width << " window "
-                                            << s.window_width << " stride " << s.stride_x);
+          SCOPED_TRACE(::testing::Message()
+                       << TargetName(target) << ' ' << Name(dtype) << ' ' << s.height << 'x'
+                       << s.width << " window " << s.window_width << " stride " << s.stride_x);
           const Tensor y(dtype, kFilters * s.windows(), 1);
           const Tensor scratch(dtype, ConvolutionPlanesScratch(s) / SizeOf(dtype));
           FindConvolutionPlanes(target, dtype)(

@@ -6,7 +6,7 @@
 namespace coreai::testing {
 namespace {
 
-const Activation kActivations[] = {Activation::kNone, Activation::kSilu, Activation::kGelu,
+const Activation kActivations[] = {Activation::kNone,     Activation::kSilu,    Activation::kGelu,
                                    Activation::kGeluTanh, Activation::kSigmoid, Activation::kTanh,
                                    Activation::kExp};
 
