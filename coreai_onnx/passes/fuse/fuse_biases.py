@@ -59,25 +59,12 @@ def fuse_float32_biases(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> 
     activation = activation or spelled_gelu_tanh(node)
     if activation is None or dtype_of(activation.input) != _FLOAT32:
         return False
-    x, attributes = activation.input, _attributes(activation.kind)
-    *others, width = shape_of(x) or (None,)
-    # Any known size makes rows for a bias of zeros.
-    sizes = [size for size in (width, *others) if isinstance(size, int) and size > 0]
-    if not sizes:
+    if not any(isinstance(size, int) and size > 0 for size in shape_of(activation.input) or ()):
         return why("the size of no axis is known", node)
     op_type = _call(bodies, node, activation.kind, why)
-    if op_type is None:
-        return False
-    zeros = edit.constant(f"{node.name}_bias", np.zeros(sizes[0], np.float32))
-    if sizes[0] == width:
-        edit.become(node, op_type, [x, zeros], **attributes)
-        return True
-    flat = edit.constant(f"{node.name}_flat", np.array([-1, sizes[0]], np.int64))
-    rows = edit.add("Reshape", node, [x, flat], _FLOAT32, [None, sizes[0]])
-    active = edit.add(op_type, node, [rows, zeros], _FLOAT32, [None, sizes[0]], **attributes)
-    shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(others) + 1])
-    edit.become(node, "Reshape", [active, shape], allowzero=1)
-    return True
+    return op_type is not None and _activate_rows(
+        edit, node, op_type, activation.kind, activation.input
+    )
 
 
 @makes_functions
@@ -94,20 +81,29 @@ def functions_as_activations(edit: Edit, node: gs.Node, why: Why, bodies: Bodies
         return why("it is not known to have rows of float32", node)
     kind = node.op.lower()
     op_type = _call(bodies, node, kind, why)
-    if op_type is None:
-        return False
-    width, shape = dims[-1], None
-    if not isinstance(width, int):
-        width = math.prod(dim for dim in dims if isinstance(dim, int) and dim > 0)
-        shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(dims)])
-        sizes = edit.constant(f"{node.name}_rows", np.array([-1, width], np.int64))
-        x = edit.add("Reshape", node, [x, sizes], _FLOAT32, [None, width])
-    zeros = edit.constant(f"{node.name}_bias", np.zeros(width, np.float32))
-    if shape is None:
-        edit.become(node, op_type, [x, zeros], **_attributes(kind))
+    return op_type is not None and _activate_rows(edit, node, op_type, kind, x)
+
+
+def _activate_rows(edit: Edit, node: gs.Node, op_type: str, kind: str, x: gs.Tensor) -> bool:
+    """Make a node compute an activation of float32, with a bias of zeros.
+
+    Rows of unknown size are viewed as rows of the sizes that are known.
+    """
+    dims, attributes = shape_of(x) or (), _attributes(kind)
+    width = dims[-1] if dims else None
+    is_row = isinstance(width, int) and width > 0
+    known = dims[-1:] if is_row else dims
+    size = math.prod(dim for dim in known if isinstance(dim, int) and dim > 0)
+    zeros = edit.constant(f"{node.name}_bias", np.zeros(size, np.float32))
+    if is_row:
+        edit.become(node, op_type, [x, zeros], **attributes)
         return True
-    y = edit.add(op_type, node, [x, zeros], _FLOAT32, [None, width], **_attributes(kind))
-    edit.become(node, "Reshape", [y, shape])
+    flat = edit.constant(f"{node.name}_rows", np.array([-1, size], np.int64))
+    rows = edit.add("Reshape", node, [x, flat], _FLOAT32, [None, size])
+    active = edit.add(op_type, node, [rows, zeros], _FLOAT32, [None, size], **attributes)
+    shape = edit.add("Shape", node, [x], np.dtype(np.int64), [len(dims)])
+    # A size of 0 is one, and not that of the rows.
+    edit.become(node, "Reshape", [active, shape], allowzero=1)
     return True
 
 
