@@ -21,8 +21,8 @@ template <>
 struct ExpConstants<float> {
   static constexpr float kLowest = -88.0296919f;  // -127 ln 2
   static constexpr float kLog2e = 1.44269504088896341f;
-  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
-  static constexpr float kRounder = 12582912.0f;
+  // 1.5 * 2^23 + 127: adding it leaves the nearest integer, biased as an exponent, in the low bits.
+  static constexpr float kRounder = 12583039.0f;
   // ln 2 in two parts; the first has enough zero bits that n * kLn2High is exact.
   static constexpr float kLn2High = 0.693145751953125f;
   static constexpr float kLn2Low = 1.42860682030941723e-6f;
@@ -34,11 +34,10 @@ template <>
 struct ExpConstants<double> {
   static constexpr double kLowest = -709.0895657128241;  // -1023 ln 2
   static constexpr double kLog2e = 1.44269504088896340736;
-  static constexpr double kRounder = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr double kRounder = 6755399441056767.0;  // 1.5 * 2^52 + 1023
   static constexpr double kLn2High = 6.93147180369123816490e-01;
   static constexpr double kLn2Low = 1.90821492927058770002e-10;
   static constexpr int kFractionBits = 52;
-  static constexpr int kBias = 1023;
 };
 
 // e^r for |r| <= ln(2) / 2. In float: 1 + r + r^2 q(r), where q is the polynomial of degree 4 from
@@ -96,9 +95,7 @@ HWY_INLINE V ExpNonPositive(D d, V x) {
   const V n = hn::Sub(shifted, rounder);
   V r = hn::NegMulAdd(n, hn::Set(d, C::kLn2High), clamped);
   r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), r);
-  const auto bias = hn::Set(di, static_cast<hn::TFromD<decltype(di)>>(C::kBias));
-  const auto exponent = hn::Add(hn::BitCast(di, shifted), bias);
-  const V power = hn::BitCast(d, hn::ShiftLeft<C::kFractionBits>(exponent));
+  const V power = hn::BitCast(d, hn::ShiftLeft<C::kFractionBits>(hn::BitCast(di, shifted)));
   return hn::Mul(ExpPolynomial(d, r), power);
 }
 

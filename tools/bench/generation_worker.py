@@ -48,6 +48,7 @@ class File:
         shared: bool = False,
         op_types: str = "",
         packed_weights: str = "",
+        profile: str = "",
     ) -> None:
         import onnxruntime as ort
 
@@ -55,6 +56,8 @@ class File:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        if profile:
+            options.enable_profiling, options.profile_file_prefix = True, profile
         if library is not None:
             options.add_session_config_entry("coreai.huge_pages", "1")
             if op_types:  # registering all kernels takes time and memory
@@ -107,6 +110,11 @@ class File:
     def logits(self, name: str) -> Any:
         """Return the logits of the last token."""
         return self._steps[name][0].get_outputs()[-1].numpy()[0, -1]
+
+    def end_profiling(self) -> str:
+        """Return the path of the profile that ``profile`` is the beginning of."""
+        path: str = self._session.end_profiling()
+        return path
 
 
 class Torch:

@@ -48,13 +48,26 @@ void PackQueries(const T* HWY_RESTRICT in, size_t step, size_t rows, size_t head
   const auto factor = hn::Set(d, scale);
   hn::Vec<decltype(d)> x[kLanes];
   for (size_t group = 0; group < width; group += kLanes) {
+    const T* HWY_RESTRICT first = in + group * step;
+    // A constant where all lanes have rows: their loads need no branches.
+    const size_t filled = group + kLanes <= rows ? kLanes : rows > group ? rows - group : 0;
     for (size_t i = 0; i < LanesOf<kPairs>(head_dim); i += kLanes) {
       const size_t left = head_dim - i * kPerLane<kPairs>;
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        x[lane] = hn::Zero(d);
-        if (group + lane >= rows) continue;
-        x[lane] = LoadRow<kPairs>(d, in + (group + lane) * step + head_dim - left, left);
-        if constexpr (!kPairs) x[lane] = hn::Mul(x[lane], factor);
+      const auto load = [&](size_t lane) COREAI_INLINE_LAMBDA {
+        const auto row = LoadRow<kPairs>(d, first + lane * step + head_dim - left, left);
+        if constexpr (kPairs) {
+          return row;
+        } else {
+          return hn::Mul(row, factor);
+        }
+      };
+      if (filled == kLanes && left >= kLanes * kPerLane<kPairs>) {
+#pragma GCC unroll 16
+        for (size_t lane = 0; lane < kLanes; ++lane) x[lane] = load(lane);
+      } else {
+        for (size_t lane = 0; lane < kLanes; ++lane) {
+          x[lane] = lane < filled ? load(lane) : hn::Zero(d);
+        }
       }
       Transpose(d, x);
       const size_t n = HWY_MIN(kLanes, LanesOf<kPairs>(left));
@@ -93,22 +106,25 @@ void PackValues(const AttentionTokens<T>& tokens, size_t first, size_t count, si
                 W* HWY_RESTRICT out) {
   const hn::ScalableTag<W> d;
   constexpr size_t kLanes = hn::MaxLanes(d);
-  for (size_t column = 0; column < value_dim; column += kPackRows) {
-    const size_t width = HWY_MIN(kPackRows, value_dim - column);
-    if (width < kLanes) {
-      for (size_t k = 0; k < count; ++k, out += width) {
-        hn::StoreN(LoadWideN(d, tokens[first + k] + column, width), d, out, width);
+  // Rows one after the other, so that each cache line is read once.
+  for (size_t k = 0; k < count; ++k) {
+    const T* HWY_RESTRICT row = tokens[first + k];
+    W* chunk = out;
+    size_t column = 0;
+    for (; column + kPackRows <= value_dim; column += kPackRows, chunk += count * kPackRows) {
+      W* HWY_RESTRICT to = chunk + k * kPackRows;
+      for (size_t i = 0; i + kLanes < kPackRows; i += kLanes) {
+        hn::StoreU(LoadWide(d, row + column + i), d, to + i);
       }
-      continue;
+      // The last vector ends at the end of the chunk, and may overlap the previous one.
+      constexpr size_t kLast = kPackRows - kLanes;
+      hn::StoreU(LoadWide(d, row + column + kLast), d, to + kLast);
     }
-    for (size_t k = 0; k < count; ++k, out += width) {
-      const T* HWY_RESTRICT p = tokens[first + k] + column;
-      for (size_t i = 0; i + kLanes < width; i += kLanes) {
-        hn::StoreU(LoadWide(d, p + i), d, out + i);
-      }
-      // The last vector ends at the end of the row, and may overlap the previous one.
-      hn::StoreU(LoadWide(d, p + width - kLanes), d, out + width - kLanes);
-    }
+    const size_t width = value_dim - column;
+    W* HWY_RESTRICT to = chunk + k * width;
+    ForEachVector(d, width, [&](size_t i, auto lanes) COREAI_INLINE_LAMBDA {
+      lanes.Store(lanes.Load(d, row + column + i), d, to + i);
+    });
   }
 }
 

@@ -31,11 +31,12 @@ class AttentionTile {
 
   void Run() {
     KeyRange range = SetRows(a_, rows_, s_);
-    for (size_t row = 0; row < kTileRows; ++row) {
-      // Lanes without a row start with row 0's state and zero queries; they are never stored.
+    // Lanes without a row start with row 0's state and zero queries; they are never stored.
+    const size_t padded = (rows_.count + kLanes - 1) / kLanes * kLanes;
+    for (size_t row = 0; row < padded; ++row) {
       StartSoftmax(a_, rows_, row < rows_.count ? row : 0, s_.best + row, s_.total + row);
     }
-    hwy::ZeroBytes(s_.output, a_.value_dim * kTileRows * sizeof(W));
+    hwy::ZeroBytes(s_.output, a_.value_dim * padded * sizeof(W));
     for (size_t row = 0; row < rows_.count; row += Width(row)) {
       PackQueries<false>(rows_.query + row * rows_.query_step, rows_.query_step, rows_.count - row,
                          a_.head_dim, Width(row), static_cast<W>(a_.scale),
