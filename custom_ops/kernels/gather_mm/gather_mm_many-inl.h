@@ -56,8 +56,8 @@ class ManyRows {
   static constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
   static constexpr size_t kWidth = kPanelWidth<W>;
   // Panels per group, for unpacked matrices [depth, columns]: their rows are pages apart, and a TLB
-  // miss takes longer than fetching a line. As many as the scratch memory has sums for: 14 took 0.96
-  // times as long as 8 (64 rows of 1024 × 2816, pages of 4 KiB, AVX-512, 2026-11).
+  // miss takes longer than fetching a line. As many as the scratch memory has sums for: 14 took
+  // 0.96 times as long as 8 (64 rows of 1024 × 2816, pages of 4 KiB, AVX-512, 2026-11).
   static constexpr size_t kGroup = 14;
   static_assert(kPanelVecs == 2 || kPanelVecs == 3, "one case for each number of vectors");
 
