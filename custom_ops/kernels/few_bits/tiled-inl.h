@@ -101,6 +101,7 @@ class TiledStrip {
     if (!is_zero) hwy::ZeroBytes(codes_[g], sizeof(codes_[g]));
     is_used_[g][0] = is_used_[g][1] = false;
     for (size_t k = begin; k < begin + w_.padded; codes += kUnitBytes<kBits>) {
+      PrefetchUnit<kBits>(codes, kFewBitsStrip / kLanes);
 #pragma GCC unroll 8
       for (size_t word = 0; word < kUnitWords<kBits>; ++word, k += kWordCodes<kBits>) {
         const size_t tile = k / kAmxByteDepth - first_tile_;

@@ -184,6 +184,7 @@ class PartsStrip {
       for (size_t tile = 0; tile < piece.count; ++tile) {
         uint32_t* to = piece.codes[tile][c / kAmxColumns] + c % kAmxColumns;
         for (size_t k = 0; k < kAmxPairDepth; k += kUnit, codes += kUnitBytes<kBits>) {
+          PrefetchUnit<kBits>(codes, 1);
           const bool any = begin + tile * kAmxPairDepth + k < w_.padded;
 #pragma GCC unroll 8
           for (size_t n = 0; n < kUnitWords<kBits>; ++n) {
