@@ -1,6 +1,10 @@
 #include "memory/packed_file.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+
+#include "memory/file_pages.h"
 
 #ifndef _WIN32
 #include <fcntl.h>
@@ -9,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <utility>
@@ -19,6 +22,8 @@ namespace coreai {
 namespace {
 
 constexpr std::size_t kBlock = 64;  // of the hash, and of the file
+constexpr std::size_t kSmall = std::size_t{16} << 10;
+constexpr std::size_t kPiece = std::size_t{8} << 20;  // of a mapped file that is in memory at a time
 
 }  // namespace
 
@@ -51,6 +56,45 @@ PackedKey ContentHash::key() const {
       half = (half ^ lane) * 0xD6E8FEB86659FD93u;
       half ^= half >> 29;
     }
+  }
+  return key;
+}
+
+bool WeightSource::AddPlaces(ContentHash* hash) const {
+  bool has_places = false;
+  hash->Add(numbers_.key().data(), sizeof(PackedKey));
+  for (const Part& part : parts_) {
+    // To find the place of a small part takes as long as to read it.
+    const auto place = part.size < kSmall ? std::nullopt : PlaceInFile(part.data, part.size);
+    if (!place && part.size >= kSmall) return false;
+    has_places |= place.has_value();
+    hash->Add(place ? static_cast<const void*>(place->data()) : part.data,
+              place ? sizeof(*place) : part.size);
+  }
+  return has_places;
+}
+
+PackedKey WeightSource::KeyIn(PackedFile* file) const {
+  ContentHash places;
+  const bool has_places = AddPlaces(&places);
+  if (has_places) {
+    PackedKey key;
+    if (const char* const known = file->Find(places.key(), sizeof(key))) {
+      std::memcpy(key.data(), known, sizeof(key));
+      return key;
+    }
+  }
+  ContentHash contents = numbers_;
+  for (const Part& part : parts_) {
+    for (std::size_t done = 0; done < part.size; done += kPiece) {
+      const std::size_t some = std::min(kPiece, part.size - done);
+      contents.Add(part.data + done, some);
+      ReleaseFilePages(part.data + done, some);
+    }
+  }
+  const PackedKey key = contents.key();
+  if (has_places) {
+    file->Add(places.key(), reinterpret_cast<const char*>(key.data()), sizeof(key));
   }
   return key;
 }

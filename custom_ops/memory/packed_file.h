@@ -33,6 +33,31 @@ class ContentHash {
   std::uint64_t lanes_[kLanes] = {1, 2, 3, 4, 5, 6, 7, 8};
 };
 
+class PackedFile;
+
+/// What a packed weight is made of: numbers, and bytes that stay where they are.
+class WeightSource {
+ public:
+  void Add(std::uint64_t number) { numbers_.Add(number); }
+  void Add(const void* data, std::size_t size) {
+    if (size != 0) parts_.push_back({static_cast<const char*>(data), size});
+  }
+
+  /// The key of all bytes. A file knows those of mapped files that it has seen unchanged, so that
+  /// they are not read again. Pages of mapped files leave the memory of the process.
+  PackedKey KeyIn(PackedFile* file) const;
+
+ private:
+  struct Part {
+    const char* data;
+    std::size_t size;
+  };
+  bool AddPlaces(ContentHash* hash) const;
+
+  ContentHash numbers_;
+  std::vector<Part> parts_;
+};
+
 /// A file of weights in layouts of kernels, which processes map and share. It grows: a process that
 /// misses a weight appends it. What is in it never changes. Contents are found by their keys, so
 /// that a file of another model is of no use and does no harm. All functions may be called by any
@@ -40,6 +65,7 @@ class ContentHash {
 ///
 ///     64 bytes: kFileMark
 ///     then, for each weight: 64 bytes of Record, and its contents, padded to multiples of 64
+///     and for each place that weights were packed from, the same with the key of the weight
 class PackedFile {
  public:
   /// The file at `path`, which is created; null without a path, and on Windows. Throws

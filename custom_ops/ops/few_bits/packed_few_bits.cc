@@ -22,7 +22,7 @@ constexpr float kLargestExact = 256;
 // Codes in a mapped file that are in memory at a time while they are packed.
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 // Of the layout in a PackedFile: another layout gets another number.
-constexpr std::size_t kLayoutVersion = 2;
+constexpr std::size_t kLayoutVersion = 3;
 
 /// Includes the codes less a zero point in the weight's limits.
 void WidenLimits(float zero, std::size_t bits, FewBitsWeight* weight) {
@@ -112,28 +112,26 @@ void ForPieces(const FewBitsInputs& inputs, bool release, const Body& body) {
 }
 
 /// The key of a weight, whose packed layout is kLayoutVersion.
-PackedKey KeyOf(const FewBitsInputs& inputs) {
-  ContentHash hash;
+PackedKey KeyOf(const FewBitsInputs& inputs, PackedFile* file) {
+  WeightSource source;
   for (const std::size_t number :
        {kLayoutVersion, inputs.bits, inputs.group, inputs.scale_bits, inputs.columns()}) {
-    hash.Add(number);
+    source.Add(number);
   }
-  ForPieces(inputs, true, [&](const std::uint8_t* codes, std::size_t, std::size_t count) {
-    hash.Add(codes, count * BytesOfColumn(inputs));
-  });
+  source.Add(inputs.codes.data, inputs.columns() * BytesOfColumn(inputs));
   if (inputs.table) {
     const BlockCodes blocks = inputs.blocks();
-    hash.Add(blocks.width);
-    hash.Add(blocks.fields);
-    hash.Add(blocks.table, BytesOf(inputs.table));
-    hash.Add(blocks.layout, ElementCount(inputs.layout.shape) * sizeof(*blocks.layout));
+    source.Add(blocks.width);
+    source.Add(blocks.fields);
+    source.Add(blocks.table, BytesOf(inputs.table));
+    source.Add(blocks.layout, ElementCount(inputs.layout.shape) * sizeof(*blocks.layout));
   }
   for (const auto part : kPartsOfRows) {
     const TensorView& view = inputs.*part;
-    hash.Add(static_cast<std::uint64_t>(view.type));
-    hash.Add(view.data, BytesOf(view));
+    source.Add(static_cast<std::uint64_t>(view.type));
+    source.Add(view.data, BytesOf(view));
   }
-  return hash.key();
+  return source.KeyIn(file);
 }
 
 /// Size of a code when it is packed: those of blocks are unpacked to as many bits before.
@@ -246,7 +244,7 @@ PackedFewBits::PackedFewBits(const FewBitsInputs& inputs, std::shared_ptr<Packed
   weight_.minimum = is_product ? DType::kFloat32 : ScaleType(inputs.minimums.type);
   while (two_levels && inputs.groups_of_block() >> weight_.block_shift > 1) ++weight_.block_shift;
   const PackedLayout layout(weight_, inputs);
-  const PackedKey key = file == nullptr ? PackedKey{} : KeyOf(inputs);
+  const PackedKey key = file == nullptr ? PackedKey{} : KeyOf(inputs, file.get());
   memory_ = PackedMemory(std::move(file), key, layout.size, [&](char* packed) {
     PackAll(inputs, weight_, layout, is_constant, packed);
   });

@@ -14,7 +14,7 @@ namespace coreai {
 namespace {
 
 // Of the layouts in a PackedFile: another layout gets another number.
-constexpr std::size_t kLayoutVersion = 1;
+constexpr std::size_t kLayoutVersion = 2;
 
 bool Wanted() {
   const char* setting = std::getenv("COREAI_OPS_PACK_WEIGHTS");
@@ -52,18 +52,20 @@ PackedConstant::PackedConstant(const KernelInfo& info, const TensorView& input, 
     }
   };
   std::shared_ptr<PackedFile> file = PackedFile::Open(info.packed_weights());
-  ContentHash hash;
+  PackedKey key = {};
   if (file != nullptr) {
     const std::string target_name = TargetName(target);
-    hash.Add(target_name.data(), target_name.size());
+    WeightSource source;
+    source.Add(target_name.data(), target_name.size());
     for (const std::size_t number : {kLayoutVersion, static_cast<std::size_t>(dtype), count, depth,
                                      columns, std::size_t{transposed}}) {
-      hash.Add(number);
+      source.Add(number);
     }
-    for_matrices([&](const char* matrix, std::size_t) { hash.Add(matrix, bytes); });
+    source.Add(input.data, count * bytes);
+    key = source.KeyIn(file.get());
   }
   const GatherMmPackRightKernel pack = FindGatherMmPackRight(target, dtype, transposed);
-  packed_ = PackedMemory(std::move(file), hash.key(), count * packed_bytes, [&](char* packed) {
+  packed_ = PackedMemory(std::move(file), key, count * packed_bytes, [&](char* packed) {
     for_matrices([&](const char* matrix, std::size_t i) {
       pack(matrix, depth, columns, packed + i * packed_bytes);
     });

@@ -1,14 +1,18 @@
 #include "memory/file_pages.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #ifdef __linux__
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -92,6 +96,58 @@ TEST(ReleaseFilePages, KeepsPagesThatWereWritten) {
   ReleaseFilePages(file.data(), file.size());
   EXPECT_EQ(file.Resident(), kPages);
   EXPECT_EQ(*last, 0);
+}
+
+// A file with a name, and what PlaceInFile needs: a change has its time two seconds later.
+class NamedFile {
+ public:
+  NamedFile() : path_(::testing::TempDir() + "place_in_file") {
+    Write(0);
+    file_ = open(path_.c_str(), O_RDONLY);
+    void* const mapped = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE, file_, 0);
+    data_ = mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
+  }
+  ~NamedFile() {
+    munmap(data_, kSize);
+    close(file_);
+    std::remove(path_.c_str());
+  }
+  void Write(char value) const {
+    std::FILE* const file = std::fopen(path_.c_str(), value == 0 ? "wb" : "r+b");
+    const std::vector<char> bytes(kSize, value);
+    std::fwrite(bytes.data(), 1, kSize, file);
+    std::fclose(file);
+  }
+  char* data() const { return data_; }
+
+  static constexpr std::size_t kSize = 1 << 16;
+
+ private:
+  const std::string path_;
+  int file_;
+  char* data_ = nullptr;
+};
+
+TEST(PlaceInFile, IsOfTheFileAsItIs) {
+  const std::vector<char> heap(NamedFile::kSize);
+  EXPECT_FALSE(PlaceInFile(heap.data(), heap.size()));
+  const NamedFile file;
+  EXPECT_FALSE(PlaceInFile(file.data(), NamedFile::kSize)) << "it was written just now";
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  const auto whole = PlaceInFile(file.data(), NamedFile::kSize);
+  if (!whole) GTEST_SKIP() << "before Linux 6.11";
+  EXPECT_EQ(PlaceInFile(file.data(), NamedFile::kSize), whole);
+  EXPECT_NE(PlaceInFile(file.data(), NamedFile::kSize - 64), whole);
+  EXPECT_NE(PlaceInFile(file.data() + 64, NamedFile::kSize - 64), whole);
+  EXPECT_FALSE(PlaceInFile(file.data() + 64, NamedFile::kSize)) << "beyond the mapping";
+  file.Write(1);
+  EXPECT_FALSE(PlaceInFile(file.data(), NamedFile::kSize));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  const auto changed = PlaceInFile(file.data(), NamedFile::kSize);
+  EXPECT_TRUE(changed);
+  EXPECT_NE(changed, whole);
+  file.data()[NamedFile::kSize - 1] = 2;
+  EXPECT_FALSE(PlaceInFile(file.data(), NamedFile::kSize)) << "the page is not that of the file";
 }
 #endif
 

@@ -1,5 +1,6 @@
 #include "memory/packed_file.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
+#ifdef __linux__
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 namespace coreai {
 namespace {
@@ -156,6 +163,39 @@ TEST(PackedFile, ManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(path.Read().size(), 64 + 39 * (64 + 1024));
+}
+
+TEST(WeightSource, KeyIsThatOfTheContents) {
+  const Path path("packed"), weights("packed_from");
+  const auto packed = PackedFile::Open(path.text());
+  const std::vector<char> other = Bytes(kLarge.size(), 4);
+  const auto key_of = [&](const std::vector<char>& bytes, std::uint64_t number) {
+    WeightSource source;
+    source.Add(number);
+    source.Add(bytes.data(), bytes.size());
+    return source.KeyIn(packed.get());
+  };
+  EXPECT_EQ(key_of(kLarge, 1), key_of(std::vector<char>(kLarge), 1));
+  EXPECT_NE(key_of(kLarge, 1), key_of(other, 1));
+  EXPECT_NE(key_of(kLarge, 1), key_of(kLarge, 2));
+  EXPECT_EQ(path.Read().size(), 64u) << "memory of no file has no place";
+#ifdef __linux__
+  for (const std::vector<char>* const bytes : {&kLarge, &other}) {
+    weights.Write(std::string(bytes->begin(), bytes->end()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+    const int file = open(weights.text().c_str(), O_RDONLY);
+    void* const mapped = mmap(nullptr, bytes->size(), PROT_READ, MAP_PRIVATE, file, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    for (int i = 0; i < 2; ++i) {
+      WeightSource source;
+      source.Add(1);
+      source.Add(mapped, bytes->size());
+      EXPECT_EQ(source.KeyIn(packed.get()), key_of(*bytes, 1));
+    }
+    munmap(mapped, bytes->size());
+    close(file);
+  }
+#endif
 }
 
 TEST(PackedMemory, IsFilledOnce) {
