@@ -41,8 +41,7 @@ from coreai_onnx.lower.walk.training import warn_about_training
 from coreai_onnx.lower.walk.user_lowerings import check_form, registered_name
 from coreai_onnx.messages import begin_stage, progress_bar
 from coreai_onnx.model.checks.violations import violations
-from coreai_onnx.model.files.program_files import MAIN
-from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
+from coreai_onnx.model.metadata import MAIN, MINIMUM_ONNXRUNTIME
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 from coreai_onnx.program import OnnxProgram
 from coreai_onnx.targets.oldest import check_oldest

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from coreai_onnx.model.metadata import read_complex, read_states
 
+if TYPE_CHECKING:  # sessions read names of dtypes, but no model: see docs/memory.md
+    import onnx_ir as ir
+
 _COMPLEX_DTYPES = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
+_DTYPES = """
+    undefined float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64
+    complex64 complex128 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz uint4
+    int4 float4_e2m1fn float8_e8m0fnu uint2 int2 float6_e2m3fn float6_e3m2fn""".split()
+"""The numpy names of ONNX's element types, in the order of their numbers."""
+_ONNX_NAMES = {"float32": "FLOAT", "float64": "DOUBLE", "float4_e2m1fn": "FLOAT4E2M1"}
+_ONNX_NAMES |= {"float8_e8m0fnu": "FLOAT8E8M0", "float6_e2m3fn": "FLOAT6E2M3"}
+_ONNX_NAMES |= {"float6_e3m2fn": "FLOAT6E3M2"}
+_BY_ONNX_NAME = {_ONNX_NAMES.get(x, x.replace("_", "").upper()): x for x in _DTYPES}
 CAPACITY = "max_length"
 """The dim of a static cache whose capacity is chosen at run time, in files of `export_model`."""
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
@@ -86,12 +97,20 @@ def dtype_name(onnx_name: str) -> str:
     Raises:
         ValueError: If ONNX does not define such a type.
     """
-    dtype = ir.DataType.__members__.get(onnx_name.upper())
+    dtype = _BY_ONNX_NAME.get(onnx_name.upper())
     if dtype is None:
         raise ValueError(f"{onnx_name!r} is not an ONNX element type")
-    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        return dtype.name.lower()
-    return str(dtype.numpy().name)
+    return dtype
+
+
+def dtype_of_element(element_type: int) -> str:
+    """Return the numpy name of the number of an ONNX element type: 1 becomes ``"float32"``."""
+    return _DTYPES[element_type]
+
+
+def element_of_dtype(dtype: str) -> int:
+    """Return the number of an ONNX element type by its numpy name."""
+    return _DTYPES.index(dtype)
 
 
 def as_complex(info: TensorInfo) -> TensorInfo:
@@ -103,6 +122,14 @@ def as_complex(info: TensorInfo) -> TensorInfo:
     if info.dtype not in _COMPLEX_DTYPES or info.dims[-1:] != (2,):
         raise ValueError(f"{info} does not hold the pairs of a complex tensor")
     return TensorInfo(info.name, _COMPLEX_DTYPES[info.dtype], info.dims[:-1])
+
+
+def difference(one: TensorInfo, other: TensorInfo) -> bool:
+    """Return whether two tensors cannot be the same state: dtype, rank or a fixed dim differ."""
+    if one.dtype != other.dtype or len(one.dims) != len(other.dims):
+        return True
+    pairs = zip(one.dims, other.dims, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
 def interface(model: ir.Model) -> ModelInterface:

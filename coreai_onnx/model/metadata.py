@@ -6,12 +6,17 @@ The functions that read an entry raise a ValueError if it has another form.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import onnx_ir as ir
+if TYPE_CHECKING:  # as in interface.py
+    import onnx_ir as ir
 
+MAIN = "main"
+"""Default name of an entrypoint."""
 ENTRYPOINT = "coreai.entrypoint"
 """Model metadata: the name of the program."""
 STATES = "coreai.states"
@@ -210,3 +215,49 @@ def adopt(result: ir.Model, model: ir.Model) -> None:
     model.graph = result.graph
     model.functions.clear()
     model.functions.update(result.functions)
+
+
+_METADATA = 14
+"""The number of ``metadata_props`` in ``ModelProto``."""
+
+
+def read_metadata(file: BinaryIO) -> dict[str, str]:
+    """Return the metadata of a serialized model, of which nothing else is read.
+
+    Raises:
+        EOFError: If the file is broken.
+    """
+    entries = (BytesIO(content) for content in fields(file, _METADATA))
+    # Key and value of a StringStringEntryProto.
+    pairs = ([next(fields(one, number), b"") for number in (1, 2)] for one in entries)
+    return {key.decode(): value.decode() for key, value in pairs}
+
+
+def fields(file: BinaryIO, number: int) -> Iterator[bytes]:
+    """Yield the messages of a field of a message (protobuf.dev/programming-guides/encoding).
+
+    Raises:
+        EOFError: If the message is broken.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    while file.tell() < size:
+        field, kind = divmod(_varint(file), 8)
+        length = _varint(file)  # of a number, its value
+        if field == number:
+            yield file.read(length)
+        elif kind == 2:
+            file.seek(length, os.SEEK_CUR)
+        elif kind != 0:
+            raise EOFError
+
+
+def _varint(file: BinaryIO) -> int:
+    """Read an integer of 7 bits a byte, the lowest first."""
+    value = shift = 0
+    while byte := file.read(1):
+        value |= (byte[0] & 127) << shift
+        shift += 7
+        if byte[0] < 128:
+            return value
+    raise EOFError

@@ -18,7 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from coreai_onnx.composites.declaration import DOMAIN
 from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.lower import Context, IONames, ProgramLowering
-from coreai_onnx.runtime.sessions.opening import LONGEST_SETTING
+from coreai_onnx.runtime.libraries.library import LONGEST_SETTING
 from tests.support.tolerances import assert_close
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+import onnx
+import onnx.parser
 import onnxruntime as ort
 
 import coreai_onnx
@@ -56,6 +59,8 @@ given = {{x.name: value(x.shape, "past" in x.name) for x in session.get_inputs()
 session.run(["logits"], given)
 {READY}
 """
+EMPTY = """<ir_version: 10, opset_import: ["": 21]>
+    empty (int64[1, 1] ids) => (int64[1, 1] logits) { logits = Identity(ids) }"""
 LLAMA = f"""
 import sys
 from llama_cpp import Llama
@@ -108,6 +113,16 @@ def commands(
         graph = str(optimized(Path(path), library, op_types))
         words = [str(options.cpp), graph, *more, "optimized"]
         yield "C++, packed_weights, saved graph", words, ["/bin/true"]
+    # What of these is onnxruntime's own.
+    empty = folder / "empty.onnx"
+    onnx.save(onnx.parser.parse_model(EMPTY), empty)
+    yield (
+        "an empty model in onnxruntime, Python",
+        [sys.executable, "-c", STOCK, str(empty)],
+        nothing,
+    )
+    if options.cpp:
+        yield "an empty model in onnxruntime, C++", [str(options.cpp), str(empty)], ["/bin/true"]
     if stock is not None:
         yield (
             "stock onnxruntime",
@@ -136,8 +151,15 @@ def optimized(path: Path, library: str, op_types: str) -> Path:
 def started(command: Sequence[str]) -> tuple[subprocess.Popen[str], float, float]:
     """Start a process; return it with the wall time and CPU time to its first result in seconds."""
     begin = time.perf_counter()
+    # As of an installed package, whose modules are compiled.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     running = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert running.stdout is not None
     line = running.stdout.readline()
@@ -202,7 +224,8 @@ def main() -> None:
             continue
         rows = []
         for label, command, nothing in commands(folder, stock, options):
-            end(started(command)[0])  # writes the packed weights, and fills the page cache
+            for _ in range(2):  # writes the packed weights and the graph, and fills the page cache
+                end(started(command)[0])
             one, all_of_them = memory(command, options.processes)
             walls, cpus = times(command, nothing, options.rounds)
             sizes = f"{one:.0f} MiB", f"{all_of_them:.0f} MiB"

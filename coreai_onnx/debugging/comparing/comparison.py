@@ -46,9 +46,9 @@ from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.messages import render
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built
-from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.settings import executions_on
-from coreai_onnx.runtime.sessions.sources import model_of
+from coreai_onnx.runtime.sessions.sources import Source, model_of
 from coreai_onnx.runtime.tensors.outputs import Outputs
 from coreai_onnx.targets.providers import Choice, chosen_providers
 

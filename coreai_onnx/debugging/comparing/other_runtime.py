@@ -20,8 +20,8 @@ from coreai_onnx.debugging.comparing import runtime_process
 from coreai_onnx.debugging.difference import Array
 from coreai_onnx.errors import InputError, SessionError, failures_as
 from coreai_onnx.model.files.saving import save_models
-from coreai_onnx.runtime.sessions.session import Session, Source
-from coreai_onnx.runtime.sessions.sources import model_of
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import Source, model_of
 from coreai_onnx.runtime.tensors.outputs import Outputs
 from coreai_onnx.runtime.tensors.values import dtype_of, from_ort, to_numpy, to_ort
 

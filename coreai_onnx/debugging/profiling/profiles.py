@@ -9,8 +9,9 @@ from coreai_onnx.debugging.reference.random_inputs import random_inputs
 from coreai_onnx.errors import ComparisonError, SessionError
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.timing import time_interleaved
-from coreai_onnx.runtime.sessions.session import Session, Source
+from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.settings import executions_on
+from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.targets.providers import Choice
 
 if TYPE_CHECKING:

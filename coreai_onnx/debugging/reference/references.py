@@ -32,8 +32,8 @@ from coreai_onnx.export.functionalize.decompositions import functional
 from coreai_onnx.export.record import ExportRecord
 from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.libraries.library import CustomOps
-from coreai_onnx.runtime.sessions.session import Session, Source
-from coreai_onnx.runtime.sessions.sources import HasModel
+from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.sources import HasModel, Source
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Positional and keyword arguments."""

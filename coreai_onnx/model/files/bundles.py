@@ -14,7 +14,7 @@ from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.new_files import new_folder
 from coreai_onnx.model.files.program_files import MANIFEST, MANIFEST_VERSION, is_file_name, marked
 from coreai_onnx.model.files.saving import save_models
-from coreai_onnx.model.interface import TensorInfo, interface
+from coreai_onnx.model.interface import TensorInfo, difference, interface
 from coreai_onnx.model.metadata import read_states
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 
@@ -84,14 +84,6 @@ def shared_states(models: Mapping[str, ir.Model]) -> dict[str, list[str]]:
         if len(having) > 1:
             shared[state] = list(having)
     return shared
-
-
-def difference(one: TensorInfo, other: TensorInfo) -> bool:
-    """Return whether two tensors cannot be the same state: dtype, rank or a fixed dim differ."""
-    if one.dtype != other.dtype or len(one.dims) != len(other.dims):
-        return True
-    pairs = zip(one.dims, other.dims, strict=True)
-    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
 def _check_equal(state: str, models: Mapping[str, ir.Model]) -> None:

@@ -19,13 +19,11 @@ import onnx_ir as ir
 from coreai_onnx.errors import LoadError, SaveError, failures_as
 from coreai_onnx.model.files.loading import load_model, read_proto
 from coreai_onnx.model.files.saving import save_models
-from coreai_onnx.model.metadata import ENTRYPOINT
+from coreai_onnx.model.metadata import ENTRYPOINT, MAIN
 from coreai_onnx.model.provenance.debug_info import DebugInfo
 
 ENTRYPOINTS = "coreai.entrypoints"
 """Model metadata: a JSON list of the entrypoints that were saved together, in order."""
-MAIN = "main"
-"""Default name of an entrypoint."""
 MANIFEST = "coreai_manifest.json"
 """The file in a bundle that lists its entrypoints."""
 MANIFEST_VERSION = 1

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import KernelsNotBuiltError, SessionError
 from coreai_onnx.model.dependencies import UNKNOWN_OP
 from coreai_onnx.runtime.libraries.platforms import WHEELS, check_complete, platform_fault
+
+if TYPE_CHECKING:  # a session may run without it: see docs/memory.md
+    import onnx_ir as ir
 
 ENVIRONMENT_VARIABLE = "COREAI_ONNX_OPS"
 """Environment variable with the path of a kernel library to use instead of the installed one."""
@@ -26,6 +29,8 @@ REINSTALL = (
 )
 """What to do with a kernel library that this machine cannot load."""
 
+LONGEST_SETTING = 8192
+"""The most characters that onnxruntime takes as the value of a session's setting."""
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 EXTENSIONS = "pip install onnxruntime-extensions"
 LIBRARY_NAME = ("" if sys.platform == "win32" else "lib") + "coreai_onnx_ops" + _SUFFIX
@@ -140,6 +145,42 @@ def _library_path(one: CustomOps) -> Path:
         raise SessionError(f"{path}: no such custom op library")
     # dlopen searches the system's folders for a name without a slash.
     return path.resolve()
+
+
+def register_kernels(
+    options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
+) -> bool:
+    """Register the kernel library if it is requested; return whether it is registered.
+
+    Args:
+        options: The options to register the library with.
+        op_types: The composites of the model. Only their kernels are registered, because
+            onnxruntime creates a schema for each one whenever a session is created, which takes
+            0.16 s for all (python -m tests.custom_ops.many_sessions). None registers all.
+        kernels: As for `session`.
+    """
+    if kernels is False or (kernels is None and not kernels_built()):
+        return False
+    path = ops_library_path()
+    # An empty entry is one that was not set; a comma names no op type.
+    called = ",".join(op_types or ()) or ","
+    if op_types is not None and len(called) <= LONGEST_SETTING:
+        options.add_session_config_entry("coreai.op_types", called)
+    try:
+        check_complete(path)
+        options.register_custom_ops_library(str(path))
+    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+        message = platform_fault(path, str(error)) or (
+            f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
+        )
+        message += f"\n{REINSTALL}"
+        if kernels:
+            raise SessionError(message) from error
+        warnings.warn(
+            f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4
+        )
+        return False
+    return True
 
 
 def register_libraries(options: ort.SessionOptions, paths: Sequence[Path]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
-from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.targets.providers import Choice, chosen_providers
+
+if TYPE_CHECKING:  # see prepared.py
+    from coreai_onnx.runtime.sessions.sources import Source
 
 
 def session(

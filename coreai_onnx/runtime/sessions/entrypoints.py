@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Protocol, TypeGuard, runtime_checkable
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 from coreai_onnx.errors import LoadError, SessionError
-from coreai_onnx.model.files.bundles import difference
-from coreai_onnx.model.files.program_files import MAIN, bundled_files
-from coreai_onnx.runtime.sessions.opening import OpenModel
+from coreai_onnx.model.interface import difference
+from coreai_onnx.model.metadata import MAIN
+from coreai_onnx.runtime.sessions.prepared import OpenedModel, PreparedFile
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.sessions.sources import ModelSource, Source
 from coreai_onnx.runtime.tensors.signature import Signature
+
+if TYPE_CHECKING:  # a session may open without it: see prepared.py
+    import onnx_ir as ir
+
+    from coreai_onnx.runtime.sessions.sources import Source
 
 
 @runtime_checkable
@@ -40,13 +42,13 @@ class OpenProgram:
     def __init__(self, source: Source | HasModels, settings: SessionSettings) -> None:
         """Find the entrypoints; see `coreai_onnx.session`."""
         self._source = source
-        self._sources = {n: ModelSource(one) for n, one in _sources(source).items()}
+        self._sources = _sources(source)
         # The models of a bundle share one data file, which is in memory once unless they are
         # prepacked: 223 instead of 335 MiB for two entrypoints, but 76 instead of 56 ms for 128
         # tokens (python -m tools.bench.bundles, in docs/internals/performance_log.md).
         self._share = _is_folder(source) and len(self._sources) > 1
         self._settings = settings
-        self._opened: dict[str, OpenModel] = {}
+        self._opened: dict[str, OpenedModel] = {}
         self._lock = threading.Lock()
         self.names = tuple(self._sources)
         self.main = MAIN if MAIN in self.names else self.names[0]
@@ -61,9 +63,11 @@ class OpenProgram:
         Raises:
             LoadError: If it cannot be read.
         """
-        return self._sources[name].read()
+        from coreai_onnx.runtime.sessions.sources import ModelSource  # see above
 
-    def __getitem__(self, name: str) -> OpenModel:
+        return ModelSource(self._sources[name]).read()
+
+    def __getitem__(self, name: str) -> OpenedModel:
         """Return the model of an entrypoint.
 
         Raises:
@@ -75,15 +79,27 @@ class OpenProgram:
         # Two threads that use an entrypoint for the first time must not open it twice.
         with self._lock:
             if name not in self._opened:
-                model = OpenModel(self._sources[name], self._settings, share=self._share)
+                model = self._open(self._sources[name])
                 for other, opened in self._opened.items():
                     _check_states(name, model.signature, other, opened.signature)
                 self._opened[name] = model
             return self._opened[name]
 
+    def _open(self, source: Source) -> OpenedModel:
+        prepared = PreparedFile.of(source, self._settings, share=self._share)
+        model = None if prepared is None else prepared.open(self._settings)
+        if model is not None:
+            return model
+        from coreai_onnx.runtime.sessions.opening import OpenModel  # see above
+        from coreai_onnx.runtime.sessions.sources import ModelSource
+
+        return OpenModel(ModelSource(source), self._settings, share=self._share, prepared=prepared)
+
 
 def _sources(source: Source | HasModels) -> dict[str, Source]:
     if _is_folder(source):
+        from coreai_onnx.model.files.program_files import bundled_files  # see above
+
         try:
             return dict(bundled_files(Path(source)))
         except LoadError as error:

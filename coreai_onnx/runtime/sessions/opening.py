@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
@@ -20,16 +20,19 @@ from coreai_onnx.model.delegated_parts import PROVIDER
 from coreai_onnx.model.dependencies import NEWER_MODEL, SOURCE_LOCATION
 from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.files.saving import save_models, to_proto
-from coreai_onnx.model.inventory import op_histogram, standard_op_types, weights
-from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME, read_states
+from coreai_onnx.model.inventory import (
+    all_nodes,
+    initializers,
+    op_histogram,
+    standard_op_types,
+    weights,
+)
+from coreai_onnx.model.metadata import MINIMUM_ONNXRUNTIME
 from coreai_onnx.runtime.libraries.library import (
-    REINSTALL,
     HasLibrary,
     advice_for_unknown_op,
     check_kernels,
-    kernels_built,
     library_paths,
-    ops_library_path,
     register_libraries,
 )
 from coreai_onnx.runtime.libraries.parts import (
@@ -41,57 +44,52 @@ from coreai_onnx.runtime.libraries.parts import (
     usable_parts,
     with_compiled_parts,
 )
-from coreai_onnx.runtime.libraries.platforms import check_complete, mapped_blocks, platform_fault
+from coreai_onnx.runtime.libraries.platforms import mapped_blocks
 from coreai_onnx.runtime.libraries.providers import add_providers, record_claims, warn_of_unused
 from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.profile.profiling import Profiling
-from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.sessions.sources import ModelSource
-from coreai_onnx.runtime.states.undo import UndoLog
+from coreai_onnx.runtime.sessions.prepared import DATA_FOLDER, PREPARED, OpenedModel, PreparedFile
+from coreai_onnx.runtime.sessions.settings import SessionSettings, session_options
+from coreai_onnx.runtime.sessions.sources import ModelSource, initial_values
+from coreai_onnx.runtime.states.in_place import undo_recipe
+from coreai_onnx.runtime.states.undo import Recipe, UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
 from coreai_onnx.targets.defects import disabled_optimizers
 from coreai_onnx.targets.determinism import outside_ops
 from coreai_onnx.targets.providers import CPU, chosen_providers, on_cpu
 from coreai_onnx.targets.releases import release_of, text_of
 
-_EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
-"""onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
-level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 _QUANTIZED = re.compile("Quantize|QLinear|Integer|NBits")
-_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-LONGEST_SETTING = 8192
-"""The most characters that onnxruntime takes as the value of a session's setting."""
 READ_BYTES = 1 << 28
 """Files of more than 256 MiB are not inspected; optimizers that may crash are disabled for them."""
 TEMPORARY_FILE_BYTES = 1 << 29
 """A model in memory with more than 512 MiB of weights is passed in a temporary file, which
 onnxruntime maps, instead of as bytes, of which there would briefly be three copies."""
-
-
+MOST_PREPARED_BYTES = 1 << 26
+"""Models of more than 64 MiB, which hold weights, are not kept as optimized graphs."""
 MEMORY_SHARE = 0.8
 """The share of the memory that weights may take in the layout of matrix products; larger ones are
 read from the mapped file in each run."""
 
 
-class OpenModel:
-    """A model that is open in onnxruntime; several streams may run it.
+class OpenModel(OpenedModel):
+    """A model of any source, which is inspected before it is opened."""
 
-    Attributes:
-        ort: The ``onnxruntime.InferenceSession``.
-        kernels: Whether the native kernels are registered.
-        hides_adapters: Whether inputs for adapters were removed.
-        signature: Inputs, outputs and states.
-        undo: The undo log of updates in place; None if no state is updated in place.
-        initial: The values in the file that the states start from, by the states' names.
-    """
-
-    def __init__(self, source: ModelSource, settings: SessionSettings, *, share: bool) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        settings: SessionSettings,
+        *,
+        share: bool,
+        prepared: PreparedFile | None = None,
+    ) -> None:
         """Open the model; see `coreai_onnx.session`.
 
         Args:
             source: The model.
             settings: How to open it.
             share: Whether other models have the same weights.
+            prepared: Where the optimized graph is kept, if it is.
         """
         source.check_file()
         self._settings, self._libraries = settings, library_paths(settings.custom_ops)
@@ -104,8 +102,6 @@ class OpenModel:
         without = None if settings.adapters or graph is None else source.without_adapters(graph)
         self.hides_adapters = without is not None
         source = without or source
-        if graph is not None:
-            _check_release(graph.metadata_props)
         self._providers = provider_settings(graph, chosen)
         chooses = settings.prepack is None
         large = chooses and graph is not None and _exceeds_memory(graph)
@@ -116,15 +112,10 @@ class OpenModel:
         if chooses and share:
             self._prepacks = _is_quantized(graph) and not large
         if graph is not None:
-            check_kernels(settings.custom_ops, graph)
-            if wrong := size_fault(graph) or fixed_attributes_fault(graph):
-                raise SessionError(f"cannot load the model: {wrong}")
-            if settings.deterministic:
-                _check_deterministic(graph)
+            _check(graph, settings)
         self._disabled = disabled_optimizers(graph) + [IDENTITIES] * bool(chosen)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._profiling: Profiling | None = None
-        self.kernels = False
         backends = bool(self._libraries or chosen)
         parts = usable_parts(graph, list(chosen)) if graph and backends else {}
         needed = settings.deterministic or settings.float32_tiles or settings.group is not None
@@ -144,20 +135,55 @@ class OpenModel:
         if not any(domain.startswith(PROVIDER) for domain in parts):
             warn_of_unused(self.ort, self._providers, graph)
         self.signature = _signature(self.ort, source)
-        self.undo: UndoLog | None = None
-        self.initial: Mapping[str, ir.TensorProtocol] = {}
-        if graph is not None and self.signature.states:
-            self.undo, self.initial = UndoLog(graph), _initial(graph)
+        recipe = undo_recipe(graph) if graph is not None and self.signature.states else None
+        self.undo = None if recipe is None else UndoLog(recipe)
+        self.initial = lambda: {} if graph is None else initial_values(graph)
+        if prepared is not None and graph is not None and self.kernels:
+            with suppress(OSError, SessionError, ValueError):
+                self._prepare(prepared, source, graph, recipe)
 
     def finish_profile(self, skip: int) -> Profile:
         """Return the profile of the runs, once; see `Session.profile`."""
         if self._profiling is None:
-            raise SessionError(
-                "the session records no profile, or its profile was returned before\n"
-                "  open it with session(..., profile=True)"
-            )
+            return super().finish_profile(skip)
         profiling, self._profiling = self._profiling, None
         return profiling.finish(self.ort, skip)
+
+    def _prepare(
+        self, file: PreparedFile, source: ModelSource, graph: ir.Model, recipe: Recipe | None
+    ) -> None:
+        """Write the optimized graph for the next session.
+
+        Raises:
+            OSError: If the folder cannot be written to.
+            SessionError: If onnxruntime cannot save the graph.
+            ValueError: If it is larger than 2 GiB.
+        """
+        # Weights in the graph would be copied by each process.
+        if file.source.stat().st_size > MOST_PREPARED_BYTES:
+            return
+        op_types = standard_op_types(graph)
+        record = file.record(
+            sorted(_locations(graph)),
+            op_types=op_types,
+            prepacks=self._prepacks,
+            reads_weights=self._reads_weights,
+            hides_adapters=self.hides_adapters,
+            undo=recipe and recipe.to_json(),
+        )
+        if record is None:
+            return
+        with tempfile.TemporaryDirectory(dir=file.path.parent, prefix=".coreai_onnx_") as folder:
+            path = Path(folder) / "model.onnx"
+            # Nothing is packed: a graph needs no weight.
+            packs = {"prepacks": False, "reads_weights": True}
+            options, _ = session_options(self._settings, op_types, kernels=True, **packs)
+            options.optimized_model_filepath = str(path)
+            self._open(source, options)
+            proto = onnx.load(path, load_external_data=False)
+            proto.metadata_props.add(key=PREPARED, value=record)
+            path.write_bytes(proto.SerializeToString())
+            path.replace(file.path)
 
     def _open_with(self, source: ModelSource, options: ort.SessionOptions) -> ort.InferenceSession:
         if not self._settings.profile:
@@ -180,39 +206,14 @@ class OpenModel:
 
     def _options(self, op_types: list[str] | None, parts: Parts) -> ort.SessionOptions:
         """Return session options with the kernels, the libraries, and the parts these may run."""
-        settings, options = self._settings, ort.SessionOptions()
-        # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
-        options.log_severity_level = 4
-        if settings.threads is not None:
-            options.intra_op_num_threads = settings.threads
-        options.enable_mem_reuse = not settings.low_memory
-        # With patterns, onnxruntime 1.31 reserves one block as large as all weights together, also
-        # of weights that it maps. Linux refuses a block that is larger than the memory.
-        options.enable_mem_pattern = not settings.low_memory and not self._reads_weights
-        options.add_session_config_entry(*_EXACT_FACTORS)
-        if settings.deterministic:
-            options.add_session_config_entry("coreai.deterministic", "1")
-            options.use_deterministic_compute = True
-        if settings.float32_tiles:
-            options.add_session_config_entry("coreai.float32_tiles", "1")
-        if not self._prepacks:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-            if self._reads_weights:  # kernels neither
-                options.add_session_config_entry("coreai.read_weights", "1")
-        elif settings.configure is None:  # a mapped file has no huge pages
-            # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
-            # docs/internals/performance_log.md.
-            options.add_session_config_entry("coreai.huge_pages", "1")
-        if settings.packed_weights is not None and not self._reads_weights:
-            path = str(Path(settings.packed_weights).absolute())
-            options.add_session_config_entry("coreai.packed_weights", path)
-        if settings.group is not None:
-            options.add_session_config_entry("coreai.group", settings.group)
-            if settings.timeout is not None:
-                # Before the session's own, whose error does not say which rank is late.
-                late = str(0.9 * settings.timeout)
-                options.add_session_config_entry("coreai.group_timeout", late)
-        self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
+        settings = self._settings
+        options, self.kernels = session_options(
+            settings,
+            op_types,
+            kernels=self._kernels,
+            prepacks=self._prepacks,
+            reads_weights=self._reads_weights,
+        )
         add_entries(options, parts)
         register_libraries(options, self._libraries)
         # what a provider refused to load runs on the CPU
@@ -236,7 +237,7 @@ class OpenModel:
             assert content is not None
             return self._load(content, options, source)
         if source.folder is not None:
-            options.add_session_config_entry(_DATA_FOLDER, str(source.folder))
+            options.add_session_config_entry(DATA_FOLDER, str(source.folder))
             return self._load(ir.to_proto(model).SerializeToString(), options, source)
         # protobuf cannot serialize more than 2 GiB, so that the limit may not be larger than that.
         if weights(model)[1] <= TEMPORARY_FILE_BYTES:
@@ -270,6 +271,16 @@ class OpenModel:
             raise SessionError(f"{what}\n  {_plain(error)}{advice}") from error
 
 
+def _check(graph: ir.Model, settings: SessionSettings) -> None:
+    """Check a model before onnxruntime reads it."""
+    _check_release(graph.metadata_props)
+    check_kernels(settings.custom_ops, graph)
+    if wrong := size_fault(graph) or fixed_attributes_fault(graph):
+        raise SessionError(f"cannot load the model: {wrong}")
+    if settings.deterministic:
+        _check_deterministic(graph)
+
+
 def _check_release(metadata: Mapping[str, str]) -> None:
     """Check that this onnxruntime is not older than the oldest that the model is for."""
     minimum = metadata.get(MINIMUM_ONNXRUNTIME)
@@ -280,6 +291,13 @@ def _check_release(metadata: Mapping[str, str]) -> None:
             "  update onnxruntime, or convert the model with minimum_onnxruntime="
             f'"{text_of(installed)}"'
         )
+
+
+def _locations(model: ir.Model) -> set[str]:
+    """Return the data files of a model, relative to its folder."""
+    attributes = (a.value for node in all_nodes(model) for a in node.attributes.values())
+    tensors = (*attributes, *(value.const_value for value in initializers(model)))
+    return {str(x.location) for x in tensors if isinstance(x, ir.ExternalTensor)}
 
 
 def _exceeds_memory(model: ir.Model) -> bool:
@@ -298,16 +316,6 @@ def _check_deterministic(model: ir.Model) -> None:
             f"the model cannot be deterministic: the bits of {names} depend on other rows\n"
             '  products are rewritten by optimize(target="kernels", deterministic=True)'
         )
-
-
-def _initial(model: ir.Model) -> dict[str, ir.TensorProtocol]:
-    """Return the initial values of the states, which are read when they are used."""
-    values = {}
-    for state in read_states(model.metadata_props):
-        value = model.graph.initializers.get(state.input)
-        if value is not None and value.const_value is not None:
-            values[state.input] = value.const_value
-    return values
 
 
 def _signature(session: ort.InferenceSession, source: ModelSource) -> Signature:
@@ -347,39 +355,3 @@ def _kernels(providers: Iterable[str], parts: Parts, *, wanted: bool | None) -> 
 def _is_quantized(model: ir.Model | None) -> bool:
     """Return whether a model may have quantized weights, whose products need prepacking."""
     return model is None or any(_QUANTIZED.search(name) for name in op_histogram(model))
-
-
-def _register_kernels(
-    options: ort.SessionOptions, op_types: list[str] | None, *, kernels: bool | None
-) -> bool:
-    """Register the kernel library if it is requested; return whether it is registered.
-
-    Args:
-        options: The options to register the library with.
-        op_types: The composites of the model. Only their kernels are registered, because
-            onnxruntime creates a schema for each one whenever a session is created, which takes
-            0.16 s for all (python -m tests.custom_ops.many_sessions). None registers all.
-        kernels: As for `session`.
-    """
-    if kernels is False or (kernels is None and not kernels_built()):
-        return False
-    path = ops_library_path()
-    # An empty entry is one that was not set; a comma names no op type.
-    called = ",".join(op_types or ()) or ","
-    if op_types is not None and len(called) <= LONGEST_SETTING:
-        options.add_session_config_entry("coreai.op_types", called)
-    try:
-        check_complete(path)
-        options.register_custom_ops_library(str(path))
-    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-        message = platform_fault(path, str(error)) or (
-            f"onnxruntime {ort.__version__} cannot register the kernels in {path}\n  {error}"
-        )
-        message += f"\n{REINSTALL}"
-        if kernels:
-            raise SessionError(message) from error
-        warnings.warn(
-            f"{message}\n  the function bodies are used instead", RuntimeWarning, stacklevel=4
-        )
-        return False
-    return True

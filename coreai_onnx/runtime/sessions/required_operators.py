@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
@@ -20,8 +20,10 @@ from coreai_onnx.messages import printable
 from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.settings import SessionSettings
-from coreai_onnx.runtime.sessions.sources import Source
 from coreai_onnx.runtime.tensors.onnxruntime_names import operator_usage_tools
+
+if TYPE_CHECKING:  # see prepared.py
+    from coreai_onnx.runtime.sessions.sources import Source
 
 _Operators = dict[str, dict[int, set[str]]]
 """Operators by domain and opset."""

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from coreai_onnx.errors import StagingError
-from coreai_onnx.model.files.program_files import MAIN
+from coreai_onnx.model.metadata import MAIN
 from coreai_onnx.runtime.libraries.library import CustomOps, library_paths
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.tensors.outputs import Outputs

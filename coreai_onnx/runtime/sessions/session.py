@@ -6,25 +6,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import CoreaiError, InputError, SessionError, failures_as, reason_of
 from coreai_onnx.messages import printable_lines
 from coreai_onnx.model.interface import TensorInfo
-from coreai_onnx.runtime.profile.node_times import Profile
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
 from coreai_onnx.runtime.sessions.settings import SessionSettings, checked_timeout
-from coreai_onnx.runtime.sessions.sources import HasModel, Source
 from coreai_onnx.runtime.states.held import States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
 
-__all__ = ["HasModel", "Session", "Source"]
+if TYPE_CHECKING:  # a session may open without them: see prepared.py
+    import onnx_ir as ir
+
+    from coreai_onnx.runtime.profile.node_times import Profile
+    from coreai_onnx.runtime.sessions.sources import Source
 
 _BYTES = attrgetter("nbytes")
 _MOST_BOUND_BYTES = 1 << 16
@@ -269,9 +270,9 @@ class Session:
 
     def _value_of(self, name: str) -> Array | None:
         value = self._stream.read(name)
-        if value is None and name in self._model.initial:
+        if value is None and (initial := self._model.initial().get(name)) is not None:
             info = self._signature.info(name)
-            return from_ort(to_ort(self._model.initial[name].numpy().copy()), info)
+            return from_ort(to_ort(initial.numpy().copy()), info)
         return value
 
     def reset(self) -> None:

@@ -6,16 +6,21 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
-from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built
+from coreai_onnx.runtime.libraries.library import CustomOps, kernels_built, register_kernels
 from coreai_onnx.targets.providers import Choice, on_cpu
 
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
+
+_EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
+"""onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
+level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,58 @@ class SessionSettings:
             return
         if self.kernels is False or not on_cpu(self.providers):
             raise SessionError("packed_weights needs the kernels, and no execution provider")
+
+
+def session_options(
+    settings: SessionSettings,
+    op_types: list[str] | None,
+    *,
+    kernels: bool | None,
+    prepacks: bool,
+    reads_weights: bool,
+) -> tuple[ort.SessionOptions, bool]:
+    """Return onnxruntime's options for a model, and whether the kernels are registered.
+
+    Args:
+        settings: The settings of the session.
+        op_types: The composites of the model; None if they are not known.
+        kernels: As for `register_kernels`.
+        prepacks: Whether onnxruntime packs weights.
+        reads_weights: Whether kernels read weights where they are.
+    """
+    options = ort.SessionOptions()
+    # Failures are raised as errors, and onnxruntime's log prints names of the file unescaped.
+    options.log_severity_level = 4
+    if settings.threads is not None:
+        options.intra_op_num_threads = settings.threads
+    options.enable_mem_reuse = not settings.low_memory
+    # With patterns, onnxruntime 1.31 reserves one block as large as all weights together, also
+    # of weights that it maps. Linux refuses a block that is larger than the memory.
+    options.enable_mem_pattern = not settings.low_memory and not reads_weights
+    entries = dict([_EXACT_FACTORS])
+    if settings.deterministic:
+        entries["coreai.deterministic"] = "1"
+        options.use_deterministic_compute = True
+    if settings.float32_tiles:
+        entries["coreai.float32_tiles"] = "1"
+    if not prepacks:
+        entries["session.disable_prepacking"] = "1"
+        if reads_weights:  # kernels neither
+            entries["coreai.read_weights"] = "1"
+    elif settings.configure is None:  # a mapped file has no huge pages
+        # 27.7 instead of 32.6 ms for a token with a static cache: "Huge pages" in
+        # docs/internals/performance_log.md.
+        entries["coreai.huge_pages"] = "1"
+    if settings.packed_weights is not None and not reads_weights:
+        entries["coreai.packed_weights"] = str(Path(settings.packed_weights).absolute())
+    if settings.group is not None:
+        entries["coreai.group"] = settings.group
+        if settings.timeout is not None:
+            # Before the session's own, whose error does not say which rank is late.
+            entries["coreai.group_timeout"] = str(0.9 * settings.timeout)
+    for name, value in entries.items():
+        options.add_session_config_entry(name, value)
+    return options, register_kernels(options, op_types, kernels=kernels)
 
 
 def executions_on(

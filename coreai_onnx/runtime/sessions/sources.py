@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +15,7 @@ from coreai_onnx.messages import without_warnings
 from coreai_onnx.model.files.loading import check_file, check_places, fault, load_model, read_model
 from coreai_onnx.model.interface import LORA_A, LORA_B
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.model.metadata import fields, read_states
 
 
 @runtime_checkable
@@ -104,7 +103,8 @@ class ModelSource:
             return None
         with self.path.open("rb") as file:
             try:
-                functions = list(_functions(file))
+                number = onnx.ModelProto.FUNCTIONS_FIELD_NUMBER
+                functions = [*map(onnx.FunctionProto.FromString, fields(file, number))]
             except Exception:  # noqa: BLE001 - onnxruntime reports the fault
                 return None
         return sorted({one.name for one in functions if one.domain == STANDARD_DOMAIN}) or None
@@ -189,30 +189,11 @@ def _remove_adapters(model: ir.Model) -> bool:
     return True
 
 
-_FUNCTIONS = onnx.ModelProto.FUNCTIONS_FIELD_NUMBER
-
-
-def _functions(file: BinaryIO) -> Iterator[onnx.FunctionProto]:
-    """Yield the functions of a serialized model (protobuf.dev/programming-guides/encoding)."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    while file.tell() < size:
-        number, kind = divmod(_varint(file), 8)
-        length = _varint(file)  # of a number, its value
-        if number == _FUNCTIONS:
-            yield onnx.FunctionProto.FromString(file.read(length))
-        elif kind == 2:
-            file.seek(length, os.SEEK_CUR)
-        elif kind != 0:
-            raise EOFError
-
-
-def _varint(file: BinaryIO) -> int:
-    """Read an integer of 7 bits a byte, the lowest first."""
-    value = shift = 0
-    while byte := file.read(1):
-        value |= (byte[0] & 127) << shift
-        shift += 7
-        if byte[0] < 128:
-            return value
-    raise EOFError
+def initial_values(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """Return the initial values of the states, which are read when they are used."""
+    values = {}
+    for state in read_states(model.metadata_props):
+        value = model.graph.initializers.get(state.input)
+        if value is not None and value.const_value is not None:
+            values[state.input] = value.const_value
+    return values

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from coreai_onnx.model.files.saving import to_proto
 from coreai_onnx.model.inventory import STANDARD_DOMAIN, attribute_graphs
-from coreai_onnx.model.metadata import read_states
+from coreai_onnx.model.metadata import RELATION_LIMIT, read_states
 from coreai_onnx.model.standard.op_schemas import RANDOM_OPS
+from coreai_onnx.runtime.states.undo import (
+    Recipe,
+    Write,
+    WrittenElements,
+    WrittenRows,
+    is_computed_from_dims,
+)
 
 _SCATTERS = {("", "ScatterElements"), ("", "ScatterND")}
 _ROWS = {("", "TensorScatter"), (STANDARD_DOMAIN, "kv_cache_update")}
@@ -275,3 +284,78 @@ def _dims(value: ir.Value, calls: Calls) -> tuple[int | str | None, ...]:
     if calls or value.shape is None:
         raise UnknownPositionsError
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def undo_recipe(model: ir.Model) -> Recipe:
+    """Return how to compute the positions of the updates of a model."""
+    positions = PositionsModel(model)
+    writes: dict[str, Write] = {}
+    for name, update in updated_in_place(model).items():
+        try:
+            writes[name] = _write(update, positions)
+        except UnknownPositionsError:
+            continue
+    return recipe_of(positions.build(), writes, positions.shapes)
+
+
+def recipe_of(
+    positions: ir.Model,
+    writes: Mapping[str, Write] = MappingProxyType({}),
+    shapes: Mapping[str, tuple[int | str | None, ...]] = MappingProxyType({}),
+) -> Recipe:
+    """Return the recipe of a model that computes positions."""
+    outputs = positions.graph.outputs
+    texts = _expressions(positions.graph)
+    expressions = [texts.get(value, "") for value in outputs]
+    from_dims = is_computed_from_dims(expressions)
+    model = b"" if from_dims else to_proto(positions).SerializeToString()
+    return Recipe(writes, shapes, [str(value.name) for value in outputs], expressions, model)
+
+
+def _write(update: Update, positions: PositionsModel) -> Write:
+    """Describe what an update writes, and add its positions to the model of them.
+
+    Raises:
+        UnknownPositionsError: If they are not known before the call.
+    """
+    attribute = update.node.attributes.get("axis")
+    if attribute is not None and attribute.is_ref():
+        raise UnknownPositionsError
+    axis = None if attribute is None else attribute.as_int()
+    if not update.writes_rows:
+        scatters_along = update.node.op_type == "ScatterElements"
+        return WrittenElements(positions.add(update), (axis or 0) if scatters_along else None)
+    dims = positions.shape(update)
+    # Tokens are axis 2 of kv_cache_update; -2 is the default of TensorScatter.
+    axis = 2 if update.node.domain else -2 if axis is None else axis
+    if not -len(dims) < axis < len(dims) or axis % len(dims) == 0:  # axis 0 is the batch
+        raise UnknownPositionsError
+    return WrittenRows(positions.add(update), axis % len(dims), dims[axis])
+
+
+_ARITHMETIC = {"Add": "({}) + ({})", "Sub": "({}) - ({})", "Mul": "({}) * ({})", "Neg": "-({})"}
+_RESHAPES = {"Identity", "Squeeze", "Unsqueeze"}
+
+
+def _expressions(graph: ir.Graph) -> dict[ir.Value | None, str]:
+    """Return the values that are one integer as expressions of dims."""
+    constants = ((x, x.const_value) for x in graph.initializers.values())
+    texts: dict[ir.Value | None, str] = {
+        x: str(tensor.numpy().item()) for x, tensor in constants if tensor and tensor.size == 1
+    }
+    for node in graph:
+        text = ""
+        if node.op_type == "Shape" and (value := node.inputs[0]) is not None:
+            bounds = (node.attributes.get(name) for name in ("start", "end"))
+            part = slice(*(None if bound is None else bound.as_int() for bound in bounds))
+            dims = tuple(value.shape or ())[part]
+            if len(dims) == 1 and value.is_graph_input():
+                text = str(dims[0])
+        elif node.op_type in _RESHAPES:
+            text = texts.get(node.inputs[0], "")
+        elif node.op_type in _ARITHMETIC and all(value in texts for value in node.inputs):
+            text = _ARITHMETIC[node.op_type].format(*(texts[value] for value in node.inputs))
+        # Without a limit, a chain of sums of a value and itself would double it in each node.
+        if text and len(text) <= RELATION_LIMIT:
+            texts[node.outputs[0]] = text
+    return texts

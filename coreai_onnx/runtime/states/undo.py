@@ -9,18 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 
-from coreai_onnx.model.files.saving import to_proto
-from coreai_onnx.model.metadata import RELATION_LIMIT
 from coreai_onnx.runtime.states.binding import Binding, Values
-from coreai_onnx.runtime.states.in_place import (
-    PositionsModel,
-    UnknownPositionsError,
-    Update,
-    updated_in_place,
-)
 from coreai_onnx.runtime.tensors.expressions import evaluated, names_in
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.runtime.tensors.values import to_ort
@@ -30,7 +21,7 @@ Index = Any
 
 
 @dataclass(frozen=True)
-class _WrittenElements:
+class WrittenElements:
     """The elements that ``ScatterND`` or ``ScatterElements`` write.
 
     Attributes:
@@ -56,7 +47,7 @@ class _WrittenElements:
 
 
 @dataclass(frozen=True)
-class _WrittenRows:
+class WrittenRows:
     """The rows that ``kv_cache_update`` or ``TensorScatter`` write.
 
     Attributes:
@@ -86,7 +77,43 @@ class _WrittenRows:
         return np.arange(shape[0])[:, None], *between, rows
 
 
-Write = _WrittenElements | _WrittenRows
+Write = WrittenElements | WrittenRows
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the positions that a call writes to are computed before it.
+
+    Attributes:
+        writes: What is written to each state.
+        shapes: The inputs of the computation that are shapes of values, by name.
+        outputs: The names of its results.
+        expressions: They as expressions of dims; empty where one is none.
+        model: The computation as a serialized model; empty if all are expressions.
+    """
+
+    writes: Mapping[str, Write]
+    shapes: Mapping[str, tuple[int | str | None, ...]]
+    outputs: Sequence[str]
+    expressions: Sequence[str]
+    model: bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the recipe as values of JSON."""
+        writes = {name: (type(x).__name__, *vars(x).values()) for name, x in self.writes.items()}
+        return vars(self) | {"writes": writes, "model": self.model.hex()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of `to_json`."""
+        kinds: dict[str, type[Write]] = {x.__name__: x for x in (WrittenElements, WrittenRows)}
+        return cls(
+            {name: kinds[kind](*values) for name, (kind, *values) in entry["writes"].items()},
+            {name: tuple(dims) for name, dims in entry["shapes"].items()},
+            entry["outputs"],
+            entry["expressions"],
+            bytes.fromhex(entry["model"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -129,17 +156,10 @@ class UndoLog:
             known before the call.
     """
 
-    def __init__(self, model: ir.Model) -> None:
-        """Find the updates of a model, and prepare the computation of their positions."""
-        positions = PositionsModel(model)
-        self._writes: dict[str, Write] = {}
-        for name, update in updated_in_place(model).items():
-            try:
-                self._writes[name] = _write(update, positions)
-            except UnknownPositionsError:
-                continue
-        self._shapes = positions.shapes
-        self._positions = computation(positions.build())
+    def __init__(self, recipe: Recipe) -> None:
+        """Prepare the computation of the positions."""
+        self._writes, self._shapes = recipe.writes, recipe.shapes
+        self._positions = computation(recipe)
         # If onnxruntime refuses the model of the positions, no failed call could be undone.
         self.states = frozenset(() if self._positions is None else self._writes)
 
@@ -214,27 +234,6 @@ def _address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-def _write(update: Update, positions: PositionsModel) -> _WrittenElements | _WrittenRows:
-    """Describe what an update writes, and add its positions to the model of them.
-
-    Raises:
-        UnknownPositionsError: If they are not known before the call.
-    """
-    attribute = update.node.attributes.get("axis")
-    if attribute is not None and attribute.is_ref():
-        raise UnknownPositionsError
-    axis = None if attribute is None else attribute.as_int()
-    if not update.writes_rows:
-        scatters_along = update.node.op_type == "ScatterElements"
-        return _WrittenElements(positions.add(update), (axis or 0) if scatters_along else None)
-    dims = positions.shape(update)
-    # Tokens are axis 2 of kv_cache_update; -2 is the default of TensorScatter.
-    axis = 2 if update.node.domain else -2 if axis is None else axis
-    if not -len(dims) < axis < len(dims) or axis % len(dims) == 0:  # axis 0 is the batch
-        raise UnknownPositionsError
-    return _WrittenRows(positions.add(update), axis % len(dims), dims[axis])
-
-
 def _clipped(indices: Array, size: int) -> Array:
     """Bring indices that the call will refuse within an axis."""
     return np.clip(indices, -size, size - 1)
@@ -244,56 +243,34 @@ Computation = Callable[[Values, Mapping[str, int]], Mapping[str, Array]]
 """Returns the outputs of a model by name, from its inputs and the sizes of their dims; may raise
 any exception."""
 
-_ARITHMETIC = {"Add": "({}) + ({})", "Sub": "({}) - ({})", "Mul": "({}) * ({})", "Neg": "-({})"}
-_RESHAPES = {"Identity", "Squeeze", "Unsqueeze"}
 
-
-def computation(model: ir.Model) -> Computation | None:
-    """Return the computation of a model of few integers; None if onnxruntime refuses the model.
+def computation(recipe: Recipe) -> Computation | None:
+    """Return the computation of a few integers; None if onnxruntime refuses the model of them.
 
     The positions of a decoder follow from dims: ``total_sequence_length - sequence_length``. In
     onnxruntime they took 0.11 ms, because its code is not in the cache after a token of 6 ms:
     "Calls with a static cache" in docs/internals/performance_log.md.
     """
-    names = [str(value.name) for value in model.graph.outputs]
-    texts = _expressions(model.graph)
-    results = [texts.get(value, "") for value in model.graph.outputs]
-    # With any sizes: a float or a name that is not in parentheses would fail with all.
-    if evaluated(results, dict.fromkeys(names_in(" + ".join(results)), 1)) is not None:
-        return partial(_evaluate, names, results)
+    if not recipe.model:
+        return partial(_evaluate, recipe.outputs, recipe.expressions)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     # A few integers: threads would cost more than they save.
     options.intra_op_num_threads = 1
     try:
-        session = ort.InferenceSession(to_proto(model).SerializeToString(), options)
+        session = ort.InferenceSession(recipe.model, options)
     except Exception:  # noqa: BLE001 - onnxruntime's exceptions share no base class below Exception
         return None
-    return partial(_run, session, [str(value.name) for value in model.graph.inputs], names)
+    return partial(
+        _run, session, [value.name for value in session.get_inputs()], list(recipe.outputs)
+    )
 
 
-def _expressions(graph: ir.Graph) -> dict[ir.Value | None, str]:
-    """Return the values that are one integer as expressions of dims."""
-    constants = ((x, x.const_value) for x in graph.initializers.values())
-    texts: dict[ir.Value | None, str] = {
-        x: str(tensor.numpy().item()) for x, tensor in constants if tensor and tensor.size == 1
-    }
-    for node in graph:
-        text = ""
-        if node.op_type == "Shape" and (value := node.inputs[0]) is not None:
-            bounds = (node.attributes.get(name) for name in ("start", "end"))
-            part = slice(*(None if bound is None else bound.as_int() for bound in bounds))
-            dims = tuple(value.shape or ())[part]
-            if len(dims) == 1 and value.is_graph_input():
-                text = str(dims[0])
-        elif node.op_type in _RESHAPES:
-            text = texts.get(node.inputs[0], "")
-        elif node.op_type in _ARITHMETIC and all(value in texts for value in node.inputs):
-            text = _ARITHMETIC[node.op_type].format(*(texts[value] for value in node.inputs))
-        # Without a limit, a chain of sums of a value and itself would double it in each node.
-        if text and len(text) <= RELATION_LIMIT:
-            texts[node.outputs[0]] = text
-    return texts
+def is_computed_from_dims(expressions: Sequence[str]) -> bool:
+    """Whether all results of a computation are expressions of dims."""
+    # With any sizes: a float or a name that is not in parentheses would fail with all.
+    sizes = dict.fromkeys(names_in(" + ".join(expressions)), 1)
+    return evaluated(expressions, sizes) is not None
 
 
 def _evaluate(

@@ -13,12 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import ml_dtypes  # noqa: F401 - registers bfloat16 with numpy
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 
 from coreai_onnx.errors import InputError, SessionError
-from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name
+from coreai_onnx.model.interface import (
+    TensorInfo,
+    as_complex,
+    dtype_name,
+    dtype_of_element,
+    element_of_dtype,
+)
 from coreai_onnx.runtime.tensors.onnxruntime_names import wraps_array
 from coreai_onnx.runtime.tensors.outputs import Array
 
@@ -100,7 +106,8 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 @functools.cache
 def _stored(element_type: int) -> np.dtype[Any]:
-    return ir.DataType(element_type).numpy()
+    name = dtype_of_element(element_type)
+    return np.dtype(object if name == "string" else name)
 
 
 def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
@@ -117,13 +124,15 @@ def to_ort(array: Array, info: TensorInfo | None = None) -> ort.OrtValue:
     if array.dtype.isbuiltin == 1:
         return ort.OrtValue.ortvalue_from_numpy(array)
     if _name(array.dtype) in _PACKED:
+        import onnx_ir as ir  # few sessions have such values
+
         # onnxruntime takes the shape of the array, and reads the first half of its bytes or less.
         packed = np.frombuffer(ir.tensor(array).tobytes(), np.uint8)
         raw = np.zeros(array.shape, np.uint8)
         raw.reshape(-1)[: packed.size] = packed
     else:
         raw = array.view(f"uint{8 * array.itemsize}")
-    element = ir.DataType.from_numpy(array.dtype).value
+    element = element_of_dtype(_name(array.dtype))
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, element)
 
 
@@ -159,6 +168,8 @@ def from_ort(value: ort.OrtValue, info: TensorInfo | None = None) -> Array:
         return np.empty(shape, target)
     raw = (ctypes.c_uint8 * size).from_address(value.data_ptr())
     if target.name in _PACKED:
+        import onnx_ir as ir  # as above
+
         packed, dtype = np.frombuffer(raw, np.uint8), ir.DataType.from_numpy(target)
         return cast(Array, ir.PackedTensor(packed, dtype, shape=shape).numpy())
     return cast(Array, np.frombuffer(raw, dtype=target).reshape(shape).copy())
@@ -180,7 +191,7 @@ def _from_torch(torch: Any, tensor: Any, info: TensorInfo) -> Array:
         name = str(tensor.dtype).removeprefix("torch.")
         names = {"float8_e4m3fnuz": "FLOAT8E4M3FNUZ", "float8_e5m2fnuz": "FLOAT8E5M2FNUZ"}
         onnx_name = names.get(name, name.replace("_", "").upper())
-        return cast(Array, raw.view(ir.DataType[onnx_name].numpy()))
+        return cast(Array, raw.view(np.dtype(dtype_name(onnx_name))))
 
 
 def _from_number(value: complex, info: TensorInfo) -> Array:

@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from coreai_onnx.model.files.saving import to_proto
+from coreai_onnx.runtime.states.in_place import recipe_of
 from coreai_onnx.runtime.states.undo import computation
 from tests.support.small_models import parse
 
@@ -39,7 +40,7 @@ def test_positions_are_those_of_onnxruntime(nodes: str, from_dims: bool) -> None
     source = model(nodes)
     arrays = {"mask": np.arange(7)[None], "ids": np.zeros((1, 3), np.int64)}
     feeds = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-    compute = computation(source)
+    compute = computation(recipe_of(source))
     assert compute is not None
     # Without feeds only dims can give the result.
     sizes = {"total": 7, "seq": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import weakref
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.runtime.sessions.session import Session
-from coreai_onnx.runtime.states.undo import Saved, UndoLog
+from coreai_onnx.runtime.states.in_place import undo_recipe
+from coreai_onnx.runtime.states.undo import Recipe, Saved, UndoLog
 from tests.support.small_models import parse
 
 SHAPE = (2, 2, 512, 16)
@@ -107,7 +109,9 @@ FORMS = {
 def test_what_a_call_that_fails_overwrote_is_restored(form: str) -> None:
     update, index, (first, second) = FORMS[form]
     one_model = model(update, index)
-    assert UndoLog(one_model).states == {"cache"}, "it is updated in place"
+    recipe = undo_recipe(one_model)
+    assert UndoLog(recipe).states == {"cache"}, "it is updated in place"
+    assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
     session = Session(one_model, kernels=False)
     old = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     session.run(rows(3), first, np.array(0), cache=old)
@@ -208,14 +212,14 @@ def test_indices_that_the_update_refuses() -> None:
     ids=["random positions", "unknown number of rows", "along the batch"],
 )
 def test_updates_that_are_done_in_turn(update: str) -> None:
-    assert UndoLog(model(update, "int64[1]")).states == frozenset()
+    assert UndoLog(undo_recipe(model(update, "int64[1]"))).states == frozenset()
 
 
 def test_positions_that_onnxruntime_refuses() -> None:
     """The state is updated in turn, and the session reports what is wrong with the model."""
     one_model = model("p = Neg(i)  " + KV.replace("i)", "p)"), "int64[1]")
     next(node for node in one_model.graph if node.op_type == "Neg").op_type = "NoSuchOperator"
-    assert UndoLog(one_model).states == frozenset()
+    assert UndoLog(undo_recipe(one_model)).states == frozenset()
 
 
 TWO = """<ir_version: 11, opset_import: ["": 24, "ai.coreai": 1]>
