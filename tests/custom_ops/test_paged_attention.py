@@ -9,6 +9,8 @@ from coreai_onnx.composites.caches import PAGED_ATTENTION as COMPOSITE
 from coreai_onnx.composites.caches import PAGED_ATTENTION_NBITS as CODED
 from coreai_onnx.composites.caches import quantized_rows
 from tests.custom_ops.single_op import DTYPES, double, run_op
+from tests.custom_ops.test_determinism import run as deterministic
+from tests.custom_ops.test_determinism import same
 from tests.support.tolerances import assert_close
 
 OP = "paged_attention"
@@ -100,6 +102,26 @@ def test_codes_give_the_bits_of_attention_to_collected_codes(kernels, shape, bit
     inputs = [query, *pools, table, mask]
     actual = run_op(kernels, "paged_attention_nbits", inputs, bits=bits)
     assert actual.equal(run_op(kernels, "attention_nbits", [query, *collected, mask], bits=bits))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("queries", [1, 7])
+def test_rows_of_codes_have_the_same_bits_alone(kernels, queries, bits):
+    """In a deterministic session, beside longer rows and with a longer table."""
+    lengths, tokens, width = [3, 100, 64, 17], 16, 8
+    shape = (len(lengths), 8, 2, 2, queries, 40, tokens, width, 64, 64)
+    query, *pools, table = coded_inputs_of(shape, bits)
+    ends = torch.tensor(lengths)[:, None] + torch.arange(1, queries + 1)
+    mask = torch.arange(tokens * width) < ends[:, None, :, None]
+    (whole,) = deterministic(
+        kernels, "paged_attention_nbits", [query, *pools, table, mask], threads=2, bits=bits
+    )
+    for row, length in enumerate(lengths):
+        places = -(-(length + queries) // tokens)
+        part = [x[row : row + 1] for x in (query, table[:, :places], mask[..., : places * tokens])]
+        inputs = [part[0], *pools, *(x.contiguous() for x in part[1:])]
+        (alone,) = deterministic(kernels, "paged_attention_nbits", inputs, bits=bits)
+        assert same(alone, whole[row : row + 1])
 
 
 @pytest.mark.parametrize(
