@@ -274,9 +274,14 @@ def paged_attention_nbits(
     Returns:
         ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
     """
-    pools = key_codes, key_scales, value_codes, value_scales
-    rows = (_rows_of_blocks(pool, block_table) for pool in pools)
-    return attention_nbits(query, *rows, attn_mask, sinks, scale=scale, softcap=softcap, bits=bits)
+    keys, scales_of_keys, values, scales_of_values = (
+        _rows_of_blocks(pool, block_table)
+        for pool in (key_codes, key_scales, value_codes, value_scales)
+    )
+    return attention_nbits(
+        query, keys, scales_of_keys, values, scales_of_values, attn_mask, sinks,
+        scale=scale, softcap=softcap, bits=bits,
+    )  # fmt: skip
 
 
 PAGED_ATTENTION_NBITS = Composite(

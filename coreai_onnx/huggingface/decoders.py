@@ -164,7 +164,7 @@ class Decoder(torch.nn.Module):
         return ids, mask if self.takes_mask else None, positions, kept, past
 
 
-class Joined:
+class CachedTokens:
     """How the keys and values of new tokens are added to those of a layer."""
 
     def joined(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ class Joined:
         return x
 
 
-class InCodes(Joined):
+class InCodes(CachedTokens):
     """Keys and values as codes of few bits, with a scale for each token and head.
 
     They are rotated before they are rounded, after Ashkboos et al. 2024 (QuaRot), so that a few

@@ -28,10 +28,10 @@ from coreai_onnx.huggingface.decoders import (
     KEPT,
     KEPT_DIM,
     SEQUENCE,
+    CachedTokens,
     CodedDecoder,
     Decoder,
     InCodes,
-    Joined,
 )
 from coreai_onnx.huggingface.transformers_names import offsets_by_row
 from coreai_onnx.huggingface.verification import check_generation, difference, random_tokens
@@ -83,7 +83,7 @@ class Pages:
         return pool[self.table].flatten(1, 2).transpose(1, 2)
 
 
-class _InPages(Joined):
+class _InPages(CachedTokens):
     """Keys and values in blocks of a pool."""
 
     pages: Pages
