@@ -20,7 +20,6 @@ from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.huggingface.generation.paged_stream import PagedStream
 from tests.models.generators import GENERATORS, tokens_of_transformers
 from tests.models.sequence_to_sequence import SEQUENCE_TO_SEQUENCE
-from tests.support.externalized import kernels_built
 from tests.support.huggingface_folders import llama_folder, tokenizer
 
 CHUNK = 16
@@ -132,20 +131,6 @@ def check_orders(model: LanguageModel, count: int, vocabulary: int, **further: A
 
 def test_each_reply_is_that_of_the_request_alone(opened: tuple[Any, LanguageModel]) -> None:
     check_orders(opened[1], 25, 250)
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_each_reply_is_that_of_the_request_alone_with_a_cache_of_few_bits(
-    opened: tuple[Any, LanguageModel], bits: int, tmp_path: Path
-) -> None:
-    how: dict[str, Any] = {"cache": "paged", "cache_bits": bits, "target": "kernels"}
-    folder = export_model(opened[0], tmp_path / "folder", **how).path
-    for kernels in (True, False) if kernels_built() else (False,):
-        model = LanguageModel.open(folder, kernels=kernels)
-        states = {info.name: info for info in model.session.state_inputs}
-        codes, scales = (states[f"past_key_values.0.key{end}"] for end in ("", "_scale"))
-        assert (codes.dtype, scales.dtype) == ("uint8", "float32")
-        check_orders(model, 10, 250)
 
 
 @pytest.mark.slow
