@@ -84,7 +84,7 @@ def call_of(b: BodyBuilder) -> AttentionCall:
 
 def _one_group(inputs: Mapping[str, Example]) -> bool:
     """Return whether keys and values have the same number of heads."""
-    axis = 2 if "key_pool" in inputs else 1
+    axis = 2 if "block_table" in inputs else 1
     keys, values = (
         next(inputs[name] for name in (part, f"{part}_pool", f"{part}_codes") if name in inputs)
         for part in ("key", "value")
@@ -98,7 +98,7 @@ def variant_words(variant: Variant) -> list[str]:
     words = []
     if "attn_mask" in inputs:
         words.append("mask" if inputs["attn_mask"].dtype == torch.bool else "bias")
-    elif "key_pool" not in inputs:
+    elif "block_table" not in inputs:
         parts = ["causal"] if attributes["is_causal"] else []
         parts += ["window"] if attributes.get("window_size", 0) > 0 else []
         upper_left = attributes["causal_alignment"] == "upper_left"

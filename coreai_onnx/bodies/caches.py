@@ -44,6 +44,16 @@ def paged_attention(b: BodyBuilder) -> Value:
     return attend(b, call_of(b), tensors)
 
 
+@writes("paged_attention_nbits", words=variant_words)
+def paged_attention_nbits(b: BodyBuilder) -> Value:
+    """Write the body; see :func:`coreai_onnx.composites.caches.paged_attention_nbits`."""
+    query, *pools, table = b.inputs[:6]
+    codes = [_rows_of_blocks(b.op, pool, table) for pool in pools]
+    key, value = (_dequantized(b, *codes[i : i + 2]) for i in (0, 2))
+    tensors = AttentionTensors(query, key, value, b.input("attn_mask"), b.input("sinks"))
+    return attend(b, call_of(b), tensors)
+
+
 def _rows_of_blocks(op: OpBuilder, pool: Value, table: Value) -> Value:
     """Return the keys or values of each row of a table, ``[B, H, S, D]``."""
     blocks = op.Gather(pool, table, axis=0)

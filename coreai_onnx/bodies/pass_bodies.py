@@ -54,14 +54,21 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
 
 
 def _paged_attention() -> Iterator[tuple[str, PassCall]]:
-    """Yield the calls of paged_attention: masks, sinks or heads of values, and softcap."""
+    """Yield the calls of attention to blocks: masks, sinks or heads of values, softcap, bits."""
     masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
     for mask, extra, cap in itertools.product(masks, ("", "sinks", "value_heads"), ("", "softcap")):
         values = "N P V E" if extra == "value_heads" else "N P K E"
         dims = ("B H T D", "N P K D", values, ("B W", torch.int64), masks[mask])
         name = _named("paged_attention", mask, extra, cap)
         sinks = ("H",) if extra == "sinks" else ()
-        yield name, PassCall("paged_attention", (*dims, *sinks), {"softcap": float(cap != "")})
+        attributes = {"softcap": float(cap != "")}
+        yield name, PassCall("paged_attention", (*dims, *sinks), attributes)
+        codes = ("B H T D", ("N P K C", torch.uint8), "N P K 1",
+                 (values, torch.uint8), f"{values[:-1]}1")  # fmt: skip
+        for word, bits in {"": 8, "bits4": 4}.items():
+            name = _named("paged_attention_nbits", mask, extra, cap, word)
+            further = (*codes, *dims[3:], *sinks)
+            yield name, PassCall("paged_attention_nbits", further, attributes | {"bits": bits})
 
 
 def _bshd_attention() -> Iterator[tuple[str, PassCall]]:

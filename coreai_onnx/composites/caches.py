@@ -117,11 +117,14 @@ def attention_nbits(
     return result.to(query.dtype)
 
 
+def _wrong_bits(attributes: Attributes) -> str:
+    bits = attributes["bits"]
+    return "" if bits in CACHE_BITS else f"bits must be 8 or 4, got {bits}"
+
+
 def _check_nbits(dims: Dims, attributes: Attributes) -> str:
     ranks = dict.fromkeys(("query", "key_codes", "key_scales", "value_codes", "value_scales"), 4)
-    wrong = wrong_rank(dims, **ranks) or wrong_alignment(attributes)
-    if not wrong and attributes["bits"] not in CACHE_BITS:
-        wrong = f"bits must be 8 or 4, got {attributes['bits']}"
+    wrong = wrong_rank(dims, **ranks) or wrong_alignment(attributes) or _wrong_bits(attributes)
     groups = {} if wrong else {name: dims[name][1] for name in ("key_codes", "value_codes")}
     return wrong or wrong_heads(dims["query"][1], groups)
 
@@ -180,30 +183,34 @@ def paged_attention(
     Returns:
         ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
     """
-    key, value = (
-        pool[block_table].flatten(1, 2).transpose(1, 2) for pool in (key_pool, value_pool)
-    )
+    key, value = (_rows_of_blocks(pool, block_table) for pool in (key_pool, value_pool))
     return scaled_dot_product_attention(
         query, key, value, attn_mask, sinks, scale=scale, softcap=softcap
     )
 
 
+def _rows_of_blocks(pool: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
+    """Return ``[batch, heads, table_length * tokens, dim]``."""
+    return pool[block_table].flatten(1, 2).transpose(1, 2)
+
+
 def _check_paged(dims: Dims, attributes: Attributes) -> str:
-    del attributes
-    wrong = wrong_rank(dims, query=4, key_pool=4, value_pool=4, block_table=2)
+    codes = [name for name in dims if name.endswith(("_codes", "_scales"))]
+    pools = ["key_codes", "value_codes"] if codes else ["key_pool", "value_pool"]
+    wrong = wrong_rank(dims, **dict.fromkeys(("query", *pools, *codes), 4), block_table=2)
+    wrong = wrong or (_wrong_bits(attributes) if codes else "")
     if wrong:
         return wrong
-    tokens = dims["key_pool"][1]
+    tokens = dims[pools[0]][1]
     # The kernel finds the block of a token by a shift.
     if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
         return f"the tokens of a block must be a power of two, got {tokens}"
-    groups = {name: dims[name][2] for name in ("key_pool", "value_pool")}
-    return wrong_heads(dims["query"][1], groups)
+    return wrong_heads(dims["query"][1], {name: dims[name][2] for name in pools})
 
 
 def _admissible_blocks(inputs: Tensors) -> Tensors:
     """Return inputs with blocks that there are."""
-    blocks = inputs["key_pool"].shape[0]
+    blocks = next(x for name, x in inputs.items() if name.startswith("key_")).shape[0]
     return {**inputs, "block_table": inputs["block_table"].abs() % blocks}
 
 
@@ -227,6 +234,73 @@ PAGED_ATTENTION = Composite(
     kernel=True,
     formula="scaled_dot_product_attention with key, value = pool[block_table]",
     variant_axes=(("mask", "bias"), ("sinks", "value_heads"), ("softcap",)),
+    check=_check_paged,
+    admissible=_admissible_blocks,
+)
+
+
+def paged_attention_nbits(
+    query: torch.Tensor,
+    key_codes: torch.Tensor,
+    key_scales: torch.Tensor,
+    value_codes: torch.Tensor,
+    value_scales: torch.Tensor,
+    block_table: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    *,
+    scale: float | torch.Tensor | None = None,
+    softcap: float | torch.Tensor = 0.0,
+    bits: int = 8,
+) -> torch.Tensor:
+    """Return attention to keys and values of few bits in blocks.
+
+    This is `attention_nbits` to the codes and scales that a row has in its blocks, as those of
+    `paged_attention`.
+
+    Args:
+        query: ``[batch, heads, query_length, head_dim]``, floating.
+        key_codes: uint8, ``[blocks, tokens, key_heads, head_dim * bits / 8]``.
+        key_scales: ``[blocks, tokens, key_heads, 1]``, in the dtype of ``query``.
+        value_codes: uint8, ``[blocks, tokens, value_heads, value_dim * bits / 8]``.
+        value_scales: ``[blocks, tokens, value_heads, 1]``, in the dtype of ``query``.
+        block_table: As for `paged_attention`.
+        attn_mask: The same.
+        sinks: The same.
+        scale: The same.
+        softcap: The same.
+        bits: Size of a code: 8 or 4.
+
+    Returns:
+        ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
+    """
+    keys, scales_of_keys, values, scales_of_values = (
+        _rows_of_blocks(pool, block_table)
+        for pool in (key_codes, key_scales, value_codes, value_scales)
+    )
+    return attention_nbits(
+        query, keys, scales_of_keys, values, scales_of_values, attn_mask, sinks,
+        scale=scale, softcap=softcap, bits=bits,
+    )  # fmt: skip
+
+
+PAGED_ATTENTION_NBITS = Composite(
+    name="paged_attention_nbits",
+    inputs=(
+        Input("query", dims="B H T D", aliases=("q",)),
+        Input("key_codes", dtype="uint8", dims="N P K C"),
+        Input("key_scales", dims="N P K 1"),
+        Input("value_codes", dtype="uint8", dims="N P V|K E"),
+        Input("value_scales", dims="N P V|K 1"),
+        *PAGED_ATTENTION.inputs[3:],
+    ),
+    outputs=("output",),
+    output_dims=("?",),
+    attributes=(*PAGED_ATTENTION.attributes, Attribute("bits", "int", 8, structural=True)),
+    reference=paged_attention_nbits,
+    kernel=True,
+    formula="attention_nbits with codes, scales = pool[block_table]",
+    variant_axes=(*PAGED_ATTENTION.variant_axes, ("bits4",)),
     check=_check_paged,
     admissible=_admissible_blocks,
 )

@@ -164,7 +164,19 @@ class Decoder(torch.nn.Module):
         return ids, mask if self.takes_mask else None, positions, kept, past
 
 
-class _InCodes:
+class CachedTokens:
+    """How the keys and values of new tokens are added to those of a layer."""
+
+    def joined(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Return keys, values, codes or scales with those of new tokens."""
+        return torch.cat([old, new], dim=2)
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what attention reads of them, ``[batch, heads, length, dim]``."""
+        return x
+
+
+class InCodes(CachedTokens):
     """Keys and values as codes of few bits, with a scale for each token and head.
 
     They are rotated before they are rounded, after Ashkboos et al. 2024 (QuaRot), so that a few
@@ -187,31 +199,25 @@ class _InCodes:
             codes = self.joined(getattr(self, kind), codes)
             self.scales[kind] = self.joined(self.scales[kind], scales)
             setattr(self, kind, codes)
-            values = dequantized_rows(codes, self.scales[kind], self.bits, x.dtype)
+            codes, scales = self.rows(codes), self.rows(self.scales[kind])
+            values = dequantized_rows(codes, scales, self.bits, x.dtype)
             # The pass `fuse_attention_nbits` rotates queries and results instead of all tokens.
             results.append(values @ rotation)
         return results[0], results[1]
 
-    @staticmethod
-    def joined(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Return codes or scales with those of new tokens."""
-        return torch.cat([old, new], dim=2)
 
-
-class _Coded(_InCodes, Growing):
+class _Coded(InCodes, Growing):
     """A layer with keys and values."""
 
 
-class _CodedBoth(_InCodes, Both):
+class _CodedBoth(InCodes, Both):
     """A layer with a recurrent state, too."""
 
 
-class _CodedStatic(_InCodes, Static):
+class _CodedStatic(InCodes, Static):
     """A layer of a fixed capacity."""
 
-    def joined(  # type: ignore[override]  # the place follows from the layer
-        self, old: torch.Tensor, new: torch.Tensor
-    ) -> torch.Tensor:
+    def joined(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Return codes or scales with those of new tokens, written after the earlier ones."""
         batch, heads, length = (torch.arange(size) for size in new.shape[:3])
         # By indices of whole rows: index_copy would transpose the cache.

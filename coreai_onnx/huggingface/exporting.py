@@ -109,7 +109,7 @@ def export_model(
         folder: The folder to write. It appears complete or not at all.
         task: The task, ``"text-generation"``; None reads it from the configuration.
         cache: Of a decoder: ``"growing"``, ``"static"``, or ``"paged"``, for an engine.
-        cache_bits: Of keys and values in a growing or static cache: 8 or 4; None: as computed.
+        cache_bits: Of keys and values in the cache of a decoder: 8 or 4; None: as computed.
         padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
         dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
         weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
@@ -305,7 +305,7 @@ def _programs(
 ) -> tuple[dict[str, OnnxProgram], dict[str, Any]]:
     """Convert the parts of a model; return programs and contents of JSON files by file name."""
     encodes = loaded.task.auto_class in _ENCODER_DECODERS
-    if encodes and cache.kind == "paged" and not convert.lora:
+    if encodes and cache == CacheForm("paged") and not convert.lora:
         served = paged_encoder(loaded.model, check=convert.check)
         return {ENCODER_FILE: convert(served), MERGED_FILE: convert(served.decoder)}, {}
     if (not cache.is_plain or convert.lora) and loaded.task.name != "text-generation":

@@ -106,7 +106,9 @@ def _attention(inputs: Operands, outputs: Operands) -> int:
 
 def _paged_attention(inputs: Operands, outputs: Operands) -> int:
     """As `_attention`, for all positions of the blocks of a row."""
-    query, (_, tokens, *_), table, result = inputs[0], inputs[1].shape, inputs[3], outputs[0]
+    query, (_, tokens, *_), result = inputs[0], inputs[1].shape, outputs[0]
+    # The only matrix: pools and queries have four axes.
+    table = next(tensor for tensor in inputs if len(tensor.shape) == 2)
     return 2 * tokens * table.shape[-1] * (query.elements + result.elements)
 
 
@@ -145,6 +147,7 @@ _FORMULAS: dict[str, Callable[[Operands, Operands], int]] = {
         _attention,
     ),
     "paged_attention": _paged_attention,
+    "paged_attention_nbits": _paged_attention,
     "scaled_dot_product_attention_bshd": _bshd_attention,
     "attention_nbits": lambda i, o: _attention([i[0], i[1], i[3]], o),
     # 7·Dk for each element of the values: decay 1, prediction 2, update 2, read 2.

@@ -18,7 +18,7 @@ from coreai_onnx.model.standard.op_schemas import ONNX_DOMAINS
 KERNELS = frozenset(
     "add_bias add_low_rank all_gather all_reduce attention_nbits convolution gated_delta_update "
     "gather_mm gather_mm_nbits geglu group_norm kv_cache_update layer_norm linear_nbits "
-    "paged_attention rms_norm rope scaled_dot_product_attention "
+    "paged_attention paged_attention_nbits rms_norm rope scaled_dot_product_attention "
     "scaled_dot_product_attention_bshd skip_layer_norm skip_rms_norm softmax swiglu".split()
 )
 """Composites whose kernels sum each row in one order in a session with ``deterministic=True``."""

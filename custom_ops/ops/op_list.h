@@ -25,6 +25,7 @@ namespace coreai {
   V(kLayerNormOp)                     \
   V(kLinearNbitsOp)                   \
   V(kPagedAttentionOp)                \
+  V(kPagedAttentionNbitsOp)           \
   V(kRmsNormOp)                       \
   V(kRopeOp)                          \
   V(kScaledDotProductAttentionOp)     \

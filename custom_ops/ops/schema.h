@@ -377,6 +377,37 @@ inline constexpr Composite kComposite = {
     "paged_attention", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
 }  // namespace paged_attention
 
+namespace paged_attention_nbits {
+enum InputIndex : std::size_t {
+  kQueryInput, kKeyCodesInput, kKeyScalesInput, kValueCodesInput, kValueScalesInput, kBlockTableInput, kAttnMaskInput, kSinksInput, kInputCount
+};
+inline constexpr char kScale[] = "scale";
+inline constexpr char kSoftcap[] = "softcap";
+inline constexpr float kSoftcapDefault = 0.0f;
+inline constexpr char kBits[] = "bits";
+inline constexpr std::int64_t kBitsDefault = 8;
+inline constexpr std::size_t kAttributeCount = 3;
+inline constexpr Input kInputs[] = {
+    {"query", false, InputKind::kT},
+    {"key_codes", false, InputKind::kAny},
+    {"key_scales", false, InputKind::kT},
+    {"value_codes", false, InputKind::kAny},
+    {"value_scales", false, InputKind::kT},
+    {"block_table", false, InputKind::kIndex},
+    {"attn_mask", true, InputKind::kAny},
+    {"sinks", true, InputKind::kAny},
+};
+inline constexpr const char* kVariants[] = {
+    "mask bias",
+    "sinks value_heads",
+    "softcap",
+    "bits4",
+    nullptr};
+inline constexpr unsigned kDTypes = 15;
+inline constexpr Composite kComposite = {
+    "paged_attention_nbits", 1, kInputs, kInputCount, 1, kVariants, kDTypes};
+}  // namespace paged_attention_nbits
+
 namespace rms_norm {
 enum InputIndex : std::size_t {
   kInputInput, kScaleInput, kInputCount
@@ -583,6 +614,7 @@ inline constexpr const Composite* kComposites[] = {
     &layer_norm::kComposite,
     &linear_nbits::kComposite,
     &paged_attention::kComposite,
+    &paged_attention_nbits::kComposite,
     &rms_norm::kComposite,
     &rope::kComposite,
     &scaled_dot_product_attention::kComposite,

@@ -57,6 +57,7 @@ def _constants() -> dict[str, np.ndarray]:
         "decay": -np.abs(_random(3, BATCH, HEADS, LENGTH)),
         "beta": np.abs(_random(4, BATCH, HEADS, LENGTH)) % 1,
         "pages": np.array([BATCH * LENGTH // 4, 4, HEADS, DIM], dtype=np.int64),
+        "step_pages": np.array([BATCH * LENGTH // 4, 4, HEADS, 1], dtype=np.int64),
         "table": np.arange(BATCH * LENGTH // 4, dtype=np.int64).reshape(BATCH, -1),
         "bytes": np.arange(BATCH * HEADS * LENGTH * DIM)
         .reshape(BATCH, HEADS, LENGTH, DIM)
@@ -97,7 +98,14 @@ def _nodes() -> list[onnx.NodeProto]:
         helper.make_node("Reshape", ["key", "pages"], ["pool"]),
         call("attention_nbits", ["key", "bytes", "steps", "bytes", "steps"], ["coded"]),
         helper.make_node("Add", ["mixed_rows", "coded"], ["both"]),
-        call("paged_attention", ["both", "pool", "pool", "table"], ["paged"]),
+        call("paged_attention", ["both", "pool", "pool", "table"], ["from_blocks"]),
+        helper.make_node("Reshape", ["bytes", "pages"], ["byte_pool"]),
+        helper.make_node("Reshape", ["steps", "step_pages"], ["step_pool"]),
+        call(
+            "paged_attention_nbits",
+            ["from_blocks", "byte_pool", "step_pool", "byte_pool", "step_pool", "table"],
+            ["paged"],
+        ),
         call("gated_delta_update", ["turned", "key", "paged", "decay", "beta"], ["delta", "state"]),
         helper.make_node("Reshape", ["delta", "rows"], ["hidden"]),
         call("skip_rms_norm", ["hidden", "x", "scale"], ["skipped", "sum"]),

@@ -53,6 +53,10 @@ def inputs_of(op, dtype=torch.float32):
         codes = torch.randint(0, 256, (1, 2, 3, 4), dtype=torch.uint8)
         scales = torch.rand(1, 2, 3, 1).to(dtype)
         return [torch.randn(1, 2, 3, 4).to(dtype), codes, scales, codes, scales]
+    if op == "paged_attention_nbits":
+        codes = torch.randint(0, 256, (3, 4, 2, 4), dtype=torch.uint8)
+        scales, table = torch.rand(3, 4, 2, 1).to(dtype), torch.tensor([[2, 0]])
+        return [torch.randn(1, 2, 3, 4).to(dtype), codes, scales, codes, scales, table]
     if op == "paged_attention":
         pools = [torch.randn(3, 4, 2, 4).to(dtype) for _ in range(2)]
         return [torch.randn(1, 2, 3, 4).to(dtype), *pools, torch.tensor([[2, 0]])]

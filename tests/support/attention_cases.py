@@ -88,6 +88,24 @@ def paged_cases() -> Iterator[Case]:
     yield Case(name, (q, k, values, (2, 3), (3, 12)), everything, dtypes, "value_heads_softcap")
 
 
+def paged_coded_cases() -> Iterator[Case]:
+    """Attention to codes in blocks: bits × masks × sinks × soft cap, five blocks of four tokens."""
+    name, q = "paged_attention_nbits", (2, 4, 3, 8)
+    for bits, kind in itertools.product((8, 4), ("", "bool", "bias")):
+        k, v = (5, 4, 2, bits), (5, 4, 2, bits - 2)
+        pools = (k, (5, 4, 2, 1), v, (5, 4, 2, 1))
+        mask = (2, 1, 3, 12) if kind else None
+        dtypes = {1: torch.uint8, 3: torch.uint8, 5: torch.int64}
+        dtypes |= {6: torch.bool} if kind == "bool" else {}
+        how, label = {"bits": bits}, f"{kind}_{bits}"
+        yield Case(name, (q, *pools, (2, 3), mask), how, dtypes, label)
+        yield Case(name, (q, *pools, (2, 3), mask, (4,)), how, dtypes, f"{label}_sinks")
+        values = (5, 4, 1, bits), (5, 4, 1, 1)
+        capped = {**how, "softcap": 2.0, "scale": 0.4}
+        shapes = (q, *pools[:2], *values, (2, 3), mask)
+        yield Case(name, shapes, capped, dtypes | {5: torch.int32}, f"{label}_value_heads_softcap")
+
+
 def coded_cases() -> Iterator[Case]:
     """Attention to codes of 8 and 4 bits: positions and masks × heads × sinks × soft cap."""
     name, q, byte = "attention_nbits", (2, 4, 5, 8), {1: torch.uint8, 3: torch.uint8}
@@ -113,4 +131,10 @@ def coded_cases() -> Iterator[Case]:
         yield Case(name, shapes, capped, {**byte, **dtypes}, f"{label}_value_heads_softcap_{bits}")
 
 
-ATTENTION_CASES = [*attention_cases(), *bshd_cases(), *paged_cases(), *coded_cases()]
+ATTENTION_CASES = [
+    *attention_cases(),
+    *bshd_cases(),
+    *paged_cases(),
+    *paged_coded_cases(),
+    *coded_cases(),
+]

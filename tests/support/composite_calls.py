@@ -20,12 +20,16 @@ from coreai_onnx.model.weight_formats import BLOCK_SIZE
 
 Shape = tuple[int, ...]
 
+_SCALES_OF_CODES: Mapping[int, Callable[[torch.Tensor], torch.Tensor]] = dict.fromkeys(
+    (2, 4), lambda scales: scales.abs() / 64
+)
 _ADMISSIBLE: Mapping[str, Mapping[int, Callable[[torch.Tensor], torch.Tensor]]] = {
     "gated_delta_update": {3: lambda g: -g.abs(), 4: torch.sigmoid},
     "batch_norm": {4: lambda variance: variance.abs() + 0.5},
     "linear_nbits": {2: lambda scales: scales / 256},
-    "attention_nbits": {2: lambda scales: scales.abs() / 64, 4: lambda scales: scales.abs() / 64},
+    "attention_nbits": _SCALES_OF_CODES,
     "paged_attention": {3: lambda table: table % 5},
+    "paged_attention_nbits": {**_SCALES_OF_CODES, 5: lambda table: table % 5},
     "gather_mm_nbits": {2: lambda scales: scales / 256, 3: lambda indices: indices % 4},
 }
 """By composite and position: makes random numbers what an input can be: a decay never

@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--cache-bits",
         type=int,
         metavar="BITS",
-        help="of keys and values in a growing or static cache: 8 or 4, with a scale for each token "
+        help="of keys and values in the cache of a decoder: 8 or 4, with a scale for each token "
         "and head (default: as computed)",
     )
     parser.add_argument(

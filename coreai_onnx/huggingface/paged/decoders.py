@@ -20,18 +20,18 @@ from coreai_onnx.huggingface.caches import (
     Both,
     Growing,
     Slot,
-    cache_of,
     cache_parameter,
     states_in_cache,
-    tensors_of,
 )
 from coreai_onnx.huggingface.decoders import (
     BATCH,
     KEPT,
     KEPT_DIM,
     SEQUENCE,
+    CachedTokens,
     CodedDecoder,
     Decoder,
+    InCodes,
 )
 from coreai_onnx.huggingface.transformers_names import offsets_by_row
 from coreai_onnx.huggingface.verification import check_generation, difference, random_tokens
@@ -83,7 +83,7 @@ class Pages:
         return pool[self.table].flatten(1, 2).transpose(1, 2)
 
 
-class _InPages:
+class _InPages(CachedTokens):
     """Keys and values in blocks of a pool."""
 
     pages: Pages
@@ -93,9 +93,17 @@ class _InPages:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the keys and values of the new tokens, and return those of each row."""
         del args, kwargs
-        self.keys = self.pages.written(self.keys, key_states)
-        self.values = self.pages.written(self.values, value_states)
-        return self.pages.read(self.keys), self.pages.read(self.values)
+        self.keys = self.joined(self.keys, key_states)
+        self.values = self.joined(self.values, value_states)
+        return self.rows(self.keys), self.rows(self.values)
+
+    def joined(self, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Return a pool with what new tokens add."""
+        return self.pages.written(old, new)
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what a pool has of each row."""
+        return self.pages.read(x)
 
     def get_seq_length(self) -> Any:
         """Return the number of cached tokens of each row, int64 ``[batch, 1]``."""
@@ -115,11 +123,20 @@ class _PagedBoth(_InPages, Both):
     """A layer with a recurrent state, too."""
 
 
+class _PagedCoded(InCodes, _InPages, Growing):
+    """A layer with codes of keys and values."""
+
+
+class _PagedCodedBoth(InCodes, _InPages, Both):
+    """A layer with codes and a recurrent state."""
+
+
 def in_pages(layer: Any, pages: Pages) -> Any:
-    """Return a layer with its keys and values, which are pools, in blocks."""
+    """Return a layer with its keys and values, or their codes, which are pools, in blocks."""
     if not isinstance(layer, Growing):
         return layer
-    paged: Any = _PagedBoth() if isinstance(layer, Both) else _Paged()
+    classes = (_Paged, _PagedBoth), (_PagedCoded, _PagedCodedBoth)
+    paged: Any = classes[isinstance(layer, InCodes)][isinstance(layer, Both)]()
     vars(paged).update(vars(layer), pages=pages)
     return paged
 
@@ -140,6 +157,10 @@ class PagedDecoder(Decoder):
         if not self.slots:
             name = type(model).__name__
             raise ConversionError(f"{name} has no cache", advice='choose cache="growing"')
+        self._take_pages()
+
+    def _take_pages(self) -> None:
+        """Replace the mask and the positions by the inputs of pages."""
         self.has_blocks = any(slot.grows for slot in self.slots)
         self.has_states = not all(slot.grows for slot in self.slots)
         first = ["input_ids", *([BLOCK_TABLE] if self.has_blocks else []), CACHE_LENGTHS]
@@ -175,7 +196,7 @@ class PagedDecoder(Decoder):
         return (result.logits, *self._pools(cache, past, state_slots))
 
     def _cache(self, tensors: Sequence[torch.Tensor], pages: Pages) -> Any:
-        cache = cache_of(self.slots, tensors)
+        cache = self._filled(tensors, 0)
         if self.has_blocks:
             cache.layers = [in_pages(layer, pages) for layer in cache.layers]
         return cache
@@ -184,7 +205,7 @@ class PagedDecoder(Decoder):
         self, cache: Any, past: Sequence[torch.Tensor], state_slots: torch.Tensor | None
     ) -> Iterator[torch.Tensor]:
         """Yield the pools after a call."""
-        for slot, pool, x in zip(self.slots, past, tensors_of(cache, self.slots), strict=True):
+        for slot, pool, x in zip(self.slots, past, self._presents(cache), strict=True):
             yield x if slot.grows or state_slots is None else pool.index_copy(0, state_slots, x)
 
     def arguments(self, batch: int, length: int, past: int) -> tuple[Any, ...]:
@@ -218,6 +239,23 @@ class PagedDecoder(Decoder):
             {0: KEPT_DIM} if self.selects_logits else None,
             [{0: BLOCKS if slot.grows else SLOTS} for slot in self.slots],
         )
+
+
+class CodedPagedDecoder(PagedDecoder, CodedDecoder):
+    """A decoder whose keys and values are codes of few bits in blocks of pools."""
+
+    def __init__(self, model: torch.nn.Module, bits: int) -> None:
+        """Find out what the decoder caches.
+
+        Args:
+            model: The decoder.
+            bits: Size of a code: 8 or 4.
+
+        Raises:
+            ConversionError: If it caches no keys and values, or their size is odd.
+        """
+        CodedDecoder.__init__(self, model, bits)
+        self._take_pages()
 
 
 def pool_of(slot: Slot, blocks: int, slots: int = 0) -> torch.Tensor:
@@ -310,10 +348,6 @@ class CacheForm:
             raise ModelSourceError(f"cache {self.kind!r} must be one of {', '.join(CACHES)}")
         if self.bits is not None and (type(self.bits) is not int or self.bits not in CACHE_BITS):
             raise ModelSourceError(f"cache_bits {self.bits!r:.20} must be 8 or 4")
-        if self.bits is not None and self.kind == "paged":
-            raise ModelSourceError(
-                'cache_bits: a paged cache has no few bits yet; choose cache="growing" or "static"'
-            )
 
     def __str__(self) -> str:
         """Return the part of a message: ``paged cache``."""
@@ -328,7 +362,7 @@ class CacheForm:
 def decoder_of(model: torch.nn.Module, cache: CacheForm) -> Decoder:
     """Return a decoder with a cache."""
     if cache.kind == "paged":
-        return PagedDecoder(model)
+        return PagedDecoder(model) if cache.bits is None else CodedPagedDecoder(model, cache.bits)
     is_static = cache.kind == "static"
     if cache.bits is not None:
         return CodedDecoder(model, cache.bits, is_static=is_static)
@@ -343,11 +377,12 @@ def checked_decoder(model: torch.nn.Module, cache: CacheForm) -> Decoder:
         ModelSourceError: If the model does not generate.
     """
     decoder = decoder_of(model, cache)
-    if isinstance(decoder, PagedDecoder):
+    # Rounded keys and values change the logits by more than any tolerance.
+    floats = replace(cache, bits=None)
+    checked = decoder if cache == floats else decoder_of(model, floats)
+    if isinstance(checked, PagedDecoder):
         check_generation(Decoder(model))
-        check_pages(decoder)
+        check_pages(checked)
     else:
-        # Rounded keys and values change the logits by more than any tolerance.
-        floats = replace(cache, bits=None)
-        check_generation(decoder if cache == floats else decoder_of(model, floats))
+        check_generation(checked)
     return decoder

@@ -39,7 +39,12 @@ def attention_without_mask(
 
 
 def provide_variant(
-    bodies: Bodies, name: str, node: gs.Node, *further: str, value_heads: bool = False
+    bodies: Bodies,
+    name: str,
+    node: gs.Node,
+    *further: str,
+    value_heads: bool = False,
+    mask_at: int = 3,
 ) -> str | None:
     """Return the op type of another composite for an attention; None if it has another body.
 
@@ -49,9 +54,10 @@ def provide_variant(
         node: The attention, whose mask, sinks and attributes are those of the composite.
         *further: Words of the variant beside those of attention.
         value_heads: Whether values have other heads than keys.
+        mask_at: The place of the mask among the inputs of the attention; sinks follow it.
     """
     # The words are in the order of the composite's `variant_axes`.
-    mask, sinks = input_of(node, 3), input_of(node, 4)
+    mask, sinks = input_of(node, mask_at), input_of(node, mask_at + 1)
     if mask is not None:
         words = ["mask" if dtype_of(mask) == np.bool_ else "bias"]
     else:

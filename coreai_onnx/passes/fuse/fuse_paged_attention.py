@@ -15,14 +15,14 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
+from coreai_onnx.passes.fuse.fuse_attention_nbits import NAME as ATTENTION_NBITS
 
 NAME = "paged_attention"
 _HEADS_FIRST = [0, 2, 1, 3]
-_MASK = 3
 
 
 @makes_functions
-@rewrites(composites=(ATTENTION,))
+@rewrites(composites=(ATTENTION, ATTENTION_NBITS))
 def fuse_paged_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Attention to keys and values that are gathered from blocks → one ai.coreai::paged_attention.
 
@@ -30,23 +30,33 @@ def fuse_paged_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) ->
     for values, attention(q, keys, values, mask)
     becomes     paged_attention(q, key_pool, value_pool, table, mask)
 
-    The cache ``export_model(cache="paged")`` has this pattern. Our kernel reads the blocks where
-    they are; the body gathers them as before.
+    Also of codes and scales: attention_nbits becomes paged_attention_nbits. The cache
+    ``export_model(cache="paged")`` has this pattern. Our kernels read the blocks where they are;
+    the bodies gather them as before.
     """
-    keys, values = (_blocks(tensor) for tensor in node.inputs[1:3])
-    if keys is None or values is None:
+    is_coded = node.op.partition(".")[0] == ATTENTION_NBITS
+    name, count = (f"{NAME}_nbits", 4) if is_coded else (NAME, 2)
+    found = [_blocks(tensor) for tensor in node.inputs[1 : count + 1]]
+    pools = [one for one in found if one is not None]
+    if len(pools) < count:
         return False
-    if keys[1] is not values[1]:
+    keys, values = pools[0], pools[-1]
+    if any(one[1] is not keys[1] for one in pools):
         return why("keys and values are in other blocks", node)
-    mask = input_of(node, _MASK)
+    mask = input_of(node, count + 1)
     is_positional = attribute_of(node, "is_causal", 0) or attribute_of(node, "window_size", 0)
     if mask is None and is_positional != 0:
         return why("the positions of queries are not known without a mask", node)
-    op_type = provide_variant(bodies, NAME, node, value_heads=keys[2] != values[2])
+    bits = attribute_of(node, "bits", 8)
+    op_type = provide_variant(
+        bodies, name, node, *["bits4"] * (bits == 4),
+        value_heads=keys[2] != values[2], mask_at=count + 1,
+    )  # fmt: skip
     if op_type is None:
-        return why("the model's paged_attention has another body", node)
-    inputs = [node.inputs[0], keys[0], values[0], keys[1], *node.inputs[_MASK:]]
+        return why(f"the model's {name} has another body", node)
+    inputs = [node.inputs[0], *(one[0] for one in pools), keys[1], *node.inputs[count + 1 :]]
     attributes = {"softcap": attribute_of(node, "softcap", 0.0), "version": 1}
+    attributes |= {"bits": bits} if is_coded else {}
     if "scale" in node.attrs:
         attributes["scale"] = node.attrs["scale"]
     edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **attributes)

@@ -97,11 +97,20 @@ Arrays PagedAttention(const Call& call, const OrtKernelContext& context) {
                 Collected(call.In(2), table), 4);
 }
 
+Arrays PagedAttentionNbits(const Call& call, const OrtKernelContext& context) {
+  const std::int64_t bits = call.Int("bits", 8);
+  const Array& table = call.In(5);
+  const Array key = Dequantized(call.In(1), call.In(2), bits);
+  const Array value = Dequantized(call.In(3), call.In(4), bits);
+  return Attend(call, context, call.In(0), Collected(key, table), Collected(value, table), 6);
+}
+
 }  // namespace
 
 Arrays AnyAttention(const std::string& op, const Call& call, const OrtKernelContext& context) {
   if (op == "attention_nbits") return AttentionNbits(call, context);
   if (op == "paged_attention") return PagedAttention(call, context);
+  if (op == "paged_attention_nbits") return PagedAttentionNbits(call, context);
   if (op == "scaled_dot_product_attention_bshd") return BshdAttention(call, context);
   return Attention(call, context);
 }

@@ -27,6 +27,7 @@ from coreai_onnx.huggingface.generation.requests import Choice, Draft, Lookup, R
 from tests.huggingface.generation.test_engine import CHUNK, check_orders
 from tests.huggingface.generation.test_paged_stream import T5
 from tests.models.generators import GENERATORS
+from tests.support.externalized import kernels_built
 from tests.support.huggingface_folders import llama
 
 SCORES = torch.tensor([[0.0, 3.0, 2.0, 1.0]])
@@ -154,6 +155,20 @@ def test_candidates_change_no_reply(
         options: dict[str, Any] = {"max_new_tokens": 60, "stop_ids": (stop,)}
         ended = engine.submit(prompt, **options).result(60).tolist()
         assert engine.submit(prompt, **options, **further).result(60).tolist() == ended
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_each_reply_is_that_of_the_request_alone_with_a_cache_of_few_bits(
+    bits: int, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"cache": "paged", "cache_bits": bits, "target": "kernels"}
+    folder = export_model(llama(), tmp_path / "folder", **how).path
+    for kernels in (True, False) if kernels_built() else (False,):
+        model = LanguageModel.open(folder, kernels=kernels)
+        states = {info.name: info for info in model.session.state_inputs}
+        codes, scales = (states[f"past_key_values.0.key{end}"] for end in ("", "_scale"))
+        assert (codes.dtype, scales.dtype) == ("uint8", "float32")
+        check_orders(model, 10, 250)
 
 
 def test_candidates_that_are_refused(paged: tuple[Any, LanguageModel], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from coreai_onnx.huggingface.paged import decoders
 from coreai_onnx.huggingface.paged.decoders import (
     BLOCK,
     CacheForm,
+    CodedPagedDecoder,
     PagedDecoder,
     Pages,
     check_pages,
@@ -62,6 +63,29 @@ def test_tokens_are_written_to_the_blocks_of_their_rows() -> None:
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gemma3_text", "jamba", "mamba2"])
 def test_rows_of_several_lengths_have_the_logits_of_each_alone(name: str) -> None:
     check_pages(PagedDecoder(GENERATORS[name].module()))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", ["llama", "falcon_h1"])
+@torch.no_grad()
+def test_codes_in_blocks_are_those_of_a_growing_cache(name: str, bits: int) -> None:
+    model = GENERATORS[name].module()
+    paged, growing = (decoder_of(model, CacheForm(kind, bits)) for kind in ("paged", "growing"))
+    assert isinstance(paged, CodedPagedDecoder)
+    assert [slot.kind for slot in paged.slots] == [slot.kind for slot in growing.slots]
+    _, table, _, slots, _, pools = paged.arguments(2, 1, 30)
+    _, mask, positions, kept, cache = growing.arguments(1, 21, 0)
+    prompt = torch.randint(3, 60, (1, 21), generator=torch.Generator().manual_seed(0))
+    for tokens, past in ((prompt, 0), (prompt[:, :1], 21)):
+        _, mask, positions, kept, _ = growing.arguments(1, tokens.shape[1], past)
+        expected, *cache = growing(tokens, mask, positions, kept, cache)
+        where = [None if x is None else x[:1] for x in (table, slots)]
+        logits, *pools = paged(tokens, where[0], torch.tensor([past]), where[1], kept, pools)
+        assert_close(logits, expected)
+    pages = Pages(table[:1], torch.tensor([22]), 0)
+    for slot, pool, x in zip(paged.slots, pools, cache, strict=True):
+        if slot.dtype == torch.uint8:
+            assert (pages.read(pool)[:, :, :22] == x).double().mean() > 0.99
 
 
 def test_rwkv_has_states_only() -> None:

@@ -28,6 +28,18 @@ def paged(name: str, call: Any) -> list[Call]:
     return [Call(call.composite, shapes, {"softcap": 2.0} if "softcap" in words else {}, dtypes)]
 
 
+def paged_coded(name: str, call: Any) -> list[Call]:
+    """Return converted calls for one of attention to codes that ``fuse_paged_attention`` makes."""
+    words, bits = name.partition(".")[2], call.attributes["bits"]
+    heads, mask = 1 if "value_heads" in words else 2, (2, 1, 3, 12) if call.dims[6] else None
+    pools = ((5, 4, 2, bits), (5, 4, 2, 1), (5, 4, heads, bits), (5, 4, heads, 1))
+    dtypes = {1: torch.uint8, 3: torch.uint8, 5: torch.int64}
+    dtypes |= {6: torch.bool} if "mask" in words else {}
+    shapes = ((2, 4, 3, 8), *pools, (2, 3), mask, *[(4,)] * ("sinks" in words))
+    attributes = {"bits": bits, "softcap": 2.0 * ("softcap" in words)}
+    return [Call(call.composite, shapes, attributes, dtypes)]
+
+
 def bshd(name: str, call: Any) -> list[Call]:
     """Return converted calls for one that ``attention_without_transposes`` makes."""
     words = name.partition(".")[2]
@@ -117,6 +129,11 @@ CONVERTED: dict[str, list[Call]] = {
         name: paged(name, call)
         for name, call in CALLS.items()
         if call.composite == "paged_attention"
+    },
+    **{
+        name: paged_coded(name, call)
+        for name, call in CALLS.items()
+        if call.composite == "paged_attention_nbits"
     },
 }
 

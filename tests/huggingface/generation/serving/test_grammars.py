@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+from coreai_onnx.huggingface.generation.requests import Request
 from coreai_onnx.huggingface.generation.serving.grammars import Grammars
 from tests.support.endpoints import CHAT, CHATS, COMPLETIONS, TEMPLATE, error_of, events, generated
 
@@ -16,6 +18,19 @@ SCHEMA = {
     "type": "object",
     "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}, "tall": {"enum": [0]}},
     "required": ["age", "tall"],
+    "additionalProperties": False,
+}
+LIST = {
+    "type": "object",
+    "properties": {
+        "names": {
+            "type": "array",
+            "items": {"enum": ["left", "right"]},
+            "minItems": 8,
+            "maxItems": 8,
+        }
+    },
+    "required": ["names"],
     "additionalProperties": False,
 }
 DEEP: Any = {}
@@ -37,6 +52,44 @@ def test_answers_satisfy_the_schema(client: TestClient, options: dict[str, Any])
             assert list(person) == ["age", "tall"]
             assert 0 <= person["age"] <= 99
             assert person["tall"] == 0
+
+
+@pytest.mark.parametrize("kind", ["lookup", "assistant"])
+def test_candidates_change_no_answer_of_a_schema(models: Any, kind: str) -> None:
+    """Also where the grammar refuses them, and with several requests in a step."""
+    further: dict[str, Any] = {"prompt_lookup_num_tokens": 4}
+    if kind == "assistant":  # the model itself, which proposes what no schema allows
+        further = {"assistant_model": models[1]}
+    grammar = Grammars(models[0]).of_form(form(LIST))
+    proposed, accepted = 0, 0
+    choose_all = Request.choose_all
+
+    def counted(self: Request, scores: torch.Tensor) -> str:
+        nonlocal proposed, accepted
+        before = self.ids.shape[1]
+        reason = choose_all(self, scores)
+        proposed += len(scores) - 1
+        accepted += self.ids.shape[1] - before - 1
+        return reason
+
+    with models[0].engine(slots=3, tokens=800) as engine, pytest.MonkeyPatch.context() as patch:
+
+        def answers(**more: Any) -> list[str]:
+            replies = [
+                engine.submit(
+                    "ab", max_new_tokens=120, logits_processor=[grammar.processor()],
+                    **options, **more,
+                )
+                for options in ({}, {"temperature": 1.5, "seed": 3}, {"top_k": 9, "seed": 4})
+            ]  # fmt: skip
+            return [reply.result(60) for reply in replies]
+
+        plain = answers()
+        patch.setattr(Request, "choose_all", counted)
+        assert answers(**further) == plain
+    assert all(len(json.loads(text)["names"]) == 8 for text in plain)
+    assert proposed > accepted
+    assert accepted > 0 or kind == "assistant"
 
 
 def test_a_schema_is_compiled_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
