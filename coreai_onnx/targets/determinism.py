@@ -56,7 +56,11 @@ def outside_ops(model: ir.Model) -> dict[str, int]:
 
 def measured_ops(model: ir.Model) -> dict[str, int]:
     """Count the nodes of operators that only measurements vouch for, by name."""
-    nodes = (x for x in _run_nodes(model) if x.op_type in MEASURED and not _has_integers(x))
+    nodes = (
+        x
+        for x in _run_nodes(model)
+        if x.op_type in MEASURED and not _has_integers(x) and not _copies_nearest(x)
+    )
     return dict(Counter(x.op_type for x in nodes))
 
 
@@ -64,16 +68,36 @@ def write_promise(model: ir.Model) -> None:
     """Write in the metadata of a model what it promises in a session with ``deterministic=True``.
 
     A model with operators of `outside_ops` promises nothing, one with operators of `MEASURED`
-    nothing about processors with other instructions. The axis ``targets`` is AVX2, AVX-512, NEON
-    and scalar.
+    nothing about processors with other instructions, one with products that sum over a dynamic
+    dim, such as the tokens of a call, nothing about chunks and caches. The axis ``targets`` is
+    AVX2, AVX-512, NEON and scalar.
     """
     model.metadata_props.pop(DETERMINISM, None)
     if outside_ops(model):
         return
     measured = sorted(measured_ops(model))
-    axes = ["repeated", "threads", "batch", "chunks", "cache"]
+    axes = ["repeated", "threads", "batch"]
+    if not any(map(_sums_over_dynamic_dim, _run_nodes(model))):
+        axes += ["chunks", "cache"]
     promise = {"axes": axes if measured else [*axes, "targets"], "measured": measured}
     model.metadata_props[DETERMINISM] = json.dumps(promise)
+
+
+def _copies_nearest(node: ir.Node) -> bool:
+    """Whether a node copies elements, at places that are one division each (asymmetric)."""
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    return (
+        node.op_type == "Resize"
+        and given.get("mode", "nearest") == "nearest"
+        and given.get("coordinate_transformation_mode") == "asymmetric"
+    )
+
+
+def _sums_over_dynamic_dim(node: ir.Node) -> bool:
+    if not (_is_kernel(node) and node.op_type.split(".")[0] == "gather_mm"):
+        return False
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return shape is None or not isinstance(shape[-1], int)
 
 
 def _is_fixed(node: ir.Node) -> bool:

@@ -18,6 +18,7 @@ from tests.support.kernel_targets import OVERRIDE, targets_of_this_machine
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 CALLS = [case for case in CASES if case.composite in KERNELS]
 CALLS.append(Case("group_norm", ((2, 6, 5, 7), (6,), (6,)), {"num_groups": 2}))
+CALLS.append(Case("convolution", ((2, 30, 7, 7), (200, 30, 3, 3), (200,)), {"stride": [2, 1]}))
 ROWS = (1, 2, 3, 4, 5, 8, 9, 17, 64, 300)
 
 
@@ -94,6 +95,7 @@ IMAGES = {
     "points": ((70, 60, 1, 1), {}),
     "windows": ((70, 60, 3, 3), {"padding": [1, 1, 1, 1], "stride": [2, 1]}),
     "groups": ((60, 20, 3, 3), {"groups": 3, "dilation": [1, 2]}),
+    "few_windows": ((192, 60, 3, 3), {"stride": [3, 3]}),
     "planes": ((60, 1, 5, 5), {"groups": 60, "padding": [2, 2, 2, 2]}),
 }
 

@@ -15,6 +15,7 @@ from coreai_onnx.program import OnnxProgram
 from coreai_onnx.targets.determinism import (
     EXACT,
     MEASURED,
+    measured_ops,
     outside_ops,
     write_promise,
 )
@@ -67,6 +68,32 @@ def test_a_promise_names_what_was_measured() -> None:
     one.graph.node(1).outputs[0].dtype = ir.DataType.INT64
     write_promise(one)
     assert json.loads(one.metadata_props[DETERMINISM])["measured"] == []
+
+
+@pytest.mark.parametrize(("depth", "promised"), [("3", True), ("tokens", False)])
+def test_sums_over_tokens_promise_nothing_about_chunks(depth: str, promised: bool) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 21, "ai.coreai": 1]>
+    main (float[n, {depth}] x, float[{depth}, 2] w) => (float[n, 2] y)
+    {{ y = ai.coreai.gather_mm(x, w) }}
+    <domain: "ai.coreai", opset_import: ["": 21]> gather_mm (a, b) => (c) {{ c = MatMul(a, b) }}"""
+    one = parse(text)
+    write_promise(one)
+    axes = json.loads(one.metadata_props[DETERMINISM])["axes"]
+    assert ("chunks" in axes, "cache" in axes) == (promised, promised)
+    assert "batch" in axes
+
+
+@pytest.mark.parametrize(
+    ("attributes", "measured"),
+    [
+        ('coordinate_transformation_mode = "asymmetric"', {}),
+        ('mode = "linear", coordinate_transformation_mode = "asymmetric"', {"Resize": 1}),
+        ('coordinate_transformation_mode = "half_pixel"', {"Resize": 1}),
+    ],
+)
+def test_nearest_elements_are_copies(attributes: str, measured: dict[str, int]) -> None:
+    one = model(f"s = Shape(x) y = Resize <{attributes}> (x, , , s)")
+    assert measured_ops(one) == measured
 
 
 def test_a_model_outside_the_promise_is_refused() -> None:

@@ -141,7 +141,7 @@ def scan_with_outputs(
     graph = ir.Graph([], [], nodes=[], name=op.scope.names.unique("scan_body"))
     inner = op.inside(op.scope.nested(graph))
     carried = _stand_in(op, state, dims_of(state), "carried")
-    slices = [_stand_in(op, x, None, "slice") for x in inputs]
+    slices = [_stand_in(op, x, dims_of(x)[1:], "slice") for x in inputs]
     graph.inputs.extend([carried, *slices])
     after, output = step(inner, carried, slices)
     graph.outputs.extend([set_dims(after, dims_of(state)), output])

@@ -15,6 +15,14 @@ ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype) {
   return COREAI_FOR(target, SelectConvolutionPack)(dtype);
 }
 
+ConvolutionPackKernel FindConvolutionPackRows(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectConvolutionPackRows)(dtype);
+}
+
+ConvolutionTurnKernel FindConvolutionTurn(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectConvolutionTurn)(dtype);
+}
+
 std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes) {
   const ConvolutionPart part(sizes);
   return (part.rows * part.columns + sizes.window_size()) * kPartLaneBytes;

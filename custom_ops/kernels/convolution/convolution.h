@@ -37,6 +37,20 @@ struct ConvolutionColumns {
 using ConvolutionPackKernel = void (*)(const ConvolutionColumns&);
 ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype);
 
+/// Packs the same windows as rows, as GatherMmPackLeft writes them, or one after the other if they
+/// are few. `packed` has ConvolutionRowBytes(...) bytes.
+ConvolutionPackKernel FindConvolutionPackRows(Target target, DType dtype);
+
+/// Bytes of packed rows, with those that a store behind the last one writes.
+constexpr std::size_t ConvolutionRowBytes(std::size_t count, std::size_t depth, std::size_t size) {
+  return (count * depth * size + 63) / 64 * 64 + 64;
+}
+
+/// Transposes `columns` of each row from `first` on: output[c * rows + r] = in[r][first + c].
+using ConvolutionTurnKernel = void (*)(const void* const* in, std::size_t rows, std::size_t first,
+                                       std::size_t columns, void* output);
+ConvolutionTurnKernel FindConvolutionTurn(Target target, DType dtype);
+
 /// Filters that read one plane each.
 struct ConvolutionPlanes {
   const ConvolutionSizes& sizes;

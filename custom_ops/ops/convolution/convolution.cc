@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "kernels/gather_mm/gather_mm.h"
 #include "kernels/gather_mm/widen.h"
 #include "ops/checks.h"
+#include "ops/convolution/convolution_filters.h"
 #include "ops/item_pool.h"
 #include "ops/op_list.h"
 #include "ops/row_split.h"
@@ -20,84 +22,16 @@ namespace {
 namespace names = schema::convolution;
 static_assert(names::kInputCount == 3 && names::kAttributeCount == 4, "the declaration changed");
 
-// A multiple of the panel width of every target.
-constexpr std::size_t kColumnStep = 48;
 // Bytes of the packed windows of an item, which stay in the second-level cache.
 constexpr std::size_t kColumnBytes = 512 * 1024;
-// Bytes of the filters that are multiplied by all windows of an item, which stay there too.
-constexpr std::size_t kFilterBytes = 384 * 1024;
+// Bytes of the windows that are packed as rows at once.
+constexpr std::size_t kRowBytes = 4 * 1024 * 1024;
 // The number of items of a call for which windows, then filters, are divided.
 constexpr std::size_t kWantedItems = 8;
 // Padded planes have a size that fits into 32 bits.
 constexpr std::int64_t kLargestPlane = std::int64_t{1} << 30;
-// Bounds for the padded parts of planes: 3 MB.
-constexpr std::size_t kPlaneStride = 4, kPlaneReach = 64;
 // The number of multiply-adds that is worth a thread, as in gather_mm.
 constexpr std::size_t kProductsPerItem = 256 * 1024;
-
-std::size_t Ceil(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
-/// A convolution of given shapes.
-struct Problem {
-  ConvolutionSizes sizes;
-  std::size_t images, channels, filters;  // of a group
-  std::size_t groups;
-
-  std::size_t depth() const { return sizes.window_size() * channels + 1; }
-  std::size_t plane() const { return sizes.height * sizes.width; }
-  bool of_planes() const {
-    const bool near = (sizes.window_height - 1) * sizes.dilation_y <= kPlaneReach &&
-                      (sizes.window_width - 1) * sizes.dilation_x <= kPlaneReach;
-    return channels == 1 && near && std::max(sizes.stride_y, sizes.stride_x) <= kPlaneStride;
-  }
-};
-
-/// Filters that one call of a product multiplies: equal parts of a group.
-struct FilterBlocks {
-  std::size_t count, size;
-
-  FilterBlocks(std::size_t filters, std::size_t filter_bytes) {
-    const std::size_t most =
-        std::min(std::max<std::size_t>(kFilterBytes / filter_bytes, 32), kGatherMmMaxRows);
-    size = Ceil(Ceil(filters, Ceil(filters, most)), 8) * 8;
-    count = Ceil(filters, size);
-  }
-};
-
-/// The filters of all groups as rows of products, with the bias as their last elements.
-ScratchMemory PackFilters(const Problem& p, const void* weight, const void* bias, DType dtype,
-                          Target target) {
-  const std::size_t size = SizeOf(dtype), depth = p.depth(), window = p.sizes.window_size();
-  const FilterBlocks blocks(p.filters, depth * size);
-  const GatherMmPackLeftKernel pack = FindGatherMmPackLeft(target, dtype);
-  ScratchMemory packed = AllocateScratch(p.groups * p.filters * depth * size);
-  const ScratchMemory rows = AllocateScratch(blocks.size * depth * size);
-  const auto* from = static_cast<const char*>(weight);
-  const auto* one_bias = static_cast<const char*>(bias);
-  for (std::size_t group = 0; group < p.groups; ++group) {
-    for (std::size_t first = 0; first < p.filters; first += blocks.size) {
-      const std::size_t count = std::min(blocks.size, p.filters - first);
-      char* const to = packed.get() + (group * p.filters + first) * depth * size;
-      // Few rows are read in place.
-      char* const plain = count <= kGatherMmFewRows ? to : rows.get();
-      const void* starts[kGatherMmMaxRows];
-      for (std::size_t i = 0; i < count; ++i) {
-        char* row = plain + i * depth * size;
-        starts[i] = row;
-        for (std::size_t place = 0; place < window; ++place) {
-          for (std::size_t c = 0; c < p.channels; ++c, row += size) {
-            std::memcpy(row, from + (c * window + place) * size, size);
-          }
-        }
-        from += p.channels * window * size;
-        std::memset(row, 0, size);
-        if (one_bias != nullptr) std::memcpy(row, one_bias, size), one_bias += size;
-      }
-      if (plain != to) pack(starts, count, depth, to);
-    }
-  }
-  return packed;
-}
 
 class ConvolutionOp : public Op {
  public:
@@ -112,6 +46,8 @@ class ConvolutionOp : public Op {
         target_(target),
         multiply_(FindGatherMm(target, wide_, GatherMmLayout::kPacked)),
         pack_(FindConvolutionPack(target, wide_)),
+        pack_rows_(FindConvolutionPackRows(target, wide_)),
+        turn_(FindConvolutionTurn(target, wide_)),
         planes_(FindConvolutionPlanes(target, wide_)),
         widen_(FindWiden(target, dtype)),
         narrow_(FindNarrow(target, dtype)) {
@@ -119,11 +55,10 @@ class ConvolutionOp : public Op {
     const TensorView weight = info.Constant(names::kWeightInput);
     const TensorView bias = info.Constant(names::kBiasInput);
     if (!weight || weight.type != OnnxType(wide_) || weight.shape.size() != 4) return;
-    const Problem problem = OfWeight(weight.shape);
+    const ConvolutionProblem problem = OfWeight(weight.shape);
     const bool biased = bias && bias.type == OnnxType(wide_) && bias.shape == BiasShape(weight);
     if ((bias && !biased) || weight.shape[0] % groups_ != 0 || problem.of_planes()) return;
     if (ElementCount(weight.shape) == 0) return;
-    constant_ = PackFilters(problem, weight.data, bias.data, wide_, target_);
     constant_weight_ = weight.data;
     constant_bias_ = bias.data;
   }
@@ -135,7 +70,7 @@ class ConvolutionOp : public Op {
     check_.Require("input", input, dtype_);
     check_.Require("weight", weight, dtype_);
     if (bias) check_.Require("bias", bias, dtype_);
-    const Problem problem = Checked(input, weight, bias);
+    const ConvolutionProblem problem = Checked(input, weight, bias);
     const auto windows = [&](std::size_t n) { return static_cast<std::int64_t>(n); };
     const Shape shape = {input.shape[0], weight.shape[0], windows(problem.sizes.out_height),
                          windows(problem.sizes.out_width)};
@@ -165,9 +100,9 @@ class ConvolutionOp : public Op {
 
   static Shape BiasShape(const TensorView& weight) { return {weight.shape[0]}; }
 
-  Problem OfWeight(const Shape& weight) const {
+  ConvolutionProblem OfWeight(const Shape& weight) const {
     const auto size = [&](std::size_t axis) { return static_cast<std::size_t>(weight[axis]); };
-    Problem problem = {};
+    ConvolutionProblem problem = {};
     problem.groups = static_cast<std::size_t>(groups_);
     problem.channels = size(1);
     problem.filters = size(0) / problem.groups;
@@ -182,7 +117,8 @@ class ConvolutionOp : public Op {
     return problem;
   }
 
-  Problem Checked(const TensorView& input, const TensorView& weight, const TensorView& bias) const {
+  ConvolutionProblem Checked(const TensorView& input, const TensorView& weight,
+                             const TensorView& bias) const {
     const std::string shapes =
         "input of shape " + ToString(input.shape) + ", weight of shape " + ToString(weight.shape);
     if (input.shape.size() != 4 || weight.shape.size() != 4) {
@@ -199,7 +135,7 @@ class ConvolutionOp : public Op {
       check_.Fail("input bias of shape " + ToString(bias.shape) +
                   " must have one element for each filter: " + shapes);
     }
-    Problem problem = OfWeight(w);
+    ConvolutionProblem problem = OfWeight(w);
     ConvolutionSizes& s = problem.sizes;
     problem.images = static_cast<std::size_t>(input.shape[0]);
     s.height = static_cast<std::size_t>(input.shape[2]);
@@ -239,22 +175,31 @@ class ConvolutionOp : public Op {
     });
   }
 
-  void Run(const KernelContext& context, const Problem& problem, const void* input,
+  void Run(const KernelContext& context, const ConvolutionProblem& problem, const void* input,
            const TensorView& weight, const TensorView& bias, char* output) const {
     const Widened filters(weight, dtype_);
     const Widened biases = bias ? Widened(bias, dtype_) : Widened();
     if (problem.of_planes()) {
       return RunPlanes(context, problem, input, filters.data(), biases.data(), output);
     }
-    if (constant_ && weight.data == constant_weight_ && bias.data == constant_bias_) {
-      return RunProducts(context, problem, input, constant_.get(), output);
+    ScratchMemory packed_now;
+    const char* packed = nullptr;
+    if (constant_weight_ != nullptr && weight.data == constant_weight_ &&
+        bias.data == constant_bias_) {
+      PackedFilters& constant = constant_[problem.of_rows()];
+      std::call_once(constant.once, [&] {
+        constant.memory = PackFilters(problem, weight.data, bias.data, wide_, target_);
+      });
+      packed = constant.memory.get();
+    } else {
+      packed_now = PackFilters(problem, filters.data(), biases.data(), wide_, target_);
+      packed = packed_now.get();
     }
-    const ScratchMemory packed =
-        PackFilters(problem, filters.data(), biases.data(), wide_, target_);
-    RunProducts(context, problem, input, packed.get(), output);
+    problem.of_rows() ? RunRows(context, problem, input, packed, output)
+                      : RunProducts(context, problem, input, packed, output);
   }
 
-  void RunPlanes(const KernelContext& context, const Problem& p, const void* input,
+  void RunPlanes(const KernelContext& context, const ConvolutionProblem& p, const void* input,
                  const void* weight, const void* bias, char* output) const {
     const std::size_t size = SizeOf(wide_), windows = p.sizes.windows();
     // The filters of an item fill the lanes of vectors.
@@ -278,7 +223,7 @@ class ConvolutionOp : public Op {
              });
   }
 
-  void RunProducts(const KernelContext& context, const Problem& p, const void* input,
+  void RunProducts(const KernelContext& context, const ConvolutionProblem& p, const void* input,
                    const char* packed, char* output) const {
     const std::size_t size = SizeOf(wide_), windows = p.sizes.windows(), depth = p.depth();
     const std::size_t steps = std::min(kColumnBytes / (kColumnStep * depth * size),
@@ -313,6 +258,44 @@ class ConvolutionOp : public Op {
         });
   }
 
+  /// Multiplies few windows by the filters of a group, which are the columns of a matrix.
+  void RunRows(const KernelContext& context, const ConvolutionProblem& p, const void* input,
+               const char* packed, char* output) const {
+    const std::size_t size = SizeOf(wide_), windows = p.sizes.windows(), depth = p.depth();
+    const std::size_t matrices = p.images * p.groups;
+    const std::size_t shares = Ceil(p.filters, kGatherMmColumnStep);
+    const std::size_t row_bytes = ConvolutionRowBytes(windows, depth, size);
+    const std::size_t at_once = std::min(matrices, std::max<std::size_t>(1, kRowBytes / row_bytes));
+    const std::size_t matrix_bytes = GatherMmPackedBytes(target_, wide_, depth, p.filters);
+    const ScratchMemory rows = AllocateScratch(at_once * row_bytes);
+    const ScratchMemory sums = AllocateScratch(at_once * windows * p.filters * size);
+    for (std::size_t first = 0; first < matrices; first += at_once) {
+      const std::size_t count = std::min(at_once, matrices - first);
+      context.ParallelFor(count, [&](std::size_t i) {
+        const std::size_t plane = (first + i) * p.channels;
+        pack_rows_({p.sizes, static_cast<const char*>(input) + plane * p.plane() * size, p.channels,
+                    0, windows, rows.get() + i * row_bytes});
+      });
+      RunItems(context, count * shares, kGatherMmScratchBytes,
+               [&](std::size_t item, void* scratch) {
+                 const std::size_t i = item / shares, column = item % shares * kGatherMmColumnStep;
+                 const std::size_t end = std::min(p.filters, column + kGatherMmColumnStep);
+                 const char* const left = rows.get() + i * row_bytes;
+                 const void* in[kFewWindows];
+                 void* out[kFewWindows];
+                 for (std::size_t r = 0; r < windows; ++r) {
+                   in[r] = left + r * depth * size;  // read if they are few
+                   out[r] = sums.get() + (i * windows + r) * p.filters * size;
+                 }
+                 multiply_({in, left, out, packed + (first + i) % p.groups * matrix_bytes, windows,
+                            depth, p.filters, column, end},
+                           scratch);
+                 const std::size_t plane = (first + i) * p.filters + column;
+                 turn_(out, windows, column, end - column, output + plane * windows * size);
+               });
+    }
+  }
+
   void MultiplyFilters(std::size_t rows, std::size_t depth, std::size_t columns, const char* left,
                        char* output, std::size_t output_stride, const char* right,
                        void* scratch) const {
@@ -333,10 +316,18 @@ class ConvolutionOp : public Op {
   Target target_;
   GatherMmKernel multiply_;
   ConvolutionPackKernel pack_;
+  ConvolutionPackKernel pack_rows_;
+  ConvolutionTurnKernel turn_;
   ConvolutionPlanesKernel planes_;
   WidenKernel widen_;
   NarrowKernel narrow_;
-  ScratchMemory constant_;
+  struct PackedFilters {
+    std::once_flag once;
+    ScratchMemory memory;
+  };
+  // By whether windows are rows. Packed when they are first needed: the number of windows is that
+  // of a call.
+  mutable PackedFilters constant_[2];
   const void* constant_weight_ = nullptr;
   const void* constant_bias_ = nullptr;
 };

@@ -44,7 +44,8 @@ def scan(
     decay = chunks.split(op, decay, (groups, each), (1, 0, 3, 4, 2))  # C B G R L
     between = _decay_between(op, decay)
     within = op.MatMul(x, op.Mul(op.MatMul(key, query), between))
-    to_the_end = op.transpose(op.slice(between, 5, -1, _ALL), (0, 1, 2, 3, 5, 4))
+    last_column = set_dims(op.slice(between, 5, -1, _ALL), (*dims_of(between)[:5], 1))
+    to_the_end = op.transpose(last_column, (0, 1, 2, 3, 5, 4))
     added = op.MatMul(op.Mul(x, to_the_end), key)
     total = op.Exp(op.unsqueeze(op.CumSum(decay, -1), [4]))
     dims = (batch, groups, each, width, size)
