@@ -100,6 +100,7 @@ from coreai_onnx.passes.fuse.masks import (
 )
 from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms, fuse_softmax
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
+from coreai_onnx.passes.layout.admitted_keys import admitted_keys
 from coreai_onnx.passes.layout.attention_of_rows import (
     attention_of_rows,
     attention_without_transposes,
@@ -211,6 +212,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_paged_attention,  # after repeated heads, which hide the blocks of keys and values
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
+    admitted_keys,  # likewise
     inline_constant_calls,  # after the fusions, which make calls
     decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
     keep_float_layers,  # after the weights that the pass above leaves in float32

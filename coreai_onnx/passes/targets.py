@@ -39,6 +39,7 @@ from coreai_onnx.passes.engine.bodies import BodyWriter, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
+from coreai_onnx.passes.layout.admitted_keys import admitted_keys
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
 from coreai_onnx.passes.order import (
     COMMON,
@@ -307,8 +308,8 @@ def _passes_for(
         return (*plain, *FINISH)
     if target in PROVIDER_TARGETS:
         device = (*DEVICE, *((*WEBGPU, *EXACT) if target == "webgpu" else CUDA))
-        # ONNX's Attention of rows has no kernel there.
-        plain.remove(attention_of_rows)
+        # ONNX's Attention of rows has no kernel there; sizes that depend on values stop a device.
+        plain = [one for one in plain if one not in (attention_of_rows, admitted_keys)]
         return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
     if target == "contrib":
         return (*COMMON, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
