@@ -91,6 +91,7 @@ from coreai_onnx.passes.fuse.fuse_products import (
     fuse_tiled_products,
     sums_in_order,
 )
+from coreai_onnx.passes.fuse.fuse_resizes import fuse_resizes
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.fuse.integer_products import integer_products
 from coreai_onnx.passes.fuse.masks import (
@@ -204,6 +205,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     fuse_gated_activations,  # matches activations as composites, as ops, or decomposed
     fuse_low_rank,  # before the next one, which may take its sum
     fuse_skip_norms,  # after norms are one node
+    fuse_resizes,  # after tables are constant
     remove_known_conditions,  # after gathers of ranges, through which masks read positions
     remove_open_masks,  # after masks are constant
     fuse_causal_masks,  # after known conditions, which hide the comparison of positions
@@ -225,8 +227,11 @@ FINISH: Final = ORDER[ORDER.index(decompose_dequantization) :]
 """The end of the order, which follows the passes of a target as well."""
 COMMON: Final = ORDER[: -len(FINISH)]
 """What precedes the passes of a target: `FINISH` decomposes the quantized weights they match."""
-WITHOUT_INLINING: Final = tuple(one for one in COMMON if one is not inline_constant_calls)
-"""`COMMON` before `DETERMINISTIC` or `TILES`, whose products of constants it would undo."""
+WITHOUT_INLINING: Final = tuple(
+    one for one in COMMON if one not in (inline_constant_calls, fuse_resizes)
+)
+"""`COMMON` before `DETERMINISTIC` or `TILES`, whose products of constants one would undo, and for
+which the other would make more products."""
 
 LAYOUT: Final[tuple[Pass, ...]] = (
     merge_projections,  # after norms are one node, whose output all projections read

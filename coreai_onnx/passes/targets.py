@@ -38,6 +38,7 @@ from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine.bodies import BodyWriter, can_make_functions
 from coreai_onnx.passes.engine.report import PassReport
 from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
+from coreai_onnx.passes.fuse.fuse_resizes import fuse_resizes
 from coreai_onnx.passes.fuse.fuse_rope import fuse_rope
 from coreai_onnx.passes.layout.admitted_keys import admitted_keys
 from coreai_onnx.passes.layout.attention_of_rows import attention_of_rows
@@ -309,7 +310,8 @@ def _passes_for(
     if target in PROVIDER_TARGETS:
         device = (*DEVICE, *((*WEBGPU, *EXACT) if target == "webgpu" else CUDA))
         # ONNX's Attention of rows has no kernel there; sizes that depend on values stop a device.
-        plain = [one for one in plain if one not in (attention_of_rows, admitted_keys)]
+        slow = attention_of_rows, admitted_keys, fuse_resizes
+        plain = [one for one in plain if one not in slow]
         return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
     if target == "contrib":
         return (*COMMON, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
