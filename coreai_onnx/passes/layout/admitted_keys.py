@@ -18,7 +18,6 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.why import Why
-from coreai_onnx.passes.fuse.fuse_cache_updates import NAME as UPDATE
 
 _KEY, _VALUE, _MASK = 1, 2, 3
 
@@ -53,7 +52,7 @@ def admitted_keys(graph: gs.Graph, why: Why) -> int:
 
 
 def _reads_cache(call: gs.Node) -> bool:
-    return all(composite(maker(call.inputs[i]), UPDATE) is not None for i in (_KEY, _VALUE))
+    return all(composite(maker(call.inputs[i]), "kv_cache_update") is not None for i in (_KEY, _VALUE))
 
 
 def _has_mask_of_keys(call: gs.Node) -> bool:
