@@ -52,7 +52,8 @@ def admitted_keys(graph: gs.Graph, why: Why) -> int:
 
 
 def _reads_cache(call: gs.Node) -> bool:
-    return all(composite(maker(call.inputs[i]), "kv_cache_update") is not None for i in (_KEY, _VALUE))
+    makers = [maker(call.inputs[index]) for index in (_KEY, _VALUE)]
+    return all(composite(made, "kv_cache_update") is not None for made in makers)
 
 
 def _has_mask_of_keys(call: gs.Node) -> bool:
