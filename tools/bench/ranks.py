@@ -1,6 +1,7 @@
 """Tokens of ranks beside those of the whole model, and the time of a collective.
 
 python -m tools.bench.ranks my_llama --ranks 2 4
+python -m tools.bench.ranks gemma-3-270m-q4_k_m.gguf --ranks 2 4
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ BYTES = (2560, 16_384, 1 << 20)
 def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("source", type=Path, nargs="?", help="a folder of transformers")
+    where = "a folder of transformers, or a GGUF file (needs accelerate)"
+    parser.add_argument("source", type=Path, nargs="?", help=where)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     arguments = parser.parse_args()
     for count in arguments.ranks:
@@ -41,7 +43,10 @@ def main() -> None:
                 print(f"{op} of {size} bytes, {count} ranks: {microseconds(op, size, count)} µs")
     if arguments.source is None:
         return
-    model = AutoModelForCausalLM.from_pretrained(arguments.source, dtype=torch.float32).eval()
+    path, gguf = arguments.source, {}
+    if path.is_file():
+        path, gguf = path.parent, {"gguf_file": path.name}
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **gguf).eval()
     whole = sum(weight.numel() for weight in model.parameters())
     ids = torch.tensor([PROMPT])
     expected = model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None)

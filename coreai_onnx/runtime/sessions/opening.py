@@ -207,7 +207,11 @@ class OpenModel:
             path = str(Path(settings.packed_weights).absolute())
             options.add_session_config_entry("coreai.packed_weights", path)
         if settings.group is not None:
-            options.add_session_config_entry("coreai.group", settings.group)
+            if isinstance(settings.group, str):
+                options.add_session_config_entry("coreai.group", settings.group)
+            else:
+                place = hex(settings.group.address)
+                options.add_session_config_entry("coreai.group_transport", place)
             if settings.timeout is not None:
                 # Before the session's own, whose error does not say which rank is late.
                 late = str(0.9 * settings.timeout)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 import onnxruntime as ort
 
@@ -16,6 +16,15 @@ from coreai_onnx.targets.providers import Choice, on_cpu
 
 MAX_THREADS = 1024
 """Maximum number of threads: onnxruntime starts all of them before it reads the model."""
+
+
+class Transport(Protocol):
+    """What the kernels of ranks on several hosts call: ``coreai_onnx.scale.Hosts``."""
+
+    @property
+    def address(self) -> int:
+        """The address of a ``RankTransport`` of ``custom_ops/memory/rank_transport.h``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class SessionSettings:
     deterministic: bool = False
     float32_tiles: bool = False
     adapters: bool = True
-    group: str | None = None
+    group: str | Transport | None = None
     timeout: float | None = None
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
