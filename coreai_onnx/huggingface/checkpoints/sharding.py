@@ -133,8 +133,8 @@ class _Split:
         if isinstance(member, torch.nn.Parameter):
             experts = _member(model, name.rpartition(".")[0])
             if style == _WHOLE_EXPERTS:
-                for weight in (member, *_biases(experts, name)):
-                    yield weight, _parameter(self._part(weight, 0, name), weight)
+                for one in (member, *_biases(experts, name)):
+                    yield one, _parameter(self._part(one, 0, name), one)
                 return
             axis = (
                 2 if (style == "rowwise") != bool(getattr(experts, "is_transposed", False)) else 1

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -32,6 +33,8 @@ _HEADER = 16
 _FIRST = 1 << 14
 """Bytes of a part that go with its header, so that most parts of a token are one message."""
 _MOST_DIMS = 32
+_LOOK = 0.2
+"""Seconds after which a rank looks whether others have failed."""
 
 
 _PATIENCE = 300.0
@@ -80,27 +83,30 @@ class Hosts:
             raise SessionError(f"rank must be 0 to {ranks - 1}, got {rank}")
         self.rank, self.ranks = rank, ranks
         self._lock, self._failure, self._texts = threading.Lock(), "", 0
+        self._closed = threading.Event()
         seconds = checked_timeout(timeout) or _PATIENCE
         with failures_as(SessionError, f"rank {rank} of {ranks} cannot join {address}"):
             self._join(address, seconds)
+        threading.Thread(target=self._watch, daemon=True).start()
         self._transport = _Transport(_Exchange(self._exchange), rank, ranks)
         self.address = ctypes.addressof(self._transport)
 
     def _join(self, address: str, seconds: float) -> None:
         # The packages for servers need no torch.
         import torch
-        from torch.distributed import ProcessGroupGloo, TCPStore
+        from torch.distributed import distributed_c10d as torch_names
 
         end = time.monotonic() + seconds
         place = urlsplit(f"tcp://{address}")
         if not place.hostname or not place.port:
             raise SessionError(f"the address must be host:port, got {address!r}")
         at, patience = (place.hostname, place.port), timedelta(seconds=seconds)
+        open_store = partial(torch_names.TCPStore, *at, timeout=patience, wait_for_workers=False)
         store: Any = None
         if self.rank == 0:
-            store = TCPStore(*at, is_master=True, timeout=patience, wait_for_workers=False)
+            store = open_store(is_master=True)
         own = _own_address(at, end)
-        store = store or TCPStore(*at, timeout=patience, wait_for_workers=False)
+        store = store or open_store()
         if store.add(f"joined_{self.rank}", 1) > 1:
             raise SessionError("another process has joined as this rank")
         store.set(f"ranks_{self.rank}", str(self.ranks))
@@ -111,12 +117,13 @@ class Hosts:
             if count != self.ranks:
                 raise SessionError(f"rank {other} is one of {count}")
         store.set_timeout(patience)
-        options = ProcessGroupGloo._Options()  # noqa: SLF001  # as torch's own launcher
+        gloo: Any = torch_names.ProcessGroupGloo
+        options = gloo._Options()  # noqa: SLF001  # as torch's own launcher
         # gloo would take the address of the host's name, which may be that of the loopback.
-        options._devices = [ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+        options._devices = [gloo.create_device(hostname=own)]  # noqa: SLF001
         options._timeout = patience  # noqa: SLF001
         self._store, self._torch = store, torch
-        self._group: Any = ProcessGroupGloo(store, self.rank, self.ranks, options)
+        self._group: Any = gloo(store, self.rank, self.ranks, options)
         self._messages = torch.zeros((self.ranks, _HEADER + _FIRST), dtype=torch.uint8)
         self._headers = self._messages.numpy()[:, :_HEADER].view(np.int64)
 
@@ -168,8 +175,9 @@ class Hosts:
     def _meet(self, rows: Sequence[Any], timeout: float) -> None:
         """Send the row of this rank to all others, and receive theirs."""
         others = [other for other in range(self.ranks) if other != self.rank]
-        works = [(other, self._group.recv([rows[other]], other, 0)) for other in others]
-        works += [(other, self._group.send([rows[self.rank]], other, 0)) for other in others]
+        group = self._connected()
+        works = [(other, group.recv([rows[other]], other, 0)) for other in others]
+        works += [(other, group.send([rows[self.rank]], other, 0)) for other in others]
         end = time.monotonic() + timeout
         for other, work in works:
             _wait(other, work, end)
@@ -177,19 +185,33 @@ class Hosts:
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
         """End the group if the block fails: others wait for this rank."""
-        if self._failure:
-            raise SessionError(f"the group of ranks has failed: {self._failure}")
+        self._connected()
         try:
             yield
         except BaseException as error:
             self._fail(reason_of(error))
+            with contextlib.suppress(RuntimeError):  # rank 0 has ended
+                self._store.set("failed", f"rank {self.rank}: {reason_of(error)}")
             raise
 
     def _fail(self, why: str) -> None:
+        # Its end closes the connections, which others notice that wait for this rank.
         self._failure = self._failure or why
-        group, self._group = self._group, None
-        if group is not None:
-            group.abort()
+        self._group = None
+        self._closed.set()
+
+    def _watch(self) -> None:
+        """Close the connections when any rank has failed: others may wait for this one instead."""
+        with contextlib.suppress(RuntimeError):  # rank 0 has ended: who waits for it notices
+            while not self._closed.wait(_LOOK):
+                if self._store.check(["failed"]):
+                    self._fail(self._store.get("failed").decode())
+
+    def _connected(self) -> Any:
+        group = self._group
+        if group is None:
+            raise SessionError(f"the group of ranks has failed: {self._failure}")
+        return group
 
     def gather(self, text: str) -> list[str]:
         """Return the texts of all ranks; each gives one, in calls of equal order."""
@@ -201,22 +223,24 @@ class Hosts:
     def send(self, value: Array, to: int) -> Sent:
         """Begin to send an array to a rank; `wait` ends it."""
         data, torch = np.require(value, requirements=("C", "W")), self._torch
-        head = torch.tensor([data.itemsize, data.ndim, *data.shape, *[0] * (_MOST_DIMS - data.ndim)])
+        head = torch.tensor(
+            [data.itemsize, data.ndim, *data.shape, *[0] * (_MOST_DIMS - data.ndim)]
+        )
         rows = [head] + [torch.from_numpy(data.reshape(-1).view(np.uint8))] * bool(data.size)
-        return Sent(to, tuple(rows), tuple(self._group.send([row], to, 0) for row in rows))
+        return Sent(to, tuple(rows), tuple(self._connected().send([row], to, 0) for row in rows))
 
     def receive(self, dtype: np.dtype[Any], source: int, timeout: float) -> Array:
         """Return an array that a rank sends."""
         end = time.monotonic() + timeout
         head = self._torch.zeros(2 + _MOST_DIMS, dtype=self._torch.int64)
-        _wait(source, self._group.recv([head], source, 0), end)
+        _wait(source, self._connected().recv([head], source, 0), end)
         size, rank, *dims = head.tolist()
         if size != dtype.itemsize:
             raise SessionError(f"rank {source} sends elements of {size} bytes, not {dtype}")
         value = np.empty(dims[:rank], dtype)
         if value.size:
             row = self._torch.from_numpy(value.reshape(-1).view(np.uint8))
-            _wait(source, self._group.recv([row], source, 0), end)
+            _wait(source, self._connected().recv([row], source, 0), end)
         return value
 
 
@@ -250,7 +274,7 @@ def _wait(other: int, work: Any, end: float) -> None:
     try:
         work.wait(timedelta(seconds=max(0.001, end - time.monotonic())))
     except RuntimeError as error:
-        late = time.monotonic() >= end
+        late = time.monotonic() >= end - 0.01  # gloo counts milliseconds
         what = "did not come in time" if late else "has ended or failed"
         raise SessionError(f"rank {other} {what}: {reason_of(error)}") from error
 

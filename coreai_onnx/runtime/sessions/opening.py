@@ -206,16 +206,8 @@ class OpenModel:
         if settings.packed_weights is not None and not self._reads_weights:
             path = str(Path(settings.packed_weights).absolute())
             options.add_session_config_entry("coreai.packed_weights", path)
-        if settings.group is not None:
-            if isinstance(settings.group, str):
-                options.add_session_config_entry("coreai.group", settings.group)
-            else:
-                place = hex(settings.group.address)
-                options.add_session_config_entry("coreai.group_transport", place)
-            if settings.timeout is not None:
-                # Before the session's own, whose error does not say which rank is late.
-                late = str(0.9 * settings.timeout)
-                options.add_session_config_entry("coreai.group_timeout", late)
+        for key, value in settings.group_entries.items():
+            options.add_session_config_entry(key, value)
         self.kernels = _register_kernels(options, op_types, kernels=self._kernels)
         add_entries(options, parts)
         register_libraries(options, self._libraries)

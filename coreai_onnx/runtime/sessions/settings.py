@@ -77,6 +77,20 @@ class SessionSettings:
         if self.kernels is False or not on_cpu(self.providers):
             raise SessionError("packed_weights needs the kernels, and no execution provider")
 
+    @property
+    def group_entries(self) -> dict[str, str]:
+        """The entries of onnxruntime's options that say where other ranks are."""
+        if self.group is None:
+            return {}
+        if isinstance(self.group, str):
+            entries = {"coreai.group": self.group}
+        else:
+            entries = {"coreai.group_transport": hex(self.group.address)}
+        if self.timeout is not None:
+            # Before the session's own, whose error does not say which rank is late.
+            entries["coreai.group_timeout"] = str(0.9 * self.timeout)
+        return entries
+
 
 def executions_on(
     provider: Choice | None, *, kernels: bool | None, **settings: Any
