@@ -135,7 +135,8 @@ def test_a_rank_that_does_not_come_is_an_error(kernels: Path, join: Any) -> None
     second = opened("all_reduce", part, hosts[1])
     errors = results([first, second], [part, part])
     assert "rank 2 did not come in time" in str(errors[0])
-    assert "rank 0 has ended or failed" in str(errors[1])
+    # It waits for rank 0 or rank 2, which closes its connections when it sees the failure.
+    assert re.search("rank [02] has ended or failed", str(errors[1]))
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(1, 2), (0, 3)])
