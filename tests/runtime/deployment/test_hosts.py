@@ -153,7 +153,7 @@ DIES = """
 import sys, time, numpy
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.scale import Hosts
-hosts = Hosts(sys.argv[1], 1, 2, timeout=60)
+hosts = Hosts(sys.argv[1], 1, 2, timeout=300)
 session = Session(sys.argv[2], group=hosts, threads=1)
 print(session.run(in0=numpy.ones((1, 2), numpy.float32))["output0"].tolist(), flush=True)
 time.sleep(100)
@@ -167,7 +167,7 @@ def test_a_rank_that_dies_ends_the_others(kernels: Path, tmp_path: Path) -> None
     with subprocess.Popen(
         [sys.executable, "-c", DIES, at, str(tmp_path / "1.onnx")],
         stdout=subprocess.PIPE, text=True,
-    ) as other, Hosts(at, 0, 2, timeout=60) as hosts:  # fmt: skip
+    ) as other, Hosts(at, 0, 2, timeout=300) as hosts:  # fmt: skip
         session = opened("all_reduce", part, hosts)
         assert session.run(in0=part)["output0"].tolist() == [[4.0, 4.0]]
         assert other.stdout is not None
