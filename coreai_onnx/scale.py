@@ -1,4 +1,4 @@
-"""Models beyond one call: predictions over tables, and packages for servers and registries."""
+"""Models beyond one call: tables, several hosts, packages for servers and registries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from coreai_onnx.errors import SaveError
 from coreai_onnx.model.files.new_files import check_new, new_folder
+from coreai_onnx.runtime.deployment.hosts import Hosts, Stage
 from coreai_onnx.runtime.deployment.kserve_server import write_server
 from coreai_onnx.runtime.deployment.mlflow_models import log_model, save_model
 from coreai_onnx.runtime.deployment.model_packages import DEFAULT, write_model_package
@@ -18,7 +19,7 @@ from coreai_onnx.runtime.deployment.predictor import Predictor
 from coreai_onnx.runtime.deployment.triton import write_repository
 from coreai_onnx.targets.opsets import Target
 
-__all__ = ["Predictor", "log_model", "package"]
+__all__ = ["Hosts", "Predictor", "Stage", "log_model", "package"]
 
 Reader = Literal["triton", "kserve", "mlflow", "onnxruntime"]
 READERS: tuple[Reader, ...] = get_args(Reader)

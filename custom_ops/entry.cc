@@ -63,6 +63,8 @@ COREAI_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const Ort
                             coreai::SessionEntry(*api, options, "coreai.float32_tiles") == "1",
                             coreai::SessionEntry(*api, options, "coreai.packed_weights"),
                             coreai::SessionEntry(*api, options, "coreai.group"),
+                            static_cast<const coreai::RankTransport*>(
+                                coreai::Address(*api, options, "coreai.group_transport")),
                             coreai::Seconds(*api, options, "coreai.group_timeout", 300)});
     coreai::UseHugePages(*api, options);
   });

@@ -46,6 +46,9 @@ DETERMINISM = "coreai.determinism"
 """Model metadata: along which axes the results of a row have the same bits in a session with
 ``deterministic=True``, and which operators only measurements say so of. JSON, ``{"axes": ["batch"],
 "measured": ["Exp"]}``."""
+STAGE = "coreai.stage"
+"""Model metadata: which stage of a pipeline the file is, and the outputs of the whole model. JSON,
+``{"stage": 0, "stages": 2, "outputs": ["logits"]}``."""
 MINIMUM_ONNXRUNTIME = "coreai.minimum_onnxruntime"
 """Model metadata: the oldest onnxruntime that must be able to run the file."""
 
@@ -65,6 +68,15 @@ class StateInfo:
 
     input: str
     output: str
+
+
+@dataclass(frozen=True)
+class StageInfo:
+    """Which stage of a pipeline a file is, and the outputs of the whole model."""
+
+    stage: int
+    stages: int
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,14 @@ def read_relations(metadata: Mapping[str, str]) -> tuple[Relation, ...]:
     if long > RELATION_LIMIT:
         raise ValueError(f"a condition has {long} characters, at most {RELATION_LIMIT} are read")
     return tuple(Relation(entry["holds"], str(entry.get("source", ""))) for entry in entries)
+
+
+def read_stage(metadata: Mapping[str, str]) -> StageInfo:
+    """Read which stage a file is (key ``STAGE``)."""
+    entry = _json(metadata.get(STAGE) or "{}")
+    if not isinstance(entry, dict) or entry.keys() != {"stage", "stages", "outputs"}:
+        raise ValueError(f"{STAGE} must name stage, stages and outputs")
+    return StageInfo(entry["stage"], entry["stages"], tuple(entry["outputs"]))
 
 
 def read_arguments(metadata: Mapping[str, str]) -> tuple[NamedTrees, NamedTrees] | None:

@@ -11,6 +11,7 @@
 #include "kernels/gather_mm/widen.h"
 #include "kernels/norms/residual_add.h"
 #include "memory/rank_group.h"
+#include "memory/rank_transport.h"
 #include "ops/checks.h"
 #include "ops/item_pool.h"
 #include "ops/op_list.h"
@@ -30,9 +31,16 @@ class Collective : public Op {
         dtype_(dtype),
         kind_(kind),
         ranks_(Read(info, schema::all_reduce::kRanks, schema::all_reduce::kRanksDefault, 1)),
-        rank_(Read(info, schema::all_reduce::kRank, schema::all_reduce::kRankDefault, 0)) {
+        rank_(Read(info, schema::all_reduce::kRank, schema::all_reduce::kRankDefault, 0)),
+        transport_(info.transport()),
+        timeout_(info.group_timeout()) {
     if (rank_ >= ranks_) {
       check_.Fail("attribute rank is " + std::to_string(rank_) + " of " + std::to_string(ranks_));
+    }
+    if (transport_ != nullptr && (transport_->rank != rank_ || transport_->ranks != ranks_)) {
+      check_.Fail("the file is that of rank " + std::to_string(rank_) + " of " +
+                  std::to_string(ranks_) + ", the process is rank " +
+                  std::to_string(transport_->rank) + " of " + std::to_string(transport_->ranks));
     }
     if (!info.group().empty()) {
       group_ = RankGroup::Join(info.group(), rank_, ranks_, info.group_timeout());
@@ -50,7 +58,7 @@ class Collective : public Op {
       check_.Fail("input parts has shape " + ToString(parts.shape) + ", expected [1, ...] or [" +
                   std::to_string(ranks_) + ", ...]");
     }
-    if (group_ == nullptr) {
+    if (group_ == nullptr && transport_ == nullptr) {
       check_.Fail("input parts of shape " + ToString(parts.shape) + " is that of rank " +
                   std::to_string(rank_) + " of " + std::to_string(ranks_) +
                   ", and the session is in no group of ranks");
@@ -63,11 +71,16 @@ class Collective : public Op {
     const auto* const data = static_cast<const char*>(parts.data);
     const std::size_t bytes = PartBytes(parts);
     if (parts.shape[0] != static_cast<std::int64_t>(ranks_)) {
-      return group_->Exchange(kind_, data, bytes, use);
+      if (transport_ == nullptr) return group_->Exchange(kind_, data, bytes, use);
+      const ScratchMemory received = AllocateScratch(std::max(ranks_ * bytes, std::size_t{1}));
+      char why[512] = "the transport has failed";
+      if (transport_->exchange(static_cast<std::uint32_t>(kind_), data, bytes, received.get(),
+                               timeout_, why, sizeof(why)) != 1) {
+        check_.Fail(why);
+      }
+      return UseAll(received.get(), bytes, use);
     }
-    std::vector<const char*> all(ranks_);
-    for (std::size_t r = 0; r < ranks_; ++r) all[r] = data + r * bytes;
-    use(all, 0, bytes);
+    UseAll(data, bytes, use);
   }
 
   std::size_t PartBytes(const TensorView& parts) const {
@@ -86,8 +99,16 @@ class Collective : public Op {
   RankGroup::Kind kind_;
   std::size_t ranks_, rank_;
   std::shared_ptr<RankGroup> group_;
+  const RankTransport* transport_;
+  double timeout_;
 
  private:
+  void UseAll(const char* parts, std::size_t bytes, const RankGroup::Use& use) const {
+    std::vector<const char*> all(ranks_);
+    for (std::size_t r = 0; r < ranks_; ++r) all[r] = parts + r * bytes;
+    use(all, 0, bytes);
+  }
+
   std::size_t Read(const KernelInfo& info, const char* name, std::int64_t absent,
                    std::int64_t least) const {
     const std::int64_t value = info.Int(name, absent);

@@ -127,14 +127,14 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
   }
   // A process may load several copies of onnxruntime, and may change the override between sessions.
   using Key = std::tuple<const OrtApi*, Target, std::string, bool, bool, bool, std::string,
-                         std::string, double>;
+                         std::string, const RankTransport*, double>;
   static std::mutex mutex;
   // Never destroyed: a session may outlive the destructors of static objects.
   static auto& domains = *new std::map<Key, Domain>;
   const std::lock_guard<std::mutex> lock(mutex);
   Domain& entry = domains[{&api, target, op_types, kernels.deterministic, kernels.reads_weights,
                            kernels.float32_tiles, kernels.packed_weights, kernels.group,
-                           kernels.group_timeout}];
+                           kernels.transport, kernels.group_timeout}];
   if (entry.domain != nullptr) {
     ThrowOnError(api, api.AddCustomOpDomain(options, entry.domain));
     return;
@@ -148,10 +148,7 @@ void RegisterDomain(const OrtApi& api, const OrtApiBase& base, OrtSessionOptions
 void RegisterInSharedDomain(const OrtApi& api, OrtSessionOptions* options, const char* name,
                             const OpSet& ops) {
   const std::string key = kSharedDomainKey + std::string(name);
-  const std::string address = SessionEntry(api, options, key.c_str());
-  if (!address.empty()) {
-    void* domain = nullptr;
-    if (std::sscanf(address.c_str(), "%p", &domain) != 1) throw OpError(key + " is " + address);
+  if (void* const domain = Address(api, options, key.c_str()); domain != nullptr) {
     ops.AddTo(static_cast<OrtCustomOpDomain*>(domain));
     return;
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/rank_transport.h"
 #include "ort/error.h"
 #include "ort/kernel_context.h"
 
@@ -23,6 +24,8 @@ struct KernelOptions {
   std::string packed_weights;
   /// The name of the RankGroup that collectives join; empty for none.
   std::string group;
+  /// What collectives call instead, for ranks on several hosts; null for none.
+  const RankTransport* transport = nullptr;
   /// How long a collective waits for other ranks, in seconds.
   double group_timeout = 300;
 };
@@ -42,6 +45,7 @@ class KernelInfo {
   bool float32_tiles() const { return options_.float32_tiles; }
   const std::string& packed_weights() const { return options_.packed_weights; }
   const std::string& group() const { return options_.group; }
+  const RankTransport* transport() const { return options_.transport; }
   double group_timeout() const { return options_.group_timeout; }
 
   /// An input if it is constant, else false. Runs see it at the same address. A kernel may copy it

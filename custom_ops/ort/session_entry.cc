@@ -1,6 +1,7 @@
 #include "ort/session_entry.h"
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 
 #include "ort/error.h"
@@ -17,6 +18,15 @@ std::string SessionEntry(const OrtApi& api, const OrtSessionOptions* options, co
   ThrowOnError(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
   value.resize(size == 0 ? 0 : size - 1);  // the reported size counts the terminating zero
   return value;
+}
+
+void* Address(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  const std::string text = SessionEntry(api, options, key);
+  void* address = nullptr;
+  if (!text.empty() && std::sscanf(text.c_str(), "%p", &address) != 1) {
+    throw OpError(std::string(key) + " is " + text);
+  }
+  return address;
 }
 
 double Seconds(const OrtApi& api, const OrtSessionOptions* options, const char* key,

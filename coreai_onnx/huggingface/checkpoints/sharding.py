@@ -27,7 +27,11 @@ Style = str | ColwiseParallel | RowwiseParallel
 """How a module or parameter is split: a style of torch, or a word of transformers' ``tp_plan``."""
 _WHOLE = ("replicate", "replicated_with_grad_allreduce")
 _SUMMED, _GATHERED = ("rowwise", "moe_tp_experts"), ("colwise_gather_output", "colwise_rep")
-_WORDS = ("colwise", "packed_colwise", "embedding_rowwise", *_SUMMED, *_GATHERED, *_WHOLE)
+_WHOLE_EXPERTS, _DISPATCHED = "grouped_gemm", "ep_dispatch_experts"
+_WORDS = (
+    "colwise", "packed_colwise", "embedding_rowwise", _WHOLE_EXPERTS, _DISPATCHED,
+    *_SUMMED, *_GATHERED, *_WHOLE,
+)  # fmt: skip
 _KEY_HEADS = ("k_proj", "v_proj")
 _COUNTS = ("num_heads", "num_attention_heads", "num_key_value_heads")
 
@@ -124,10 +128,14 @@ class _Split:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the weights that a style splits, each with the part of the rank."""
         member = _member(model, name)
-        if style == "moe_tp_experts":
+        if style in ("moe_tp_experts", _DISPATCHED):
             return  # its parameters have styles of their own
         if isinstance(member, torch.nn.Parameter):
             experts = _member(model, name.rpartition(".")[0])
+            if style == _WHOLE_EXPERTS:
+                for one in (member, *_biases(experts, name)):
+                    yield one, _parameter(self._part(one, 0, name), one)
+                return
             axis = (
                 2 if (style == "rowwise") != bool(getattr(experts, "is_transposed", False)) else 1
             )
@@ -194,6 +202,12 @@ class _Split:
             count = member.num_embeddings = member.weight.shape[0]
             member.padding_idx = None  # it has a meaning for gradients only
             _replace_forward(member, _looked_up, self, first=self.rank * count)
+        elif style == _DISPATCHED:
+            matrices = next(member.parameters(recurse=False), None)
+            if matrices is None:
+                raise ModelSourceError(f"{name} has no matrices of experts of its own")
+            count = member.num_experts = matrices.shape[0]
+            _replace_forward(member, _dispatched, self, first=self.rank * count, count=count)
         elif style in _SUMMED and isinstance(member, torch.nn.Module):
             _replace_forward(member, _summed, self)
         elif style in _GATHERED:
@@ -253,6 +267,25 @@ def _summed(self: Any, cls: Any, split: _Split, *args: Any) -> torch.Tensor:
 def _reduced(x: torch.Tensor, split: _Split) -> torch.Tensor:
     total: torch.Tensor = torch_ops.all_reduce(x.unsqueeze(0), split.ranks, split.rank)
     return total.squeeze(0)
+
+
+def _dispatched(
+    self: Any,
+    cls: Any,
+    split: _Split,
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    factors: torch.Tensor,
+    *,
+    first: int,
+    count: int,
+) -> torch.Tensor:
+    """Return the weighted sum of chosen experts: those of other ranks have the factor zero."""
+    local = chosen - first
+    is_here = (local >= 0) & (local < count)
+    # Of their places, the first expert of this rank takes the rows, which are in memory already.
+    here = torch.where(is_here, local, 0), torch.where(is_here, factors, 0)
+    return _reduced(cls.forward(self, x, *here), split)
 
 
 def _gathered(self: Any, cls: Any, split: _Split, x: torch.Tensor, *, size: int) -> torch.Tensor:

@@ -53,6 +53,7 @@ from coreai_onnx.model.files.program_files import (
     MODEL_FILE,
 )
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.settings import Transport
 from coreai_onnx.runtime.sessions.sources import HasModel
 from coreai_onnx.runtime.tensors.outputs import Array
 from coreai_onnx.targets.providers import Choice
@@ -102,7 +103,7 @@ class LanguageModel:
         threads: int | None = None,
         packed_weights: str | PathLike[str] | None = None,
         provider: Choice | None = None,
-        group: str | None = None,
+        group: str | Transport | None = None,
     ) -> LanguageModel:
         """Open a folder that `export_model` wrote.
 

@@ -8,6 +8,7 @@ fewest bytes go. All sums are exact; the search is a dynamic program over the pl
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from coreai_onnx.errors import InputError, StagingError
 from coreai_onnx.messages import render, size_text
 from coreai_onnx.model.extraction import fixed_values, infer_types, reads, with_nodes
 from coreai_onnx.model.interface import interface
-from coreai_onnx.model.metadata import read_states
+from coreai_onnx.model.metadata import STAGE, read_states
 from coreai_onnx.model.provenance.debug_info import SCOPE
 from coreai_onnx.runtime.memory.plan import MemoryPlan
 from coreai_onnx.runtime.sessions.runnable import Runnable
@@ -138,7 +139,10 @@ def split(
     cuts = _cuts(ranges, stages)
     parts = [ranges.nodes[first:end] for first, end in pairwise(cuts)]
     models = tuple(with_nodes(whole, {node.name or "" for node in part}) for part in parts)
-    for one in models:
+    outputs = [x.name for x in interface(whole).outputs]
+    for i, one in enumerate(models):
+        place = {"stage": i, "stages": stages, "outputs": outputs}
+        one.metadata_props[STAGE] = json.dumps(place)
         for node in one.graph:
             node.name = (node.name or "").partition(":")[2]
     return models, tuple(ranges.cost(first, end) for first, end in pairwise(cuts))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from coreai_onnx.runtime.libraries.library import CustomOps
 from coreai_onnx.runtime.sessions.entrypoints import HasModels
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.sessions.settings import Transport
 from coreai_onnx.targets.providers import Choice, chosen_providers
 
 if TYPE_CHECKING:  # see prepared.py
@@ -30,7 +31,7 @@ def session(
     deterministic: bool = False,
     float32_tiles: bool = False,
     adapters: bool = True,
-    group: str | None = None,
+    group: str | Transport | None = None,
     provider: Choice | None = None,
     providers: Sequence[Choice] = (),
 ) -> Session:
@@ -54,7 +55,8 @@ def session(
         deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
-        group: The name by which the files of a model's ranks find each other: ``docs/scale.md``.
+        group: The name by which the files of a model's ranks find each other on this machine, or
+            `coreai_onnx.scale.Hosts`: ``docs/scale.md``.
         provider: A provider before the CPU, perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
 

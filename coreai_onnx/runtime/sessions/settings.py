@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import onnxruntime as ort
 
@@ -21,6 +21,15 @@ MAX_THREADS = 1024
 _EXACT_FACTORS = "session.qdq_matmulnbits_accuracy_level", "1"
 """onnxruntime makes a MatMulNBits of a product with a quantized weight. By default its accuracy
 level is 4, which rounds the other factor to 8 bits, although the file does not say so."""
+
+
+class Transport(Protocol):
+    """What the kernels of ranks on several hosts call: ``coreai_onnx.scale.Hosts``."""
+
+    @property
+    def address(self) -> int:
+        """The address of a ``RankTransport`` of ``custom_ops/memory/rank_transport.h``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class SessionSettings:
     deterministic: bool = False
     float32_tiles: bool = False
     adapters: bool = True
-    group: str | None = None
+    group: str | Transport | None = None
     timeout: float | None = None
     providers: Choice | Sequence[Choice] | None = ()
     configure: Callable[[ort.SessionOptions], None] | None = None
@@ -72,6 +81,20 @@ class SessionSettings:
             return
         if self.kernels is False or not on_cpu(self.providers):
             raise SessionError("packed_weights needs the kernels, and no execution provider")
+
+    @property
+    def group_entries(self) -> dict[str, str]:
+        """The entries of onnxruntime's options that say where other ranks are."""
+        if self.group is None:
+            return {}
+        if isinstance(self.group, str):
+            entries = {"coreai.group": self.group}
+        else:
+            entries = {"coreai.group_transport": hex(self.group.address)}
+        if self.timeout is not None:
+            # Before the session's own, whose error does not say which rank is late.
+            entries["coreai.group_timeout"] = str(0.9 * self.timeout)
+        return entries
 
 
 def session_options(
@@ -116,11 +139,7 @@ def session_options(
         entries["coreai.huge_pages"] = "1"
     if settings.packed_weights is not None and not reads_weights:
         entries["coreai.packed_weights"] = str(Path(settings.packed_weights).absolute())
-    if settings.group is not None:
-        entries["coreai.group"] = settings.group
-        if settings.timeout is not None:
-            # Before the session's own, whose error does not say which rank is late.
-            entries["coreai.group_timeout"] = str(0.9 * settings.timeout)
+    entries |= settings.group_entries
     for name, value in entries.items():
         options.add_session_config_entry(name, value)
     return options, register_kernels(options, op_types, kernels=kernels)

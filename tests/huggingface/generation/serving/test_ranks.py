@@ -25,9 +25,16 @@ from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.sessions.session import Session
 from tests.models.generators import GENERATORS, tokens_of_transformers
 from tests.support.huggingface_folders import llama, llama_folder
+from tests.support.ranks import joined
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="groups of ranks are for Linux")
 PROMPT, NEW = [5, 9, 77, 3], 10
+EXPERTS = {
+    "model.layers.*.mlp.experts": "ep_dispatch_experts",
+    "model.layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
+    "model.layers.*.mlp.experts.down_proj": "grouped_gemm",
+}
+"""What transformers names as the plan of experts."""
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +59,10 @@ def expected_tokens(model: Any) -> list[int]:
     return result
 
 
-def tokens(folders: list[Path]) -> list[list[int]]:
+def tokens(folders: list[Path], groups: list[Any]) -> list[list[int]]:
     """Return the tokens of all ranks, which run in threads."""
-    group = uuid.uuid4().hex
-    models = [LanguageModel.open(one, threads=1, group=group) for one in folders]
+    opened = zip(folders, groups, strict=True)
+    models = [LanguageModel.open(one, threads=1, group=group) for one, group in opened]
     with ThreadPoolExecutor(len(models)) as threads:
         how = {"max_new_tokens": NEW, "stop_ids": ()}
         results = threads.map(lambda model: model.generate(PROMPT, **how), models)
@@ -63,14 +70,37 @@ def tokens(folders: list[Path]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gemma3_text", "whole_experts"])
 def test_tokens_are_those_of_the_whole_model(
     name: str, count: int, tmp_path: Path, kernels: Path
 ) -> None:
-    model = GENERATORS[name].module()
-    folder = export_ranks(model, tmp_path / "folder", count)
+    model: Any = GENERATORS["qwen3_moe" if name == "whole_experts" else name].module()
+    plan = {**model.tp_plan, **EXPERTS} if name == "whole_experts" else None
+    folder = export_ranks(model, tmp_path / "folder", count, plan=plan)
+    folders = [folder / f"rank_{rank}" for rank in range(count)]
     expected = expected_tokens(model)
-    assert tokens([folder / f"rank_{rank}" for rank in range(count)]) == [expected] * count
+    # The same files run in the memory of a machine, and on several.
+    assert tokens(folders, [uuid.uuid4().hex] * count) == [expected] * count
+    if name == "whole_experts":
+        initializers = Session(folders[0] / "model.onnx", group="w").model.graph.initializers
+        shapes = [tuple(weight.shape or ()) for weight in initializers.values()]
+        counts = {shape[0] for shape in shapes if len(shape) == 3}
+        assert counts == {model.config.num_experts // count}
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_tokens_over_hosts_are_those_of_the_whole_model(
+    count: int, tmp_path: Path, kernels: Path
+) -> None:
+    model = GENERATORS["qwen3_moe"].module()
+    folder = export_ranks(model, tmp_path / "folder", count, check=False)
+    hosts = joined(count)
+    folders = [folder / f"rank_{rank}" for rank in range(count)]
+    assert tokens(folders, hosts) == [expected_tokens(model)] * count
+    with pytest.raises(SessionError, match=f"the file is that of rank 1 of {count}, the process"):
+        LanguageModel.open(folders[1], group=hosts[0])
+    for one in hosts:
+        one.close()
 
 
 def test_processes_generate_text(two: tuple[Any, Path], ranks: Ranks) -> None:
