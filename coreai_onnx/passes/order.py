@@ -221,7 +221,8 @@ ORDER: Final[tuple[Pass, ...]] = (
     unsigned_weights,  # after the pass above: the products of integers are those that are left
     remove_dead_code,  # last: removes nodes that the other passes left unused
 )
-"""For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them."""
+"""For a stock onnxruntime on a CPU and for our kernels: no pass slows down either of them, but for
+two rare cases, which `admitted_keys` and `fuse_resizes` name."""
 
 FINISH: Final = ORDER[ORDER.index(decompose_dequantization) :]
 """The end of the order, which follows the passes of a target as well."""
