@@ -21,6 +21,7 @@ HOMES = {
     "coreai_onnx/huggingface/transformers_names.py": ("transformers",),
     "coreai_onnx/lower/walk/torchlib.py": ("onnxscript",),
     "coreai_onnx/passes/engine/surgeon_names.py": ("onnx_graphsurgeon",),
+    "coreai_onnx/runtime/deployment/hosts.py": ("torch",),
     "coreai_onnx/runtime/tensors/onnxruntime_names.py": ("onnxruntime",),
 }
 """The files that may use undocumented names, and those of which libraries."""
