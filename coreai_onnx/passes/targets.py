@@ -310,8 +310,7 @@ def _passes_for(
     if target in PROVIDER_TARGETS:
         device = (*DEVICE, *((*WEBGPU, *EXACT) if target == "webgpu" else CUDA))
         # ONNX's Attention of rows has no kernel there; sizes that depend on values stop a device.
-        slow = attention_of_rows, admitted_keys, fuse_resizes
-        plain = [one for one in plain if one not in slow]
+        plain = [x for x in plain if x not in (attention_of_rows, admitted_keys, fuse_resizes)]
         return (*plain, *(one for one in device if _pays_off(one, oldest)), *FINISH)
     if target == "contrib":
         return (*COMMON, *(one for one in CONTRIB if _pays_off(one, oldest)), *FINISH)
@@ -374,9 +373,8 @@ def optimize_for(
     if minimum is None:
         minimum = model.metadata_props.get(MINIMUM_ONNXRUNTIME)
     with failures_as(PassError, f"the model cannot be optimized for {target}"):
-        # Also checks both, where passes are given.
         products = {"deterministic": deterministic, "float32_tiles": float32_tiles}
-        usual = passes_for(target, minimum, **products)
+        usual = passes_for(target, minimum, **products)  # checks both, where passes are given
         inlined = target == "portable" or target in PROVIDER_TARGETS
         if inlined:
             check_portable(model, target)  # before the passes: an error leaves the model unchanged
@@ -391,8 +389,7 @@ def optimize_for(
             # Inlined bodies have the shapes of their calls, and composites are plain ops now:
             # passes match what they could not before.
             again = run_passes(model, chosen, verify=verify, write_body=write_body)
-            for name, count in again.counts.items():
-                report.counts[name] = report.counts.get(name, 0) + count
+            report.counts.update(Counter(report.counts) + Counter(again.counts))
             # The near misses of the first run are of nodes that no longer exist.
             report.nodes_after, report.near_misses = again.nodes_after, again.near_misses
             report.rounds = max(report.rounds, again.rounds)

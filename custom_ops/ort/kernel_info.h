@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "memory/rank_transport.h"
 #include "ort/error.h"
 #include "ort/kernel_context.h"
 
 namespace coreai {
+
+struct RankTransport;
 
 /// What all kernels of a session have in common.
 struct KernelOptions {

@@ -128,8 +128,7 @@ class LanguageModel:
             is_folder = file_fault(path) == "is a folder"
             what = f"there is no {MODEL_FILE}" if is_folder else "no such folder"
             raise GenerationError(f"{path}: {what}; export the model with coreai_onnx.export_model")
-        # Before the session, which takes longer to open.
-        settings = Configuration.read(path)
+        settings = Configuration.read(path)  # before the session, which takes longer to open
         how: dict[str, Any] = {"kernels": kernels, "threads": threads, "providers": provider}
         how, merged = {**how, "packed_weights": packed_weights, "group": group}, encodes or embeds
         session = Session(path / (MERGED_FILE if merged else MODEL_FILE), adapters=merged, **how)

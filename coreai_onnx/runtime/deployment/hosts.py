@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from coreai_onnx.errors import InputError, SessionError, failures_as, reason_of
+from coreai_onnx.model.dependencies import require
 from coreai_onnx.model.metadata import read_stage
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.sessions.settings import checked_timeout
@@ -119,7 +120,9 @@ class Hosts:
                 raise SessionError(f"rank {other} is one of {count}")
         store.set_timeout(patience)
         gloo = names.ProcessGroupGloo
+        require("torch", [(gloo, ("_Options", "create_device"))])
         options = gloo._Options()  # noqa: SLF001  # as torch's own launcher
+        require("torch", [(options, ("_devices", "_timeout"))])
         # gloo would take the address of the host's name, which may be that of the loopback.
         options._devices = [gloo.create_device(hostname=own)]  # noqa: SLF001
         options._timeout = patience  # noqa: SLF001

@@ -55,8 +55,7 @@ def session(
         deterministic: Whether a row has the same bits in any batch; see ``docs/determinism.md``.
         float32_tiles: Whether float32 products run on AMX tiles; see ``docs/performance.md``.
         adapters: Whether inputs for adapters of LoRA are kept; without them, they cost nothing.
-        group: The name by which the files of a model's ranks find each other on this machine, or
-            `coreai_onnx.scale.Hosts`: ``docs/scale.md``.
+        group: What connects a model's ranks: a name of theirs, or `coreai_onnx.scale.Hosts`.
         provider: A provider before the CPU, perhaps with options: ``("cuda", {"device_id": 1})``.
         providers: Several providers, in order of preference, after ``provider``.
 
