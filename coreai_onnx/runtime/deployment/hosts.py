@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import socket
 import threading
 import time
@@ -179,9 +180,8 @@ class Hosts:
     def _meet(self, rows: Sequence[Any], timeout: float) -> None:
         """Send the row of this rank to all others, and receive theirs."""
         others = [other for other in range(self.ranks) if other != self.rank]
-        group = self._connected()
-        works = [(other, group.recv([rows[other]], other, 0)) for other in others]
-        works += [(other, group.send([rows[self.rank]], other, 0)) for other in others]
+        works = [(other, self._begin("recv", rows[other], other)) for other in others]
+        works += [(other, self._begin("send", rows[self.rank], other)) for other in others]
         end = time.monotonic() + timeout
         for other, work in works:
             _wait(other, work, end)
@@ -217,6 +217,12 @@ class Hosts:
             raise SessionError(f"the group of ranks has failed: {self._failure}")
         return group
 
+    def _begin(self, call: str, row: Any, other: int) -> Any:
+        """Begin to send or to receive a message."""
+        begin = getattr(self._connected(), call)
+        with _naming(other):
+            return begin([row], other, 0)
+
     def gather(self, text: str) -> list[str]:
         """Return the texts of all ranks; each gives one, in calls of equal order."""
         self._texts += 1
@@ -231,20 +237,20 @@ class Hosts:
             [data.itemsize, data.ndim, *data.shape, *[0] * (_MOST_DIMS - data.ndim)]
         )
         rows = [head] + [torch.from_numpy(data.reshape(-1).view(np.uint8))] * bool(data.size)
-        return Sent(to, tuple(rows), tuple(self._connected().send([row], to, 0) for row in rows))
+        return Sent(to, tuple(rows), tuple(self._begin("send", row, to) for row in rows))
 
     def receive(self, dtype: np.dtype[Any], source: int, timeout: float) -> Array:
         """Return an array that a rank sends."""
         end = time.monotonic() + timeout
         head = self._torch.zeros(2 + _MOST_DIMS, dtype=self._torch.int64)
-        _wait(source, self._connected().recv([head], source, 0), end)
+        _wait(source, self._begin("recv", head, source), end)
         size, rank, *dims = head.tolist()
         if size != dtype.itemsize:
             raise SessionError(f"rank {source} sends elements of {size} bytes, not {dtype}")
         value = np.empty(dims[:rank], dtype)
         if value.size:
             row = self._torch.from_numpy(value.reshape(-1).view(np.uint8))
-            _wait(source, self._connected().recv([row], source, 0), end)
+            _wait(source, self._begin("recv", row, source), end)
         return value
 
 
@@ -275,9 +281,16 @@ def _own_address(at: tuple[str, int], end: float) -> str:
 
 def _wait(other: int, work: Any, end: float) -> None:
     """Wait for a message from or to a rank."""
-    try:
+    with _naming(other, end):
         work.wait(timedelta(seconds=max(0.001, end - time.monotonic())))
-    except RuntimeError:  # gloo names a port, not the rank
+
+
+@contextlib.contextmanager
+def _naming(other: int, end: float = math.inf) -> Iterator[None]:
+    """Name the rank in an error of gloo, which names a port."""
+    try:
+        yield
+    except RuntimeError:
         late = time.monotonic() >= end - 0.01  # gloo counts milliseconds
         what = "did not come in time" if late else "has ended or failed"
         raise SessionError(f"rank {other} {what}") from None
