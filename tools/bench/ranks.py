@@ -3,8 +3,8 @@
     python -m tools.bench.ranks my_llama --ranks 2 4
     python -m tools.bench.ranks gemma-3-270m-q4_k_m.gguf --ranks 2 4 --over hosts --namespaces
 
-Ranks exchange their parts in the memory of this machine, or over hosts
-(``coreai_onnx.scale.Hosts``). With ``--namespaces``, each of the hosts is a network namespace
+Ranks exchange their parts in the memory of this machine, over hosts (``coreai_onnx.scale.Hosts``),
+or over hosts in actors of ``ray``. With ``--namespaces``, each of the hosts is a network namespace
 with an address of its own, for which Linux needs root. Over hosts, one rank is killed at the end,
 and the time is printed after which the others have failed.
 """
@@ -53,7 +53,7 @@ def main() -> None:
     where = "a folder of transformers, or a GGUF file (needs accelerate)"
     parser.add_argument("source", type=Path, nargs="?", help=where)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--over", choices=("memory", "hosts"), default="memory")
+    parser.add_argument("--over", choices=("memory", "hosts", "ray"), default="memory")
     parser.add_argument("--namespaces", action="store_true")
     parser.add_argument("--as-rank", nargs=3, help=argparse.SUPPRESS)  # of the processes
     arguments = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
     whole = sum(weight.numel() for weight in model.parameters())
     ids = torch.tensor([PROMPT])
     expected = model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
-    run = in_memory if arguments.over == "memory" else over_hosts
+    run = {"memory": in_memory, "hosts": over_hosts, "ray": with_ray}[arguments.over]
     for count in arguments.ranks:
         with tempfile.TemporaryDirectory() as place:
             folder = export_ranks(model, Path(place) / "ranks", count)
@@ -171,6 +171,53 @@ def as_rank(folder: Path | None, address: str, rank: str, ranks: str) -> None:
                 model.generate(PROMPT, **OPTIONS)
         except CoreaiError as error:
             print(json.dumps([time.time(), str(error).splitlines()[0]]), flush=True)
+
+
+def with_ray(folder: Path, count: int, namespaces: bool) -> tuple[list[int], float]:
+    """Return the tokens of actors, one on each node of a cluster, and the time; then kill one."""
+    del namespaces
+    import ray
+    from ray.cluster_utils import Cluster
+
+    class Rank:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def address(self) -> str:
+            return f"{ray.util.get_node_ip_address()}:{PORT}"
+
+        def open(self, address: str) -> None:
+            hosts = Hosts(address, self.rank, count)
+            self.model = LanguageModel.open(folder / f"rank_{self.rank}", group=hosts, threads=1)
+
+        def generate(self, prompt: list[int], **options: Any) -> Any:
+            return self.model.generate(prompt, **options)
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    for _ in range(count - 1):
+        cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, logging_level="error")
+    actors = [ray.remote(num_cpus=1)(Rank).remote(rank) for rank in range(count)]
+    address = ray.get(actors[0].address.remote())
+    ray.get([actor.open.remote(address) for actor in actors])
+    start = time.perf_counter()
+    results = ray.get([actor.generate.remote(PROMPT, **OPTIONS) for actor in actors])
+    seconds = time.perf_counter() - start
+    assert all(np.array_equal(one, results[0]) for one in results)
+    long = {**OPTIONS, "max_new_tokens": 1000}
+    runs = [actor.generate.remote(PROMPT, **long) for actor in actors]
+    time.sleep(1)
+    start_of_end = time.perf_counter()
+    ray.kill(actors[-1])
+    for rank, one in enumerate(runs[:-1]):
+        try:
+            ray.get(one)
+        except ray.exceptions.RayTaskError as error:
+            ended = time.perf_counter() - start_of_end
+            print(f"rank {rank} has failed after {ended:.2f} s: {error.cause}")
+    ray.shutdown()
+    cluster.shutdown()
+    return results[0].tolist(), seconds
 
 
 def times(group: str | Hosts, rank: int, ranks: int) -> dict[str, list[float]]:
