@@ -180,6 +180,8 @@ class OpenModel(OpenedModel):
             options, _ = session_options(self._settings, op_types, kernels=True, **packs)
             options.optimized_model_filepath = str(path)
             self._open(source, options)
+            if path.stat().st_size > MOST_PREPARED_BYTES:  # with constants that were folded
+                return
             proto = onnx.load(path, load_external_data=False)
             proto.metadata_props.add(key=PREPARED, value=record)
             path.write_bytes(proto.SerializeToString())
