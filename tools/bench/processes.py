@@ -23,7 +23,6 @@ from statistics import median
 
 import onnx
 import onnx.parser
-import onnxruntime as ort
 
 import coreai_onnx
 from coreai_onnx.messages import render
@@ -110,9 +109,9 @@ def commands(
         op_types = ",".join(standard_op_types(OnnxProgram.load(path).model))
         more = [library, op_types, packed]
         yield "C++, packed_weights", [str(options.cpp), path, *more], ["/bin/true"]
-        graph = str(optimized(Path(path), library, op_types))
-        words = [str(options.cpp), graph, *more, "optimized"]
-        yield "C++, packed_weights, saved graph", words, ["/bin/true"]
+        graph = max(folder.glob("packed.*.onnx"), key=lambda file: file.stat().st_mtime)
+        words = [str(options.cpp), str(graph), *more, "optimized"]
+        yield "C++, packed_weights, prepared graph", words, ["/bin/true"]
     # What of these is onnxruntime's own.
     empty = folder / "empty.onnx"
     onnx.save(onnx.parser.parse_model(EMPTY), empty)
@@ -132,20 +131,6 @@ def commands(
     if options.llama and options.gguf and stock is None:
         words = [str(options.llama), "-c", LLAMA, str(options.gguf)]
         yield "llama.cpp", words, [str(options.llama), "-c", READY]
-
-
-def optimized(path: Path, library: str, op_types: str) -> Path:
-    """Return the graph as onnxruntime runs it, whose weights stay in the data file of the model."""
-    graph = path.with_name("optimized.onnx")
-    settings = ort.SessionOptions()
-    settings.log_severity_level = 3
-    settings.add_session_config_entry("session.disable_prepacking", "1")
-    settings.add_session_config_entry("coreai.read_weights", "1")
-    settings.add_session_config_entry("coreai.op_types", op_types)
-    settings.register_custom_ops_library(library)
-    settings.optimized_model_filepath = str(graph)
-    ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    return graph
 
 
 def started(command: Sequence[str]) -> tuple[subprocess.Popen[str], float, float]:

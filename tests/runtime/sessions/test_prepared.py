@@ -73,12 +73,17 @@ def write(path: Path, kind: str) -> None:
         proto = composite_model("linear_nbits", inputs, {"group_size": 32}, constants=(1, 2))
         model = ir.from_proto(proto)
     else:
-        weight = ir.tensor(random.random((1024, MEBIBYTES << 8), np.float32), name="w")
-        x = ir.val("x", ir.DataType.FLOAT, ["rows", 1024])
-        product = ir.node("MatMul", [x, right := ir.val("w", const_value=weight)])
+        values = random.random((1024, MEBIBYTES << 8), np.float32)
+        weight = ir.tensor(values.T.copy() if kind == "transposed" else values, name="w")
+        x, w = ir.val("x", ir.DataType.FLOAT, ["rows", 1024]), ir.val("w", const_value=weight)
+        turned = [ir.node("Transpose", [w], {"perm": [1, 0]})] * (kind == "transposed")
+        for node in turned:
+            node.outputs[0].type, node.outputs[0].shape = x.type, ir.Shape(values.shape)
+        product = ir.node("MatMul", [x, turned[0].outputs[0] if turned else w])
         (y,) = product.outputs
         y.name, y.type, y.shape = "y", x.type, ir.Shape(["rows", MEBIBYTES << 8])
-        graph = ir.Graph([x], [y], nodes=[product], initializers=[right], opset_imports={"": 21})
+        nodes = [*turned, product]
+        graph = ir.Graph([x], [y], nodes=nodes, initializers=[w], opset_imports={"": 21})
         model = ir.Model(graph, ir_version=10)
     save_models({path: model}, path.with_name("weights.data"), external_data=True)
 
@@ -93,7 +98,7 @@ def opened_here(path: Path) -> tuple[bool, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float32", "4 bits"])
+@pytest.mark.parametrize("kind", ["float32", "transposed", "4 bits"])
 def test_the_next_process_reads_no_model_and_copies_no_weight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
