@@ -115,9 +115,14 @@ std::optional<FilePlace> PlaceInFile(const void* data, std::size_t size) noexcep
   // Pages of a private mapping that were written are not those of the file.
   const std::size_t first = start / PageSize(), end = (start + size + PageSize() - 1) / PageSize();
   if (pagemap.number() < 0 || !AreOfFiles(pagemap.number(), first, end - first)) return {};
-  return FilePlace{status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
-                   written,       changed,       query.offset + (start - query.start),
-                   size,          1};
+  return FilePlace{status.st_dev,
+                   status.st_ino,
+                   static_cast<std::uint64_t>(status.st_size),
+                   written,
+                   changed,
+                   query.offset + (start - query.start),
+                   size,
+                   1};
 }
 
 }  // namespace coreai
