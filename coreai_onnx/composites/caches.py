@@ -183,13 +183,13 @@ def paged_attention(
     Returns:
         ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
     """
-    key, value = (_rows_of_blocks(pool, block_table) for pool in (key_pool, value_pool))
+    key, value = (rows_of_blocks(pool, block_table) for pool in (key_pool, value_pool))
     return scaled_dot_product_attention(
         query, key, value, attn_mask, sinks, scale=scale, softcap=softcap
     )
 
 
-def _rows_of_blocks(pool: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
+def rows_of_blocks(pool: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
     """Return ``[batch, heads, table_length * tokens, dim]``."""
     return pool[block_table].flatten(1, 2).transpose(1, 2)
 
@@ -275,7 +275,7 @@ def paged_attention_nbits(
         ``[batch, heads, query_length, value_dim]`` in the dtype of ``query``.
     """
     keys, scales_of_keys, values, scales_of_values = (
-        _rows_of_blocks(pool, block_table)
+        rows_of_blocks(pool, block_table)
         for pool in (key_codes, key_scales, value_codes, value_scales)
     )
     return attention_nbits(

@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::size_t kBlock = 64;  // of the hash, and of the file
 constexpr std::size_t kSmall = std::size_t{16} << 10;
-constexpr std::size_t kPiece = std::size_t{8}
-                               << 20;  // of a mapped file that is in memory at a time
+// Of a mapped file that is in memory at a time.
+constexpr std::size_t kPiece = std::size_t{8} << 20;
 
 }  // namespace
 

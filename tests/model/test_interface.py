@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from coreai_onnx.model.interface import TensorInfo, as_complex, dtype_name, interface
+from coreai_onnx.model.interface import (
+    TensorInfo,
+    as_complex,
+    dtype_name,
+    dtype_of_element,
+    element_of_dtype,
+    interface,
+)
 from tests.support.small_models import counter_model, phase_model
 
 
@@ -57,6 +65,14 @@ def test_dtype_names(onnx_name: str, name: str) -> None:
     assert dtype_name(onnx_name) == name
     if name != "string":
         assert np.dtype(name).name == name
+
+
+@pytest.mark.parametrize("dtype", list(ir.DataType), ids=str)
+def test_dtypes_are_those_of_onnx_ir(dtype: ir.DataType) -> None:
+    plain = dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+    name = dtype.name.lower() if plain else dtype.numpy().name
+    assert dtype_name(dtype.name) == dtype_of_element(dtype.value) == name
+    assert element_of_dtype(name) == dtype.value
 
 
 def test_an_unknown_dtype_is_an_error() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from coreai_onnx.composites import Composite, domain_of
 from coreai_onnx.delegation.user_kernels.cpp_schema import composite_lines, prologue
 from coreai_onnx.errors import KernelError, ToolchainError
 from coreai_onnx.model.files.new_files import all_or_nothing
+from coreai_onnx.runtime.libraries.platforms import processor_features
 from coreai_onnx.targets.releases import OLDEST_TESTED, text_of
 
 INCLUDE_VARIABLE = "ONNXRUNTIME_INCLUDE_DIR"
@@ -216,18 +216,11 @@ def _key(command: Sequence[str], files: Sequence[Path], tool: str, flags: Sequen
     digest.update(_run([tool, "--version"]))
     # With -march=native, a cache on a shared disk serves machines with different instruction sets.
     if any("native" in flag for flag in flags):
-        digest.update(_processor())
+        digest.update(processor_features().encode())
     for file in files:
         # Preprocessed, so that a change of any included header counts; -P leaves out the paths.
         digest.update(_run([*command, "-E", "-P", str(file)]))
     return digest.hexdigest()[:20]
-
-
-def _processor() -> bytes:
-    """Return what identifies the instruction set of this machine."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_bytes().splitlines() if info.is_file() else [platform.processor().encode()]
-    return next((line for line in lines if line.startswith((b"flags", b"Features"))), lines[0])
 
 
 def _run(command: Sequence[str]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from coreai_onnx.composites.caches import CACHE_BITS
+from coreai_onnx.composites.caches import CACHE_BITS, rows_of_blocks
 from coreai_onnx.errors import ConversionError, ModelSourceError, failures_as
 from coreai_onnx.huggingface.caches import (
     Both,
@@ -80,7 +80,7 @@ class Pages:
 
     def read(self, pool: torch.Tensor) -> torch.Tensor:
         """Return the keys or values of each row, ``[batch, heads, places, dim]``."""
-        return pool[self.table].flatten(1, 2).transpose(1, 2)
+        return rows_of_blocks(pool, self.table)
 
 
 class _InPages(CachedTokens):

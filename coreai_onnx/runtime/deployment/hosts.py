@@ -37,8 +37,6 @@ _FIRST = 1 << 14
 _MOST_DIMS = 32
 _LOOK = 0.2
 """Seconds after which a rank looks whether others have failed."""
-
-
 _PATIENCE = 300.0
 """Seconds that a stage waits for the others if its session has no timeout, as kernels do."""
 _Exchange = ctypes.CFUNCTYPE(
@@ -105,9 +103,7 @@ class Hosts:
             raise SessionError(f"the address must be host:port, got {address!r}")
         at, patience = (place.hostname, place.port), timedelta(seconds=seconds)
         open_store = partial(names.TCPStore, *at, timeout=patience, wait_for_workers=False)
-        store: Any = None
-        if self.rank == 0:
-            store = open_store(is_master=True)
+        store: Any = open_store(is_master=True) if self.rank == 0 else None
         own = _own_address(at, end)
         store = store or open_store()
         if store.add(f"joined_{self.rank}", 1) > 1:

@@ -9,6 +9,7 @@ import platform
 import re
 import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,19 @@ def mapped_blocks() -> Iterator[None]:
         # To which glibc raises them itself when a block of 32 MiB is freed.
         mallopt(map_threshold, 32 << 20)
         mallopt(trim_threshold, 64 << 20)
+
+
+_FEATURES = ("model name", "flags", "CPU part", "Features")
+
+
+def processor_features() -> str:
+    """Return what tells apart processors with other instructions.
+
+    Compiled code and the layouts in which onnxruntime packs weights depend on them.
+    """
+    try:
+        with Path("/proc/cpuinfo").open("rb") as file:
+            lines = file.read(8192).decode(errors="replace").partition("\n\n")[0].splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    return f"{zlib.crc32('|'.join(x for x in lines if x.startswith(_FEATURES)).encode()):08x}"

@@ -140,9 +140,10 @@ class OpenModel(OpenedModel):
         if not any(domain.startswith(PROVIDER) for domain in parts):
             warn_of_unused(self.ort, self._providers, graph)
         self.signature = _signature(self.ort, source)
-        recipe = undo_recipe(graph) if graph is not None and self.signature.states else None
-        self.undo = None if recipe is None else UndoLog(recipe)
-        self.initial = lambda: {} if graph is None else initial_values(graph)
+        recipe = None
+        if graph is not None and self.signature.states:
+            recipe, self.initial = undo_recipe(graph), initial_values(graph)
+            self.undo = UndoLog(recipe)
         if prepared is not None and graph is not None and self.kernels:
             with suppress(OSError, SessionError, ValueError):
                 self._prepare(prepared, source, graph, recipe)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
@@ -23,7 +24,7 @@ import onnxruntime as ort
 from coreai_onnx.errors import SessionError
 from coreai_onnx.model.metadata import read_metadata
 from coreai_onnx.runtime.libraries.library import ops_library_path
-from coreai_onnx.runtime.libraries.platforms import mapped_blocks
+from coreai_onnx.runtime.libraries.platforms import mapped_blocks, processor_features
 from coreai_onnx.runtime.sessions.settings import SessionSettings, session_options
 from coreai_onnx.runtime.states.undo import Recipe, UndoLog
 from coreai_onnx.runtime.tensors.signature import Signature
@@ -41,7 +42,6 @@ DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 SETTLED = 2_000_000_000
 """Nanoseconds without a change after which a file is recorded by its times: a later change within
 the resolution of the file system's clock, which is 2 s at most, would not be seen."""
-_PROCESSOR = ("model name", "flags", "CPU part", "Features")
 
 
 class OpenedModel:
@@ -53,7 +53,7 @@ class OpenedModel:
         hides_adapters: Whether inputs for adapters were removed.
         signature: Inputs, outputs and states.
         undo: The undo log of updates in place; None if no state is updated in place.
-        initial: Returns the values in the file that the states start from, by the states' names.
+        initial: The values in the file that the states start from, by the states' names.
     """
 
     ort: ort.InferenceSession
@@ -61,7 +61,7 @@ class OpenedModel:
     hides_adapters = False
     signature: Signature
     undo: UndoLog | None = None
-    initial: Callable[[], Mapping[str, ir.TensorProtocol]]
+    initial: Mapping[str, ir.TensorProtocol] = MappingProxyType({})
 
     def finish_profile(self, skip: int) -> Profile:
         """Return the profile of the runs, once; see `Session.profile`."""
@@ -94,9 +94,10 @@ class PreparedModel(OpenedModel):
         self.signature = Signature.of(self.ort)
         if record["undo"] is not None:
             self.undo = UndoLog(Recipe.from_json(record["undo"]))
-        self.initial = self._initial
 
-    def _initial(self) -> Mapping[str, ir.TensorProtocol]:
+    @cached_property
+    def initial(self) -> Mapping[str, ir.TensorProtocol]:  # type: ignore[override]  # read on use
+        """The values in the file that the states start from."""
         from coreai_onnx.runtime.sessions.sources import ModelSource, initial_values  # see above
 
         return initial_values(ModelSource(self._source).read())
@@ -136,7 +137,7 @@ class PreparedFile:
             files = [_identity(file), _identity(ops_library_path())]
         except OSError:
             return None
-        versions = [__version__, ort.__version__, _processor()]
+        versions = [__version__, ort.__version__, processor_features()]
         key = [str(file), *how, share, *versions, os.environ.get("COREAI_OPS_TARGET"), *files]
         return cls(packed.with_name(name), file, key)
 
@@ -170,13 +171,3 @@ def _identity(path: Path) -> list[int]:
     """Return what differs after any change of a file; nobody can set the time of the change."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _processor() -> str:
-    """Return the features of the processor, by which onnxruntime chooses layouts of weights."""
-    try:
-        with Path("/proc/cpuinfo").open("rb") as file:
-            lines = file.read(8192).decode(errors="replace").partition("\n\n")[0].splitlines()
-    except OSError:
-        return platform.machine() + platform.processor()
-    return f"{zlib.crc32('|'.join(x for x in lines if x.startswith(_PROCESSOR)).encode()):08x}"

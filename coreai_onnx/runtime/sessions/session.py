@@ -270,9 +270,9 @@ class Session:
 
     def _value_of(self, name: str) -> Array | None:
         value = self._stream.read(name)
-        if value is None and (initial := self._model.initial().get(name)) is not None:
+        if value is None and name in self._model.initial:
             info = self._signature.info(name)
-            return from_ort(to_ort(initial.numpy().copy()), info)
+            return from_ort(to_ort(self._model.initial[name].numpy().copy()), info)
         return value
 
     def reset(self) -> None:
