@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from coreai_onnx.model.files.saving import save_models, to_proto
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions import opening
 from coreai_onnx.runtime.sessions.create import session
+from coreai_onnx.runtime.sessions.prepared import SETTLED
 from coreai_onnx.runtime.sessions.sources import ModelSource
 from coreai_onnx.targets.providers import Choice
 from tests.support.execution_providers import IDLE
@@ -226,6 +228,7 @@ def test_packed_weights_are_mapped_by_every_process(tmp_path: Path, composite: s
     proto = composite_model(composite, inputs, attributes, constants=range(1, len(inputs)))
     path, packed = tmp_path / "model.onnx", tmp_path / "packed"
     save_models({path: ir.from_proto(proto)}, tmp_path / "model.onnx.data", external_data=True)
+    time.sleep(SETTLED / 1e9)  # before, a file is not known by its times
     results, sizes = set(), []
     for place in ("", str(packed), str(packed)):
         arguments = [sys.executable, "-c", _SHARE, str(path), place]
