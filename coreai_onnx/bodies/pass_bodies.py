@@ -109,6 +109,15 @@ def _attention_nbits() -> Iterator[tuple[str, PassCall]]:
         yield name, PassCall("attention_nbits", (*dims, *sinks), attributes)
 
 
+def _attention() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of attention: biases, sinks, softcap."""
+    name, words = "scaled_dot_product_attention", ("bias", "sinks", "softcap")
+    for bias, sinks, cap in itertools.product(*(("", word) for word in words)):
+        attributes = _OPEN | {"softcap": float(cap != "")}
+        dims = (*_ATTENTION, "1 1 1 S" if bias else None, *["H"] * bool(sinks))
+        yield _named(name, bias, sinks, cap), PassCall(name, dims, attributes)
+
+
 _ATTENTION = ("B H T D", "B K S D", "B K S E")
 _OPEN = {"is_causal": 0, "window_size": 0, "causal_alignment": "lower_right", "softcap": 0.0}
 _ROTATED = ("B H T D", "B 1 T F", "B 1 T F")
@@ -133,7 +142,6 @@ CALLS: Mapping[str, PassCall] = {
     "kv_cache_update": PassCall("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
     "skip_rms_norm/sum": PassCall("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
     "skip_layer_norm/sum": PassCall("skip_layer_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),
-    "scaled_dot_product_attention": PassCall("scaled_dot_product_attention", _ATTENTION, _OPEN),
     "scaled_dot_product_attention.causal_upper_left": PassCall(
         "scaled_dot_product_attention",
         _ATTENTION,
@@ -145,6 +153,7 @@ CALLS: Mapping[str, PassCall] = {
     ),
     "add_low_rank": PassCall("add_low_rank", ("A3 A2 A1", "A3 A2 K", "C K R", "C R A1")),
     **dict(_linear_nbits()),
+    **dict(_attention()),
     **dict(_paged_attention()),
     **dict(_bshd_attention()),
     **dict(_attention_nbits()),

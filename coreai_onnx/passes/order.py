@@ -69,6 +69,7 @@ from coreai_onnx.passes.contrib.skip_norms import contrib_skip_norms
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.why import Why
 from coreai_onnx.passes.fuse.fold_batch_norms import fold_batch_norms
+from coreai_onnx.passes.fuse.fuse_attention import fuse_attention
 from coreai_onnx.passes.fuse.fuse_attention_nbits import fuse_attention_nbits
 from coreai_onnx.passes.fuse.fuse_biases import (
     functions_as_activations,
@@ -241,6 +242,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 """Fewer and larger products, for devices that benefit from them: on a CPU the Split costs more."""
 
 KERNELS: Final[tuple[Pass, ...]] = (
+    fuse_attention,  # before the last one, which takes its transposes
     fuse_few_bits,  # quantized weights; independent of the other passes
     fuse_narrow_products,  # constants in bfloat16 and float16; likewise
     fuse_narrow_convolutions,  # likewise

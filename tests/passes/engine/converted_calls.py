@@ -68,6 +68,18 @@ def coded(name: str, call: Any) -> list[Call]:
     return [Call(call.composite, (*shapes, mask, *sinks), attributes, dtypes)]
 
 
+def attended(name: str) -> list[Call]:
+    """Return converted calls for one that ``fuse_attention`` makes."""
+    words = name.partition(".")[2].split("_")
+    further = ((2, 1, 5, 7) if "bias" in words else None, *[(4,)] * ("sinks" in words))
+    shapes = ((2, 4, 5, 8), (2, 2, 7, 8))
+    attributes = {"softcap": 2.0} if "softcap" in words else {}
+    return [
+        Call("scaled_dot_product_attention", (*shapes, (2, 2, 7, size), *further), attributes)
+        for size in (6, 8)
+    ]
+
+
 ROPE = (2, 1, 5, 4)
 
 
@@ -95,10 +107,11 @@ CONVERTED: dict[str, list[Call]] = {
         Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)
         for at in ((), (2,))
     ],
-    "scaled_dot_product_attention": [
-        Call("scaled_dot_product_attention", ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, size)))
-        for size in (6, 8)
-    ],
+    **{
+        name: attended(name)
+        for name, call in CALLS.items()
+        if call.composite == "scaled_dot_product_attention" and "causal" not in name
+    },
     "scaled_dot_product_attention.causal_upper_left": [
         Call(
             "scaled_dot_product_attention",
