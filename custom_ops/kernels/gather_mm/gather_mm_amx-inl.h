@@ -344,9 +344,7 @@ class AmxProduct {
 template <class Tiles, typename T, GatherMmLayout kLayout>
 void MultiplyTiles(const GatherMmTile& t, void* scratch) {
   if (t.rows == 0) return;
-  // Tiles multiply three rows of bfloat16 as fast as one, if they are packed already.
-  constexpr bool kPackedPairs = kAmxParts<T> == 1 && kLayout == GatherMmLayout::kPacked;
-  if (t.rows <= (kPackedPairs ? 2 : kGatherMmFewRows)) {
+  if (t.rows <= kGatherMmFewRows) {
     if constexpr (kAmxParts<T> == 2) return MultiplyFewOf<T, kLayout>(t, scratch);
     if (MultiplyFewWidened<kLayout>(t, scratch)) return;
   }
