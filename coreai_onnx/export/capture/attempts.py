@@ -114,12 +114,16 @@ def _ways(export: TorchExport, error: ExportError) -> Iterator[TorchExport]:
         yield replace(export, finite=Repairs)
         yield replace(export, finite=AssumesFinite)
     fixed_by_example = FIXED_BY_EXAMPLE.is_in(error.__cause__)
+    narrowed = _narrowed(export, error)
+    if narrowed is not None and export.deferred and export.oblivious:
+        # The options allow as much as they can: the ranges remain, and not the same attempt again.
+        yield narrowed
     # One option at a time first, as each changes what the program checks.
     yield replace(export, deferred=not fixed_by_example, oblivious=fixed_by_example)
-    yield replace(export, deferred=True, oblivious=True)
-    narrowed = _narrowed(export, error)
-    if narrowed is not None:
-        yield narrowed
+    if not (export.deferred and export.oblivious):
+        yield replace(export, deferred=True, oblivious=True)
+        if narrowed is not None:
+            yield narrowed
     # The last resort: Dynamo compiles the code of forward, and supports only a part of Python.
     if not export.strict:
         yield replace(export, strict=True, deferred=True, oblivious=True)

@@ -242,6 +242,25 @@ def test_the_first_error_is_raised_if_nothing_helps() -> None:
     assert len(tried) == 3
 
 
+def test_an_export_with_all_options_is_narrowed_at_once() -> None:
+    tried: list[TorchExport] = []
+
+    def once(export: TorchExport) -> None:
+        tried.append(export)
+        cause = torch._dynamo.exc.UserError(
+            torch._dynamo.exc.UserErrorType.CONSTRAINT_VIOLATION,
+            "Suggested fixes:\n  n = Dim('n', max=64)",
+        )
+        if len(tried) == 1:
+            raise ExportError("the first attempt") from cause
+
+    export = TorchExport(dynamic_shapes=({0: Dim("n")},), deferred=True, oblivious=True)
+    with pytest.warns(ExportRetryWarning, match="narrowed"):
+        with_retries(export, once)
+    assert [(t.deferred, t.oblivious, t.strict) for t in tried] == [(True, True, False)] * 2
+    assert tried[1].dynamic_shapes[0][0].max == 64
+
+
 @pytest.mark.parametrize("size", [0, 1])
 def test_an_example_of_size_0_or_1_does_not_fix_a_named_dim(size: int) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Softmax(-1))
