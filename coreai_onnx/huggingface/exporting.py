@@ -259,9 +259,9 @@ class _Conversion:
             # replaces.
             deferred=True,
             oblivious=True,
-            # With a cache of keys and values, an entry costs more than the calls it saves: Llama
-            # with 2 layers took a third less without, with 12 a sixth (torch 2.13, 2026-11).
-            cached=not part.slots,
+            # An entry costs more than the calls it saves: Llama with 2 layers took a third less
+            # without, with 12 a sixth; six models that run once a sixth (torch 2.13, 2026-11).
+            cached=False,
         )
         converter = TorchConverter().add_pytorch_module(
             part.eval(),
