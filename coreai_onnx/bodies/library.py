@@ -17,6 +17,10 @@ from coreai_onnx.lower.nodes.composite_calls import CompositeCall
 from coreai_onnx.lower.nodes.values import Dim, Value, dims_of, dtype_of
 from coreai_onnx.model.checks.fixed_attributes import write_fixed
 
+KEPT_BODIES = 256
+"""Bodies that are kept for further calls. A model has a few dozen; thousands of them, of a process
+that converts many models, are millions of objects that each garbage collection visits."""
+
 
 def composite_functions(calls: Sequence[CompositeCall], opset: int) -> list[ir.Function]:
     """Create the bodies of the calls and set each call to its body.
@@ -90,7 +94,7 @@ def _body_of(call: CompositeCall, opset: int) -> tuple[ir.Function, str]:
     return _make_body(composite, examples_of(call), _frozen(structural), scalars, opset)
 
 
-@functools.cache
+@functools.lru_cache(KEPT_BODIES)
 def _make_body(
     composite: Composite,
     examples: tuple[Example | None, ...],
@@ -204,7 +208,7 @@ def _dtype_word(call: CompositeCall) -> str:
 
 
 def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    # functools.cache needs hashable arguments.
+    # functools.lru_cache needs hashable arguments.
     return tuple((k, tuple(v) if isinstance(v, list | tuple) else v) for k, v in attributes.items())
 
 

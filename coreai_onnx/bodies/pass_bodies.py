@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from coreai_onnx.bodies.library import KEPT_BODIES
 from coreai_onnx.bodies.trace import Example
 from coreai_onnx.bodies.writers import write_body
 from coreai_onnx.composites import COMPOSITES
@@ -161,7 +162,7 @@ CALLS: Mapping[str, PassCall] = {
 """The calls, by op type with its variant, which determines the body, or by a part of a body."""
 
 
-@functools.cache
+@functools.lru_cache(KEPT_BODIES)
 def write_pass_body(name: str, dtype: str, opset: int) -> ir.Function | None:
     """Return the body of a call, as a conversion writes it. Clone it before changing it.
 
