@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -108,6 +109,7 @@ class Gathered(torch.nn.Module):
         return _gathered(self.table, rows, self.bias)
 
 
+@functools.cache
 def made(composite: Composite) -> Kernel:
-    """Return the kernel of one of these composites."""
+    """Return the kernel of one of these composites, which is checked once."""
     return kernel(composite, HERE / f"{composite.name}.cc")

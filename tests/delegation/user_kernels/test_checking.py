@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain")]
 def test_every_fault_is_named(fault: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", fault)
     with pytest.raises(KernelError, match=said):
-        made(SCALED)
+        kernel(SCALED, HERE / "scaled.cc")
 
 
 def test_an_endless_kernel_ends(monkeypatch: pytest.MonkeyPatch) -> None:
