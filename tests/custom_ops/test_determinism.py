@@ -38,9 +38,11 @@ def run(
 
 def same(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether all bits are equal, also those of NaN and zero."""
-    return actual.shape == expected.shape and bytes(
-        actual.contiguous().flatten().view(torch.uint8)
-    ) == bytes(expected.contiguous().flatten().view(torch.uint8))
+    return actual.shape == expected.shape and torch.equal(bits(actual), bits(expected))
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().flatten().view(torch.uint8)
 
 
 def test_every_kernel_has_cases() -> None:
