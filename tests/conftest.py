@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("coreai")
 torch.set_num_threads(1)
+# Python 3.11 collects them again for every isinstance of a protocol, of which onnx_ir has many.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 quick_decompositions.install()
 quick_exports.install()
 
