@@ -20,6 +20,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("COREAI_ONNX_CACHE", str(Path(__file__).resolve().parent.parent / "build"))
 
 import hypothesis
+import onnxruntime
 import torch
 
 from tests.support import fast_lane, kernel_targets, quick_decompositions, quick_exports
@@ -38,6 +39,17 @@ hypothesis.settings.load_profile("coreai")
 torch.set_num_threads(1)
 # Python 3.11 collects them again for every isinstance of a protocol, of which onnx_ir has many.
 typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+
+
+class _SleepingOptions(onnxruntime.SessionOptions):
+    """Options with which idle threads sleep: spinning, they would take the other worker's core."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+
+onnxruntime.SessionOptions = _SleepingOptions
 quick_decompositions.install()
 quick_exports.install()
 
