@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
+
+from coreai_onnx.composites.declaration import DOMAIN
 
 REPO = Path(__file__).resolve().parent.parent.parent
 CACHE = REPO / ".cache"
@@ -27,6 +30,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 import onnxruntime
 folder, library, models = sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+op_types = json.loads(sys.argv[6])
 assert onnxruntime.__version__ == sys.argv[5], onnxruntime.__version__
 for name in models:
     print("begin", json.dumps(name), flush=True)
@@ -35,6 +39,8 @@ for name in models:
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         if library:
+            if name in op_types:
+                options.add_session_config_entry("coreai.op_types", op_types[name])
             options.register_custom_ops_library(library)
         session = onnxruntime.InferenceSession(
             f"{folder}/{name}.onnx", options, providers=["CPUExecutionProvider"]
@@ -62,6 +68,13 @@ def install(version: str) -> Path:
     return folder
 
 
+def _op_types(file: Path) -> str:
+    """Return the composites that a model calls, also in its functions."""
+    model = onnx.load(file, load_external_data=False)
+    nodes = [node for body in (model.graph, *model.functions) for node in body.node]
+    return ",".join(sorted({node.op_type for node in nodes if node.domain == DOMAIN})) or ","
+
+
 def run(
     version: str, folder: Path, names: list[str], library: Path | None
 ) -> dict[str, list[np.ndarray]]:
@@ -79,10 +92,20 @@ def attempt(
     """Run files as `run` does; for a file that fails or crashes, the result is the message."""
     results: dict[str, list[np.ndarray] | str] = {}
     waiting = list(names)
+    # Only the first file registers all kernels, for which a release takes a second.
+    op_types = {name: _op_types(folder / f"{name}.onnx") for name in (names[1:] if library else ())}
     while waiting:
         arguments = [str(install(version)), str(folder), str(library or "")]
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, *arguments, json.dumps(waiting), version],
+            [
+                sys.executable,
+                "-c",
+                _RUN,
+                *arguments,
+                json.dumps(waiting),
+                version,
+                json.dumps(op_types),
+            ],
             capture_output=True,
             text=True,
             check=False,

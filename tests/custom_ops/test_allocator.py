@@ -39,6 +39,8 @@ def options_with(value, library=None, **entries):
         options.add_session_config_entry(ENTRY, value)
     for name, entry in entries.items():
         options.add_session_config_entry(name, entry)
+    # No kernels, of which onnxruntime takes a second to register all.
+    options.add_session_config_entry("coreai.op_types", ",")
     options.register_custom_ops_library(str(library or ops_library_path()))
     return options
 

@@ -106,6 +106,7 @@ def test_the_state_has_the_type_of_the_initial_one(kernels, dtype, state_dtype):
 
 def output_types(kernels, model, names, inputs):
     options = ort.SessionOptions()
+    options.add_session_config_entry("coreai.op_types", "gated_delta_update")
     options.register_custom_ops_library(str(kernels))
     session = ort.InferenceSession(model.SerializeToString(), options)
     feeds = {
