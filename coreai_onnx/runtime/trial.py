@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
 from coreai_onnx.runtime.sessions.session import Session
@@ -281,9 +282,14 @@ class _Caller:
         if model not in self._sessions:
             libraries = [self.trial.library]
             self._sessions[model] = Session(
-                self.trial.models[model], kernels=False, custom_ops=libraries
+                self.trial.models[model], kernels=False, custom_ops=libraries, configure=_sleeping
             )
         return self._sessions[model]
+
+
+def _sleeping(options: ort.SessionOptions) -> None:
+    # The threads of dozens of sessions would spin after each call.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def _identical(one: Array, other: Array) -> bool:
