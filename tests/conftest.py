@@ -71,9 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules and the tests, millions of objects, to no garbage collection."""
+    """Leave the modules and the tests, millions of objects, to no garbage collection.
+
+    The collections of what is new are fewer than usual: a conversion makes a million objects.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5000, 10, 20)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
