@@ -215,7 +215,6 @@ def _frozen(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 def _named(function: ir.Function, op_type: str) -> ir.Function:
     """Return a copy of a (cached) function under another name."""
     # A graph has one owner, and the cached function may be copied into many models.
-    copied = ir.from_proto(ir.to_proto(function))
-    assert isinstance(copied, ir.Function)
+    copied = function.clone()
     copied.name = op_type
     return copied
