@@ -6,12 +6,15 @@ An export of torch 2.13 prepares much that is rarely read. Here it is made for t
 * The source lines of stack traces. An export reads a line for each of the hundred frames above a
   node, and keeps those of the model.
 
+What torch asks of every size, whether its expression is a number, sympy finds out once.
+
 ``test_quick_exports.py`` compares programs, code and traces with torch's own. See
 :func:`forget_operators` for what else makes an export slow in a long run.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from traceback import FrameSummary, StackSummary, format_list
@@ -19,6 +22,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch._subclasses import fake_tensor
 from torch.fx import graph, graph_module
@@ -30,12 +34,16 @@ GENERATED = ("_code", "_lineno_map", "_prologue_start")
 """What torch's ``recompile`` sets on a graph module, besides the ``forward`` of its class."""
 
 _PATCHES = pytest.MonkeyPatch()
+_EXPRESSIONS = 8192
+"""More than an export has."""
 
 
 def install() -> None:
     """Replace the slow parts; do nothing where this torch has no such parts."""
     if not hasattr(_traceback, "_extract_symbolized_tb") or not hasattr(torch._ops, "cached_ops"):
         return
+    is_number = functools.lru_cache(_EXPRESSIONS)(sympy.Expr.is_number.fget)
+    _PATCHES.setattr(sympy.Expr, "is_number", property(is_number))
     _PATCHES.setattr(_traceback, "_extract_symbolized_tb", _symbolized)
     lazy_stacks = SimpleNamespace(extract_stack=_extract_stack, format_list=format_list)
     _PATCHES.setattr(fake_tensor, "traceback", lazy_stacks)
