@@ -98,6 +98,7 @@ IMAGES = {
     "windows": ((70, 60, 3, 3), {"padding": [1, 1, 1, 1], "stride": [2, 1]}),
     "groups": ((60, 20, 3, 3), {"groups": 3, "dilation": [1, 2]}),
     "few_windows": ((192, 60, 3, 3), {"stride": [3, 3]}),
+    "few_filters": ((7, 60, 3, 3), {"padding": [1, 1, 1, 1]}),
     "planes": ((60, 1, 5, 5), {"groups": 60, "padding": [2, 2, 2, 2]}),
 }
 

@@ -4,6 +4,7 @@
 // foreach_target comes first
 #include "hwy/highway.h"
 #include "kernels/convolution/convolution_columns-inl.h"
+#include "kernels/convolution/convolution_filters-inl.h"
 #include "kernels/convolution/convolution_planes-inl.h"
 
 #if HWY_ONCE
@@ -15,12 +16,20 @@ ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype) {
   return COREAI_FOR(target, SelectConvolutionPack)(dtype);
 }
 
-ConvolutionPackKernel FindConvolutionPackRows(Target target, DType dtype) {
-  return COREAI_FOR(target, SelectConvolutionPackRows)(dtype);
+std::size_t ConvolutionFiltersScratch(const ConvolutionSizes& sizes, std::size_t channels,
+                                      std::size_t count, DType dtype) {
+  const std::size_t size = SizeOf(dtype);
+  const ConvolutionCover cover(sizes, 0, count, size);
+  return count * kPanelBytes + channels * cover.plane * size +
+         channels * sizes.window_size() * sizeof(std::size_t);
 }
 
-ConvolutionTurnKernel FindConvolutionTurn(Target target, DType dtype) {
-  return COREAI_FOR(target, SelectConvolutionTurn)(dtype);
+GatherMmPackRightKernel FindConvolutionPackFilters(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectConvolutionPackFilters)(dtype);
+}
+
+ConvolutionFiltersKernel FindConvolutionFilters(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectConvolutionFilters)(dtype);
 }
 
 std::size_t ConvolutionPlanesScratch(const ConvolutionSizes& sizes) {

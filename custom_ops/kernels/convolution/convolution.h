@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "kernels/dtype.h"
+#include "kernels/gather_mm/gather_mm.h"
 #include "simd/target.h"
 
 namespace coreai {
@@ -37,19 +38,38 @@ struct ConvolutionColumns {
 using ConvolutionPackKernel = void (*)(const ConvolutionColumns&);
 ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype);
 
-/// Packs the same windows as rows, as GatherMmPackLeft writes them, or one after the other if they
-/// are few. `packed` has ConvolutionRowBytes(...) bytes.
-ConvolutionPackKernel FindConvolutionPackRows(Target target, DType dtype);
+/// Packs `columns` filters, of `depth` elements each, in panels for a target. `packed` has
+/// GatherMmPackedBytes(...) bytes and is aligned to 64.
+GatherMmPackRightKernel FindConvolutionPackFilters(Target target, DType dtype);
 
-/// Bytes of packed rows, with those that a store behind the last one writes.
-constexpr std::size_t ConvolutionRowBytes(std::size_t count, std::size_t depth, std::size_t size) {
-  return (count * depth * size + 63) / 64 * 64 + 64;
-}
+/// Windows of a group of channels, and filters in the lanes of vectors.
+struct ConvolutionFilters {
+  const ConvolutionSizes& sizes;
+  const void* input;  ///< [channels, height, width]
+  std::size_t channels;
+  std::size_t first;    ///< window
+  std::size_t count;    ///< of windows, at least 1
+  const void* packed;   ///< [channels, window_height, window_width] of each filter, as a matrix
+                        ///< that GatherMmPackRight has written
+  const void* bias;     ///< [filters], or null
+  std::size_t filters;  ///<
+  std::size_t first_filter;  ///< those to compute are [first_filter, last_filter); the first is a
+  std::size_t last_filter;   ///< multiple of kConvolutionPanelStep
+  void* output;              ///< [filters, out_height, out_width]
+};
 
-/// Transposes `columns` of each row from `first` on: output[c * rows + r] = in[r][first + c].
-using ConvolutionTurnKernel = void (*)(const void* const* in, std::size_t rows, std::size_t first,
-                                       std::size_t columns, void* output);
-ConvolutionTurnKernel FindConvolutionTurn(Target target, DType dtype);
+/// A multiple of the number of filters in a panel of every target and type.
+inline constexpr std::size_t kConvolutionPanelStep = 64;
+
+/// Bytes of the scratch memory of a call, aligned to 64, for windows that begin with a row or are
+/// all in one. The dtype is that of all numbers.
+std::size_t ConvolutionFiltersScratch(const ConvolutionSizes& sizes, std::size_t channels,
+                                      std::size_t count, DType dtype);
+
+/// Computes windows. Products are added in the order of a filter, in blocks, which are then added
+/// to the bias: in the same order for any number of windows and filters, on every target.
+using ConvolutionFiltersKernel = void (*)(const ConvolutionFilters&, void* scratch);
+ConvolutionFiltersKernel FindConvolutionFilters(Target target, DType dtype);
 
 /// Filters that read one plane each.
 struct ConvolutionPlanes {

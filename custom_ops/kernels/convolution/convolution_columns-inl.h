@@ -1,4 +1,4 @@
-// Packs the windows of a convolution as columns or rows of a matrix. Included once per target by
+// Packs the windows of a convolution as columns of a matrix. Included once per target by
 // convolution.cc.
 
 #include "hwy/highway.h"
@@ -11,7 +11,7 @@
 #endif
 
 #include "kernels/convolution/convolution.h"
-#include "kernels/gather_mm/gather_mm_pack-inl.h"
+#include "kernels/gather_mm/gather_mm_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -57,16 +57,16 @@ class WindowLanes {
     const I begin = at_[0] + offset;
     const I size = static_cast<I>(s_.height * s_.width);
     if (hn::AllFalse(di, inside)) {
-      for (size_t c = 0; c < channels; ++c, to += stride) hn::StoreU(hn::Zero(d), d, to);
+      for (size_t c = 0; c < channels; ++c, to += stride) hn::Store(hn::Zero(d), d, to);
     } else if (consecutive_ && begin >= 0 && begin + static_cast<I>(kLanes) <= size) {
       plane += begin;
       for (size_t c = 0; c < channels; ++c, to += stride, plane += size) {
-        hn::StoreU(hn::IfThenElseZero(mask, hn::LoadU(d, plane)), d, to);
+        hn::Store(hn::IfThenElseZero(mask, hn::LoadU(d, plane)), d, to);
       }
     } else {
       const auto index = hn::Add(hn::Load(di, at_), hn::Set(di, offset));
       for (size_t c = 0; c < channels; ++c, to += stride, plane += size) {
-        hn::StoreU(hn::MaskedGatherIndex(mask, d, plane, index), d, to);
+        hn::Store(hn::MaskedGatherIndex(mask, d, plane, index), d, to);
       }
     }
   }
@@ -80,22 +80,10 @@ class WindowLanes {
   bool consecutive_ = true;  // also where a row ends, if windows overlap the next by as much
 };
 
-/// Writes a vector of windows, and the ones behind them, at `to`, `to` + `stride` and so on.
-template <typename W>
-HWY_INLINE void PackLanes(const ConvolutionColumns& a, size_t window, size_t stride, W* to) {
-  const WindowLanes<W> lanes(a.sizes, window);
-  for (size_t y = 0; y < a.sizes.window_height; ++y) {
-    for (size_t x = 0; x < a.sizes.window_width; ++x, to += a.channels * stride) {
-      lanes.Write(y, x, static_cast<const W*>(a.input), a.channels, stride, to);
-    }
-  }
-  const hn::ScalableTag<W> d;
-  hn::StoreU(hn::Set(d, W{1}), d, to);
-}
-
 template <typename W>
 void PackWindows(const ConvolutionColumns& a) {
-  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
+  const hn::ScalableTag<W> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
   const size_t depth = a.depth();
   for (size_t column = 0; column < a.count; column += kPanelWidth<W>) {
     const size_t count = HWY_MIN(kPanelWidth<W>, a.count - column);
@@ -103,44 +91,16 @@ void PackWindows(const ConvolutionColumns& a) {
     W* const panel = static_cast<W*>(a.packed) + column * depth;
     for (size_t lane = 0; lane < width; lane += kLanes) {
       // Windows behind the last one are in the padding of the panel, which nothing reads.
-      PackLanes(a, a.first + column + lane, width, panel + lane);
+      const WindowLanes<W> lanes(a.sizes, a.first + column + lane);
+      W* to = panel + lane;
+      for (size_t y = 0; y < a.sizes.window_height; ++y) {
+        for (size_t x = 0; x < a.sizes.window_width; ++x, to += a.channels * width) {
+          lanes.Write(y, x, static_cast<const W*>(a.input), a.channels, width, to);
+        }
+      }
+      hn::Store(hn::Set(d, W{1}), d, to);
     }
   }
-}
-
-template <typename W>
-void PackWindowRows(const ConvolutionColumns& a) {
-  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  const size_t depth = a.depth();
-  const size_t tiles = a.count > kGatherMmFewRows ? TileRows(a.count).tiles : a.count;
-  for (size_t tile = 0; tile < tiles; ++tile) {
-    const size_t first = tile * a.count / tiles, rows = (tile + 1) * a.count / tiles - first;
-    W* const to = static_cast<W*>(a.packed) + first * depth;
-    // Lanes behind the last row of a tile are stored where later stores write: those of the next
-    // element of the windows, of lanes before them, or of the next tile.
-    for (size_t lane = (rows + kLanes - 1) / kLanes * kLanes; lane != 0;) {
-      lane -= kLanes;
-      PackLanes(a, a.first + first + lane, rows, to + lane);
-    }
-  }
-}
-
-template <typename W>
-void TurnRows(const void* const* in, size_t rows, size_t first, size_t columns, void* output) {
-  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<W>());
-  for (size_t row = 0; row < rows; row += kLanes) {
-    const size_t here = HWY_MIN(kLanes, rows - row);
-    TransposeRows(reinterpret_cast<const W* const*>(in) + row, first, here, columns, here, rows,
-                  static_cast<W*>(output) + row);
-  }
-}
-
-inline ConvolutionPackKernel SelectConvolutionPackRows(DType dtype) {
-  return dtype == DType::kFloat64 ? PackWindowRows<double> : PackWindowRows<float>;
-}
-
-inline ConvolutionTurnKernel SelectConvolutionTurn(DType dtype) {
-  return dtype == DType::kFloat64 ? TurnRows<double> : TurnRows<float>;
 }
 
 inline ConvolutionPackKernel SelectConvolutionPack(DType dtype) {

@@ -25,4 +25,27 @@ struct ConvolutionPart {
   }
 };
 
+/// Bytes of the sums of a window, of a panel of filters on any target.
+inline constexpr std::size_t kPanelBytes = 256;
+
+/// The part of padded planes that consecutive windows cover: the whole width, if they are of
+/// several rows.
+struct ConvolutionCover {
+  std::size_t top, left, rows, columns;
+  std::size_t plane;  ///< elements from one plane to the next
+
+  ConvolutionCover(const ConvolutionSizes& s, std::size_t first, std::size_t count,
+                   std::size_t size) {
+    const std::size_t row = first / s.out_width, last = (first + count - 1) / s.out_width;
+    const bool one = row == last;
+    top = row * s.stride_y;
+    left = one ? first % s.out_width * s.stride_x : 0;
+    rows = (last - row) * s.stride_y + (s.window_height - 1) * s.dilation_y + 1;
+    columns =
+        ((one ? count : s.out_width) - 1) * s.stride_x + (s.window_width - 1) * s.dilation_x + 1;
+    // Odd numbers of cache lines: elements of a window are then in different sets of a cache.
+    plane = ((rows * columns * size + 63) / 64 | 1) * 64 / size;
+  }
+};
+
 }  // namespace coreai

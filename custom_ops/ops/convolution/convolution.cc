@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,10 +21,11 @@ namespace {
 namespace names = schema::convolution;
 static_assert(names::kInputCount == 3 && names::kAttributeCount == 4, "the declaration changed");
 
-// Bytes of the packed windows of an item, which stay in the second-level cache.
+// Bytes of the windows of an item, packed or in padded planes, which stay in the second-level
+// cache.
 constexpr std::size_t kColumnBytes = 512 * 1024;
-// Bytes of the windows that are packed as rows at once.
-constexpr std::size_t kRowBytes = 4 * 1024 * 1024;
+// The number of windows of an item, whose sums stay there too.
+constexpr std::size_t kItemWindows = 1024;
 // The number of items of a call for which windows, then filters, are divided.
 constexpr std::size_t kWantedItems = 8;
 // Padded planes have a size that fits into 32 bits.
@@ -46,8 +46,7 @@ class ConvolutionOp : public Op {
         target_(target),
         multiply_(FindGatherMm(target, wide_, GatherMmLayout::kPacked)),
         pack_(FindConvolutionPack(target, wide_)),
-        pack_rows_(FindConvolutionPackRows(target, wide_)),
-        turn_(FindConvolutionTurn(target, wide_)),
+        filters_(FindConvolutionFilters(target, wide_)),
         planes_(FindConvolutionPlanes(target, wide_)),
         widen_(FindWiden(target, dtype)),
         narrow_(FindNarrow(target, dtype)) {
@@ -61,6 +60,7 @@ class ConvolutionOp : public Op {
     if (ElementCount(weight.shape) == 0) return;
     constant_weight_ = weight.data;
     constant_bias_ = bias.data;
+    constant_ = PackFilters(problem, weight.data, bias.data, wide_, target_);
   }
 
   void Compute(const KernelContext& context) const override {
@@ -175,8 +175,12 @@ class ConvolutionOp : public Op {
     });
   }
 
-  void Run(const KernelContext& context, const ConvolutionProblem& problem, const void* input,
+  void Run(const KernelContext& context, ConvolutionProblem problem, const void* input,
            const TensorView& weight, const TensorView& bias, char* output) const {
+    if (problem.of_points()) {  // as one row, so that tiles do not end with those of the plane
+      problem.sizes.width = problem.sizes.out_width = problem.plane();
+      problem.sizes.height = problem.sizes.out_height = 1;
+    }
     const Widened filters(weight, dtype_);
     const Widened biases = bias ? Widened(bias, dtype_) : Widened();
     if (problem.of_planes()) {
@@ -186,17 +190,13 @@ class ConvolutionOp : public Op {
     const char* packed = nullptr;
     if (constant_weight_ != nullptr && weight.data == constant_weight_ &&
         bias.data == constant_bias_) {
-      PackedFilters& constant = constant_[problem.of_rows()];
-      std::call_once(constant.once, [&] {
-        constant.memory = PackFilters(problem, weight.data, bias.data, wide_, target_);
-      });
-      packed = constant.memory.get();
+      packed = constant_.get();
     } else {
       packed_now = PackFilters(problem, filters.data(), biases.data(), wide_, target_);
       packed = packed_now.get();
     }
-    problem.of_rows() ? RunRows(context, problem, input, packed, output)
-                      : RunProducts(context, problem, input, packed, output);
+    problem.of_filters() ? RunFilters(context, problem, input, packed, biases.data(), output)
+                         : RunProducts(context, problem, input, packed, output);
   }
 
   void RunPlanes(const KernelContext& context, const ConvolutionProblem& p, const void* input,
@@ -258,42 +258,31 @@ class ConvolutionOp : public Op {
         });
   }
 
-  /// Multiplies few windows by the filters of a group, which are the columns of a matrix.
-  void RunRows(const KernelContext& context, const ConvolutionProblem& p, const void* input,
-               const char* packed, char* output) const {
-    const std::size_t size = SizeOf(wide_), windows = p.sizes.windows(), depth = p.depth();
+  void RunFilters(const KernelContext& context, const ConvolutionProblem& p, const void* input,
+                  const char* packed, const void* bias, char* output) const {
+    const std::size_t size = SizeOf(wide_), windows = p.sizes.windows();
+    const ConvolutionParts parts(p, kColumnBytes, kItemWindows, wide_);
     const std::size_t matrices = p.images * p.groups;
-    const std::size_t shares = Ceil(p.filters, kGatherMmColumnStep);
-    const std::size_t row_bytes = ConvolutionRowBytes(windows, depth, size);
-    const std::size_t at_once = std::min(matrices, std::max<std::size_t>(1, kRowBytes / row_bytes));
-    const std::size_t matrix_bytes = GatherMmPackedBytes(target_, wide_, depth, p.filters);
-    const ScratchMemory rows = AllocateScratch(at_once * row_bytes);
-    const ScratchMemory sums = AllocateScratch(at_once * windows * p.filters * size);
-    for (std::size_t first = 0; first < matrices; first += at_once) {
-      const std::size_t count = std::min(at_once, matrices - first);
-      context.ParallelFor(count, [&](std::size_t i) {
-        const std::size_t plane = (first + i) * p.channels;
-        pack_rows_({p.sizes, static_cast<const char*>(input) + plane * p.plane() * size, p.channels,
-                    0, windows, rows.get() + i * row_bytes});
-      });
-      RunItems(context, count * shares, kGatherMmScratchBytes,
-               [&](std::size_t item, void* scratch) {
-                 const std::size_t i = item / shares, column = item % shares * kGatherMmColumnStep;
-                 const std::size_t end = std::min(p.filters, column + kGatherMmColumnStep);
-                 const char* const left = rows.get() + i * row_bytes;
-                 const void* in[kFewWindows];
-                 void* out[kFewWindows];
-                 for (std::size_t r = 0; r < windows; ++r) {
-                   in[r] = left + r * depth * size;  // read if they are few
-                   out[r] = sums.get() + (i * windows + r) * p.filters * size;
-                 }
-                 multiply_({in, left, out, packed + (first + i) % p.groups * matrix_bytes, windows,
-                            depth, p.filters, column, end},
-                           scratch);
-                 const std::size_t plane = (first + i) * p.filters + column;
-                 turn_(out, windows, column, end - column, output + plane * windows * size);
-               });
-    }
+    const std::size_t panels = Ceil(p.filters, kConvolutionPanelStep);
+    const std::size_t shares = std::min(panels, Ceil(kWantedItems, matrices * parts.count()));
+    const std::size_t matrix_bytes = GatherMmPackedBytes(target_, wide_, p.depth(), p.filters);
+    RunItems(context, matrices * parts.count() * shares, parts.scratch_bytes(),
+             [&](std::size_t item, void* scratch) {
+               const std::size_t share = item % shares, part = item / shares % parts.count();
+               const std::size_t matrix = item / shares / parts.count(), group = matrix % p.groups;
+               const auto panel = [&](std::size_t i) {
+                 return std::min(i * panels / shares * kConvolutionPanelStep, p.filters);
+               };
+               const auto* const biases = static_cast<const char*>(bias);
+               const char* const planes =
+                   static_cast<const char*>(input) + matrix * p.channels * p.plane() * size;
+               filters_(
+                   {p.sizes, planes, p.channels, parts.First(part), parts.Count(part),
+                    packed + group * matrix_bytes,
+                    bias == nullptr ? nullptr : biases + group * p.filters * size, p.filters,
+                    panel(share), panel(share + 1), output + matrix * p.filters * windows * size},
+                   scratch);
+             });
   }
 
   void MultiplyFilters(std::size_t rows, std::size_t depth, std::size_t columns, const char* left,
@@ -316,18 +305,11 @@ class ConvolutionOp : public Op {
   Target target_;
   GatherMmKernel multiply_;
   ConvolutionPackKernel pack_;
-  ConvolutionPackKernel pack_rows_;
-  ConvolutionTurnKernel turn_;
+  ConvolutionFiltersKernel filters_;
   ConvolutionPlanesKernel planes_;
   WidenKernel widen_;
   NarrowKernel narrow_;
-  struct PackedFilters {
-    std::once_flag once;
-    ScratchMemory memory;
-  };
-  // By whether windows are rows. Packed when they are first needed: the number of windows is that
-  // of a call.
-  mutable PackedFilters constant_[2];
+  ScratchMemory constant_;  // packed
   const void* constant_weight_ = nullptr;
   const void* constant_bias_ = nullptr;
 };

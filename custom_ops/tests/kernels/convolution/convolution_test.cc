@@ -70,6 +70,59 @@ TEST(Convolution, ColumnsAreWindowsAndAOne) {
   }
 }
 
+// Filters for all windows, or for a row or part of a row at a time.
+Tensor Filters(Target target, DType dtype, const ConvolutionSizes& s, const Tensor& image,
+               const Tensor& packed, const void* bias, std::size_t channels, std::size_t filters,
+               std::size_t at_once) {
+  Tensor y(dtype, filters * s.windows(), 1);
+  const std::size_t bytes = ConvolutionFiltersScratch(s, channels, at_once, dtype);
+  const Tensor scratch(dtype, bytes / SizeOf(dtype));
+  for (std::size_t first = 0; first < s.windows();) {
+    const std::size_t in_row = s.out_width - first % s.out_width;
+    const std::size_t count = at_once == s.windows() ? at_once : std::min(at_once, in_row);
+    for (std::size_t filter = 0; filter < filters; filter += kConvolutionPanelStep) {
+      const std::size_t end = std::min(filters, filter + kConvolutionPanelStep);
+      FindConvolutionFilters(target, dtype)({s, image.data(), channels, first, count, packed.data(),
+                                             bias, filters, filter, end, y.data()},
+                                            scratch.data());
+    }
+    first += count;
+  }
+  return y;
+}
+
+TEST(Convolution, FiltersOnEveryTarget) {
+  for (const ConvolutionSizes& s : AllSizes()) {
+    const std::size_t filters = 17 + s.width, channels = s.width == 12 ? 20 : 3;
+    const std::size_t depth = channels * s.window_size();
+    for (const DType dtype : kWide) {
+      const Tensor image(dtype, Normal(channels * s.height * s.width, 2), 1);
+      const Tensor weight(dtype, Normal(filters * depth, 3), 2);
+      const Tensor bias(dtype, Normal(filters, 4), 3);
+      for (const bool biased : {false, true}) {
+        const auto want = ConvolutionReference(s, image.Values(), weight.Values(),
+                                               biased ? bias.Values() : std::vector<double>(), 1,
+                                               channels, filters);
+        for (const Target target : SupportedTargets()) {
+          SCOPED_TRACE(::testing::Message()
+                       << TargetName(target) << ' ' << Name(dtype) << ' ' << s.height << 'x'
+                       << s.width << " window " << s.window_width << " stride " << s.stride_x);
+          const Tensor packed(dtype, GatherMmPackedColumns(filters) * depth);
+          FindConvolutionPackFilters(target, dtype)(weight.data(), depth, filters, packed.data());
+          const auto run = [&](std::size_t at_once) {
+            return Filters(target, dtype, s, image, packed, biased ? bias.data() : nullptr,
+                           channels, filters, at_once);
+          };
+          const Tensor whole = run(s.windows());
+          ExpectNear(whole, want, dtype);
+          EXPECT_EQ(run(s.out_width).Values(), whole.Values());
+          EXPECT_EQ(run(5).Values(), whole.Values());
+        }
+      }
+    }
+  }
+}
+
 TEST(Convolution, PlanesOnEveryTarget) {
   constexpr std::size_t kPlanes = 2, kMultiple = 2, kFilters = kPlanes * kMultiple;
   for (const ConvolutionSizes& s : AllSizes()) {
