@@ -19,9 +19,9 @@ ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype) {
 std::size_t ConvolutionFiltersScratch(const ConvolutionSizes& sizes, std::size_t channels,
                                       std::size_t count, DType dtype) {
   const std::size_t size = SizeOf(dtype);
-  const ConvolutionCover cover(sizes, 0, count, size);
-  return count * kPanelBytes + channels * cover.plane * size +
-         channels * sizes.window_size() * sizeof(std::size_t);
+  const ConvolutionCover cover(sizes, channels, 0, count, size);
+  return count * kPanelBytes + (cover.in_place ? 0 : channels * cover.plane * size) +
+         (channels * sizes.window_size() + 7) * sizeof(std::size_t);
 }
 
 GatherMmPackRightKernel FindConvolutionPackFilters(Target target, DType dtype) {

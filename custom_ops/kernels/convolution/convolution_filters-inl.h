@@ -34,18 +34,24 @@ class FiltersInLanes {
   FiltersInLanes(const ConvolutionFilters& a, void* scratch)
       : a_(a),
         s_(a.sizes),
-        cover_(a.sizes, a.first, a.count, sizeof(W)),
+        cover_(a.sizes, a.channels, a.first, a.count, sizeof(W)),
         depth_(a.sizes.window_size() * a.channels),
         sums_(static_cast<W*>(scratch)),
-        planes_(sums_ + a.count * kWidth),
-        offsets_(reinterpret_cast<size_t*>(planes_ + a.channels * cover_.plane)) {
+        offsets_(reinterpret_cast<size_t*>(sums_ + a.count * kWidth)) {
     static_assert(kWidth * sizeof(W) <= kPanelBytes, "scratch is too small");
     static_assert(kConvolutionPanelStep % kWidth == 0, "whole panels");
   }
 
   void Run() {
-    Copy();
     FindOffsets();
+    if (cover_.in_place) {
+      planes_ = static_cast<const W*>(a_.input) + (cover_.top - s_.top) * s_.width + cover_.left -
+                s_.left;
+    } else {
+      W* planes = reinterpret_cast<W*>(offsets_ + (depth_ + 7) / 8 * 8);
+      Copy(planes);
+      planes_ = planes;
+    }
     for (size_t column = a_.first_filter; column < a_.last_filter; column += kWidth) {
       const size_t filters = HWY_MIN(kWidth, a_.filters - column);
       switch ((filters + kLanes - 1) / kLanes) {
@@ -80,7 +86,7 @@ class FiltersInLanes {
   };
 
   /// Copies the part of the padded planes that the windows cover.
-  void Copy() {
+  void Copy(W* planes) const {
     const size_t plane = s_.height * s_.width;
     const size_t above = cover_.top < s_.top ? s_.top - cover_.top : 0;
     const size_t before = cover_.left < s_.left ? s_.left - cover_.left : 0;
@@ -88,16 +94,16 @@ class FiltersInLanes {
     const size_t rows = Within(cover_.rows, above, s_.height, top);
     const size_t columns = Within(cover_.columns, before, s_.width, left);
     if (rows != cover_.rows || columns != cover_.columns) {
-      hwy::ZeroBytes(planes_, a_.channels * cover_.plane * sizeof(W));
+      hwy::ZeroBytes(planes, a_.channels * cover_.plane * sizeof(W));
     }
     if (rows == 0 || columns == 0) return;
     const hn::ScalableTag<W> d;
     const W* in = static_cast<const W*>(a_.input) + top * s_.width + left;
-    W* out = planes_ + above * cover_.columns + before;
+    W* out = planes + above * cover_.row + before;
     for (size_t c = 0; c < a_.channels; ++c, in += plane, out += cover_.plane) {
       for (size_t y = 0; y < rows; ++y) {
         const W* HWY_RESTRICT from = in + y * s_.width;
-        W* HWY_RESTRICT to = out + y * cover_.columns;
+        W* HWY_RESTRICT to = out + y * cover_.row;
         size_t x = 0;
         for (; x + kLanes <= columns; x += kLanes) hn::StoreU(hn::LoadU(d, from + x), d, to + x);
         if (x < columns) hn::StoreN(hn::LoadN(d, from + x, columns - x), d, to + x, columns - x);
@@ -115,7 +121,7 @@ class FiltersInLanes {
     for (size_t c = 0; c < a_.channels; ++c) {
       for (size_t y = 0; y < s_.window_height; ++y) {
         for (size_t x = 0; x < s_.window_width; ++x) {
-          *next++ = c * cover_.plane + y * s_.dilation_y * cover_.columns + x * s_.dilation_x;
+          *next++ = c * cover_.plane + y * s_.dilation_y * cover_.row + x * s_.dilation_x;
         }
       }
     }
@@ -135,7 +141,7 @@ class FiltersInLanes {
                       reinterpret_cast<const char*>(panel + depth * kPanel)});
       panel += depth * kPanel;
     }
-    W* out = static_cast<W*>(a_.output) + column * s_.windows() + a_.first;
+    W* const out = static_cast<W*>(a_.output) + column * s_.windows() + a_.first;
     // Few planes at a time: a page of each fills an entry of the TLB.
     for (size_t filter = 0; filter < filters; filter += kLanes) {
       const size_t lanes = HWY_MIN(kLanes, filters - filter);
@@ -151,7 +157,7 @@ class FiltersInLanes {
 
   /// Adds a block to the sums of all windows, in tiles of windows in a row of nearly equal widths.
   template <size_t kVecs>
-  void Windows(Block block) {
+  void Windows(Block block) const {
     constexpr size_t kPanel = kVecs * kLanes;
     const char* const fetch = block.fetch;
     size_t row = a_.first / s_.out_width, column = a_.first % s_.out_width;
@@ -159,7 +165,7 @@ class FiltersInLanes {
     for (size_t done = 0, tile = 0; done < a_.count; ++row, column = 0) {
       const size_t windows = HWY_MIN(s_.out_width - column, a_.count - done);
       const size_t tiles = (windows + kTileWindows<kVecs> - 1) / kTileWindows<kVecs>;
-      const W* const from = planes_ + (row - top) * s_.stride_y * cover_.columns;
+      const W* const from = planes_ + (row - top) * s_.stride_y * cover_.row;
       for (size_t i = 0, x = 0; i < tiles; ++i, ++tile) {
         const size_t end = (i + 1) * windows / tiles;
         // The first tiles bring as many lines as the next block has.
@@ -168,7 +174,7 @@ class FiltersInLanes {
         Block here = block;
         here.start += (done + x) * block.start_stride;
         TileOf<kTileWindows<kVecs>, kVecs>(end - x, here, from + (column + x - left) * s_.stride_x,
-                                sums_ + (done + x) * kPanel);
+                                           sums_ + (done + x) * kPanel);
         x = end;
       }
       done += windows;
@@ -224,9 +230,9 @@ class FiltersInLanes {
   const ConvolutionSizes& s_;
   const ConvolutionCover cover_;
   const size_t depth_;
-  W* const sums_;          // [windows, a panel of filters]
-  W* const planes_;        // [channels, cover_.plane]
-  size_t* const offsets_;  // of the elements of a window
+  W* const sums_;              // [windows, a panel of filters]
+  size_t* const offsets_;      // of the elements of a window
+  const W* planes_ = nullptr;  // [channels, cover_.plane]
 };
 
 template <typename W>

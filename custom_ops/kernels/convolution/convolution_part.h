@@ -28,23 +28,34 @@ struct ConvolutionPart {
 /// Bytes of the sums of a window, of a panel of filters on any target.
 inline constexpr std::size_t kPanelBytes = 256;
 
+/// Planes a multiple of so many bytes apart have their elements in few sets of a cache.
+inline constexpr std::size_t kSets = 1024;
+
+/// More bytes of planes are copied in parts, which stay in the second-level cache.
+inline constexpr std::size_t kInPlaceBytes = 1024 * 1024;
+
 /// The part of padded planes that consecutive windows cover: the whole width, if they are of
 /// several rows.
 struct ConvolutionCover {
   std::size_t top, left, rows, columns;
-  std::size_t plane;  ///< elements from one plane to the next
+  std::size_t row, plane;  ///< elements from one row and plane to the next
+  bool in_place;           ///< whether they are those of the input
 
-  ConvolutionCover(const ConvolutionSizes& s, std::size_t first, std::size_t count,
-                   std::size_t size) {
-    const std::size_t row = first / s.out_width, last = (first + count - 1) / s.out_width;
-    const bool one = row == last;
-    top = row * s.stride_y;
+  ConvolutionCover(const ConvolutionSizes& s, std::size_t channels, std::size_t first,
+                   std::size_t count, std::size_t size) {
+    const std::size_t begin = first / s.out_width, last = (first + count - 1) / s.out_width;
+    const bool one = begin == last;
+    top = begin * s.stride_y;
     left = one ? first % s.out_width * s.stride_x : 0;
-    rows = (last - row) * s.stride_y + (s.window_height - 1) * s.dilation_y + 1;
+    rows = (last - begin) * s.stride_y + (s.window_height - 1) * s.dilation_y + 1;
     columns =
         ((one ? count : s.out_width) - 1) * s.stride_x + (s.window_width - 1) * s.dilation_x + 1;
-    // Odd numbers of cache lines: elements of a window are then in different sets of a cache.
-    plane = ((rows * columns * size + 63) / 64 | 1) * 64 / size;
+    in_place = top >= s.top && left >= s.left && top + rows <= s.top + s.height &&
+               left + columns <= s.left + s.width && s.height * s.width * size % kSets != 0 &&
+               channels * s.height * s.width * size <= kInPlaceBytes;
+    row = in_place ? s.width : columns;
+    // Odd numbers of cache lines.
+    plane = in_place ? s.height * s.width : ((rows * columns * size + 63) / 64 | 1) * 64 / size;
   }
 };
 
