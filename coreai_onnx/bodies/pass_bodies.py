@@ -54,6 +54,15 @@ def _linear_nbits() -> Iterator[tuple[str, PassCall]]:
         yield name, PassCall("linear_nbits", dims[: 3 + zeros], attributes)
 
 
+def _convolutions() -> Iterator[tuple[str, PassCall]]:
+    """Yield the calls of convolution: with and without a bias, a residual and relu."""
+    words = (("", "no_bias"), ("", "residual"), ("", "relu"))
+    for unbiased, residual, relu in itertools.product(*words):
+        dims = ("N C H W", "O I Y X", None if unbiased else "O", "N O V U" if residual else None)
+        name = _named("convolution", unbiased, residual, relu)
+        yield name, PassCall("convolution", dims, {"activation": relu or "none"})
+
+
 def _paged_attention() -> Iterator[tuple[str, PassCall]]:
     """Yield the calls of attention to blocks: masks, sinks or heads of values, softcap, bits."""
     masks = {"": None, "mask": ("1 1 1 S", torch.bool), "bias": "1 1 1 S"}
@@ -137,8 +146,7 @@ CALLS: Mapping[str, PassCall] = {
         f"add_bias.{kind}": PassCall("add_bias", ("A2 A1", "A1"), {"activation": kind})
         for kind in ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp")
     },
-    "convolution": PassCall("convolution", ("N C H W", "O I Y X", "O")),
-    "convolution.no_bias": PassCall("convolution", ("N C H W", "O I Y X")),
+    **dict(_convolutions()),
     "softmax": PassCall("softmax", ("A2 A1",)),
     "kv_cache_update": PassCall("kv_cache_update", ("B H S D", "B H T D", ("B", torch.int64))),
     "skip_rms_norm/sum": PassCall("skip_rms_norm", ("A2 A1",) * 2, {"axes": (-1,)}, "sum"),

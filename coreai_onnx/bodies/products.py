@@ -55,15 +55,27 @@ def gather_mm(b: BodyBuilder) -> Value:
     return op.CastLike(product, lhs)
 
 
-def _bias_words(variant: Variant) -> list[str]:
-    return [] if "bias" in variant.inputs else ["no_bias"]
+def _convolution_words(variant: Variant) -> list[str]:
+    words = [] if "bias" in variant.inputs else ["no_bias"]
+    words += ["residual"] if "residual" in variant.inputs else []
+    return [*words, "relu"] if variant.attributes["activation"] == "relu" else words
 
 
-@writes("convolution", words=_bias_words)
+@writes("convolution", words=_convolution_words)
 def convolution(b: BodyBuilder) -> Value:
+    """Conv, and what is added to it and activates it."""
+    op, residual = b.op, b.input("residual")
+    result = _convolved(b)
+    if residual is not None:
+        result = op.Add(result, b.widened(residual))
+    return op.cast(op.Relu(result) if b.attributes["activation"] == "relu" else result, b.dtype)
+
+
+def _convolved(b: BodyBuilder) -> Value:
     """Conv; for float64, of which onnxruntime has none, the product of weight and windows."""
-    op = b.op
-    x, weight, *bias = (b.widened(one) for one in b.inputs)
+    op, given = b.op, b.input("bias")
+    x, weight = (b.widened(one) for one in b.inputs[:2])
+    bias = [] if given is None else [b.widened(given)]
     if b.dtype != torch.float64:
         attributes: dict[str, Any] = {
             "strides": b.ref("stride"),
@@ -71,7 +83,7 @@ def convolution(b: BodyBuilder) -> Value:
             "dilations": b.ref("dilation"),
             "group": b.ref("groups"),
         }
-        return op.cast(op.node("Conv", x, weight, *bias, **attributes), b.dtype)
+        return op.node("Conv", x, weight, *bias, **attributes)
     padding, none = b.attribute("padding"), op.const([0, 0])
     starts, ends = op.Gather(padding, op.const([0, 1])), op.Gather(padding, op.const([2, 3]))
     x = op.Pad(x, op.Concat(none, starts, none, ends, axis=0))

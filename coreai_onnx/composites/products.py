@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from coreai_onnx.composites.checks import Attributes, Dims, Tensors, compute_dtype, not_multiple
+from coreai_onnx.composites.checks import (
+    Attributes,
+    Dims,
+    Tensors,
+    compute_dtype,
+    not_multiple,
+    not_one_of,
+)
 from coreai_onnx.composites.declaration import Attribute, Composite, Input
 
 
@@ -192,11 +199,13 @@ def convolution(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
     *,
     stride: Sequence[int] = (1, 1),
     padding: Sequence[int] = (0, 0, 0, 0),
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
+    activation: str = "none",
 ) -> torch.Tensor:
     """Return the convolution of planes, as ``torch.nn.functional.conv2d`` does.
 
@@ -205,10 +214,12 @@ def convolution(
         weight: ``[filters, channels / groups, window height, window width]``, in the dtype of
             ``input``.
         bias: ``[filters]``, in the dtype of ``input``, is added to the sums.
+        residual: Added to the result, whose shape and dtype it has.
         stride: Distance between windows.
         padding: Rows and columns of zeros: at the start of each axis, then at the end of each.
         dilation: Distance between the elements of a window.
         groups: Each group of filters reads a group of the channels, in order.
+        activation: ``"none"``, or ``"relu"`` of the sum (``max(x, 0)``).
 
     Returns:
         ``[batch, filters, windows, windows]`` in the dtype of ``input``; computed in float32
@@ -226,10 +237,14 @@ def convolution(
         tuple(dilation),
         groups,
     )
-    return result.to(input.dtype)
+    if residual is not None:
+        result = result + residual.to(wide)
+    return (result.relu() if activation == "relu" else result).to(input.dtype)
 
 
 def _check_convolution(dims: Dims, attributes: Attributes) -> str:
+    if wrong := not_one_of(attributes, "activation", ("none", "relu")):
+        return wrong
     stride, padding, dilation = (attributes[n] for n in ("stride", "padding", "dilation"))
     groups = attributes["groups"]
     for name, values, count in (
@@ -258,6 +273,7 @@ CONVOLUTION = Composite(
         Input("input", dims="N C H W", aliases=("x", "hidden_states")),
         Input("weight", dims="O I Y X"),
         Input("bias", optional=True, dims="O"),
+        Input("residual", optional=True, dims="N O V U"),
     ),
     outputs=("output",),
     output_dims=("?",),
@@ -266,11 +282,12 @@ CONVOLUTION = Composite(
         Attribute("padding", "ints", (0, 0, 0, 0)),
         Attribute("dilation", "ints", (1, 1)),
         Attribute("groups", "int", 1),
+        Attribute("activation", "string", "none", structural=True),
     ),
     reference=convolution,
     kernel=True,
-    formula="sum(window of input * weight) + bias",
-    variant_axes=(("no_bias",),),
+    formula="activation(sum(window of input * weight) + bias + residual)",
+    variant_axes=(("no_bias",), ("residual",), ("relu",)),
     check=_check_convolution,
 )
 

@@ -13,7 +13,7 @@ COMPOSITE_SIZES = {
     "avg_pool_3d": (1, 1, 1),
     "batch_norm": (5, 5, 1),
     "blockwise_shift_scale": (2, 4, 1),
-    "convolution": (2, 3, 1),
+    "convolution": (2, 4, 1),
     "embedding_nbits": (3, 10, 1),
     "gated_delta_update": (5, 6, 2),
     "gather_mm": (2, 4, 1),

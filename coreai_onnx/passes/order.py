@@ -80,6 +80,7 @@ from coreai_onnx.passes.fuse.fuse_cache_updates import fuse_cache_updates
 from coreai_onnx.passes.fuse.fuse_convolutions import (
     fuse_float32_convolutions,
     fuse_narrow_convolutions,
+    fuse_residuals,
 )
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
@@ -255,6 +256,7 @@ DETERMINISTIC: Final[tuple[Pass, ...]] = (
     inline_calls_without_kernels,  # before all that rewrite what is in their bodies
     fuse_products,  # after narrow products, which have a dtype of their own
     fuse_float32_convolutions,  # likewise
+    fuse_residuals,  # after convolutions
     fuse_float32_biases,  # after both, whose biases are then sums
     functions_as_activations,  # after the pass above, which matches activations spelled with them
     fuse_softmax,  # independent of the other passes

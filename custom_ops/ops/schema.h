@@ -123,7 +123,7 @@ inline constexpr Composite kComposite = {
 
 namespace convolution {
 enum InputIndex : std::size_t {
-  kInputInput, kWeightInput, kBiasInput, kInputCount
+  kInputInput, kWeightInput, kBiasInput, kResidualInput, kInputCount
 };
 inline constexpr char kStride[] = "stride";
 inline constexpr std::int64_t kStrideDefault[] = {1, 1};
@@ -133,14 +133,19 @@ inline constexpr char kDilation[] = "dilation";
 inline constexpr std::int64_t kDilationDefault[] = {1, 1};
 inline constexpr char kGroups[] = "groups";
 inline constexpr std::int64_t kGroupsDefault = 1;
-inline constexpr std::size_t kAttributeCount = 4;
+inline constexpr char kActivation[] = "activation";
+inline constexpr char kActivationDefault[] = "none";
+inline constexpr std::size_t kAttributeCount = 5;
 inline constexpr Input kInputs[] = {
     {"input", false, InputKind::kT},
     {"weight", false, InputKind::kT},
     {"bias", true, InputKind::kT},
+    {"residual", true, InputKind::kT},
 };
 inline constexpr const char* kVariants[] = {
     "no_bias",
+    "residual",
+    "relu",
     nullptr};
 inline constexpr unsigned kDTypes = 15;
 inline constexpr Composite kComposite = {

@@ -18,8 +18,12 @@ from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     cast_to,
+    composite,
     dtype_of,
+    input_of,
     is_standard,
+    maker,
+    same_known_shape,
     shape_of,
 )
 from coreai_onnx.passes.engine.narrow import NARROW, Computation, computation, in_dtype
@@ -126,6 +130,56 @@ def fuse_float32_convolutions(edit: Edit, node: gs.Node, why: Why, bodies: Bodie
     shape = _with_row(node.outputs[0])
     image = edit.add(op_type, node, operands, _FLOAT32, shape, **attributes)
     edit.become(node, "Squeeze", [image, row])
+    return True
+
+
+@makes_functions
+@rewrites("Add", "Relu")
+def fuse_residuals(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Add of a convolution and another result of its shape, and Relu → a convolution.
+
+    convolution(x, w, b) → c, Add(c, r) → s, Relu(s) → y
+    becomes     convolution(x, w, b, r, activation = relu) → y
+
+    The kernel adds and activates what it has just computed, in the order of the nodes.
+    """
+    for result, *residual in (node.inputs, node.inputs[::-1]):
+        conv = maker(result)
+        if conv is None or composite(conv, "convolution") is None or not edit.holds(conv):
+            continue
+        if attribute_of(conv, "activation", "none") != "none":
+            continue
+        if edit.only_reader(result) is None:
+            why("something else reads the convolution", node)
+        elif residual and input_of(conv, 3) is not None:
+            why("the convolution has a residual", node)
+        elif residual and not same_known_shape(result, residual[0]):
+            why("the terms are not known to have the same shape", node)
+        else:
+            return _extend(edit, node, why, bodies, conv, residual)
+    return False
+
+
+def _extend(
+    edit: Edit, node: gs.Node, why: Why, bodies: Bodies, conv: gs.Node, residual: list[gs.Tensor]
+) -> bool:
+    """Make a node compute a convolution with its residual, or else with relu."""
+    bias = input_of(conv, 2)
+    operands = [*conv.inputs[:2], gs.Variable.empty() if bias is None else bias]
+    operands += residual or conv.inputs[3:]
+    activation = "none" if residual else "relu"
+    words = [
+        *(["no_bias"] if bias is None else []),
+        *(["residual"] if len(operands) > 3 else []),  # noqa: PLR2004
+        *([] if residual else ["relu"]),
+    ]
+    op_type = bodies.provide_composite(
+        f"convolution.{'_'.join(words)}", dtype_of(node.outputs[0])
+    )
+    if op_type is None:
+        return why("the model's convolution has another body", node)
+    attributes = dict(conv.attrs) | {"domain": STANDARD_DOMAIN, "activation": activation}
+    edit.become(node, op_type, operands, **attributes)
     return True
 
 

@@ -28,6 +28,10 @@ GatherMmPackRightKernel FindConvolutionPackFilters(Target target, DType dtype) {
   return COREAI_FOR(target, SelectConvolutionPackFilters)(dtype);
 }
 
+ConvolutionFinishKernel FindConvolutionFinish(Target target, DType dtype) {
+  return COREAI_FOR(target, SelectConvolutionFinish)(dtype);
+}
+
 ConvolutionFiltersKernel FindConvolutionFilters(Target target, DType dtype) {
   return COREAI_FOR(target, SelectConvolutionFilters)(dtype);
 }

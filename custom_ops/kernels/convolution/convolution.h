@@ -38,6 +38,16 @@ struct ConvolutionColumns {
 using ConvolutionPackKernel = void (*)(const ConvolutionColumns&);
 ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype);
 
+/// Adds a residual to `count` results, and replaces negative sums by zero.
+struct ConvolutionFinish {
+  const void* residual;  ///< [count], or null
+  bool relu;
+  std::size_t count;
+  void* output;
+};
+using ConvolutionFinishKernel = void (*)(const ConvolutionFinish&);
+ConvolutionFinishKernel FindConvolutionFinish(Target target, DType dtype);
+
 /// Packs `columns` filters, of `depth` elements each, in panels for a target. `packed` has
 /// GatherMmPackedBytes(...) bytes and is aligned to 64.
 GatherMmPackRightKernel FindConvolutionPackFilters(Target target, DType dtype);
@@ -56,6 +66,8 @@ struct ConvolutionFilters {
   std::size_t first_filter;  ///< those to compute are [first_filter, last_filter); the first is a
   std::size_t last_filter;   ///< multiple of kConvolutionPanelStep
   void* output;              ///< [filters, out_height, out_width]
+  const void* residual;      ///< [filters, out_height, out_width], or null: see ConvolutionFinish
+  bool relu;
 };
 
 /// A multiple of the number of filters in a panel of every target and type.

@@ -26,6 +26,22 @@ inline constexpr size_t kFilterWidth = kFilterVecs * hn::MaxLanes(hn::ScalableTa
 template <size_t kVecs>
 inline constexpr size_t kTileWindows = kVecs == 4 ? 6 : kSumRows;
 
+template <typename W>
+void Finish(const ConvolutionFinish& a) {
+  const hn::ScalableTag<W> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  auto* HWY_RESTRICT output = static_cast<W*>(a.output);
+  const auto* HWY_RESTRICT residual = static_cast<const W*>(a.residual);
+  for (size_t i = 0; i < a.count; i += kLanes) {
+    const size_t here = HWY_MIN(kLanes, a.count - i);
+    auto x = hn::LoadN(d, output + i, here);
+    if (residual != nullptr) x = hn::Add(x, hn::LoadN(d, residual + i, here));
+    // Not Max, which differs between processors for NaN and the sign of zero.
+    if (a.relu) x = hn::IfThenElse(hn::Le(x, hn::Zero(d)), hn::Zero(d), x);
+    hn::StoreN(x, d, output + i, here);
+  }
+}
+
 /// Multiplies panels of filters, each by all windows while a block of it is in the nearest cache.
 /// Elements of windows are read where they lie in the padded planes, as windows overlap.
 template <typename W>
@@ -141,7 +157,10 @@ class FiltersInLanes {
                       reinterpret_cast<const char*>(panel + depth * kPanel)});
       panel += depth * kPanel;
     }
-    W* const out = static_cast<W*>(a_.output) + column * s_.windows() + a_.first;
+    const size_t first = column * s_.windows() + a_.first;
+    W* const out = static_cast<W*>(a_.output) + first;
+    const W* residual = static_cast<const W*>(a_.residual);
+    if (residual != nullptr) residual += first;
     // Few planes at a time: a page of each fills an entry of the TLB.
     for (size_t filter = 0; filter < filters; filter += kLanes) {
       const size_t lanes = HWY_MIN(kLanes, filters - filter);
@@ -151,6 +170,11 @@ class FiltersInLanes {
         for (size_t r = 0; r < here; ++r) rows[r] = sums_ + (i + r) * kPanel;
         TransposeRows(rows, filter, here, lanes, here, s_.windows(),
                       out + filter * s_.windows() + i);
+      }
+      if (residual == nullptr && !a_.relu) continue;
+      for (size_t i = filter; i < filter + lanes; ++i) {
+        Finish<W>({residual == nullptr ? nullptr : residual + i * s_.windows(), a_.relu, a_.count,
+                   out + i * s_.windows()});
       }
     }
   }
@@ -261,6 +285,10 @@ void PackFilterPanels(const void* weight, size_t depth, size_t filters, void* pa
 
 inline GatherMmPackRightKernel SelectConvolutionPackFilters(DType dtype) {
   return dtype == DType::kFloat64 ? PackFilterPanels<double> : PackFilterPanels<float>;
+}
+
+inline ConvolutionFinishKernel SelectConvolutionFinish(DType dtype) {
+  return dtype == DType::kFloat64 ? Finish<double> : Finish<float>;
 }
 
 inline ConvolutionFiltersKernel SelectConvolutionFilters(DType dtype) {

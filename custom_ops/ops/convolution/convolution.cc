@@ -19,7 +19,7 @@ namespace coreai {
 namespace {
 
 namespace names = schema::convolution;
-static_assert(names::kInputCount == 3 && names::kAttributeCount == 4, "the declaration changed");
+static_assert(names::kInputCount == 4 && names::kAttributeCount == 5, "the declaration changed");
 
 // Bytes of the windows of an item, packed or in padded planes, which stay in the second-level
 // cache.
@@ -41,12 +41,14 @@ class ConvolutionOp : public Op {
         padding_(Read(info, names::kPadding, 4, 0)),
         dilation_(Read(info, names::kDilation, 2, 1)),
         groups_(info.Int(names::kGroups, names::kGroupsDefault)),
+        relu_(ReadsRelu(info)),
         dtype_(dtype),
         wide_(WideDType(dtype)),
         target_(target),
         multiply_(FindGatherMm(target, wide_, GatherMmLayout::kPacked)),
         pack_(FindConvolutionPack(target, wide_)),
         filters_(FindConvolutionFilters(target, wide_)),
+        finish_(FindConvolutionFinish(target, wide_)),
         planes_(FindConvolutionPlanes(target, wide_)),
         widen_(FindWiden(target, dtype)),
         narrow_(FindNarrow(target, dtype)) {
@@ -74,15 +76,23 @@ class ConvolutionOp : public Op {
     const auto windows = [&](std::size_t n) { return static_cast<std::int64_t>(n); };
     const Shape shape = {input.shape[0], weight.shape[0], windows(problem.sizes.out_height),
                          windows(problem.sizes.out_width)};
+    const TensorView residual = context.Input(names::kResidualInput);
+    if (residual) check_.Require("residual", residual, dtype_);
+    if (residual && residual.shape != shape) {
+      check_.Fail("input residual of shape " + ToString(residual.shape) +
+                  " must have the shape of the result, " + ToString(shape));
+    }
     auto* const output = static_cast<char*>(context.Output(0, shape));
     const std::size_t elements = ElementCount(shape);
     if (elements == 0) return;
-    if (dtype_ == wide_) return Run(context, problem, input.data, weight, bias, output);
+    const Widened addend = residual ? Widened(residual, dtype_) : Widened();
+    const ConvolutionFinish finish = {addend.data(), relu_, elements, output};
+    if (dtype_ == wide_) return Run(context, problem, input.data, weight, bias, finish);
     const std::size_t count = ElementCount(input.shape);
     const ScratchMemory wide = AllocateScratch(count * SizeOf(wide_));
     const ScratchMemory result = AllocateScratch(elements * SizeOf(wide_));
     Convert(context, widen_, input.data, SizeOf(dtype_), count, wide.get(), SizeOf(wide_));
-    Run(context, problem, wide.get(), weight, bias, result.get());
+    Run(context, problem, wide.get(), weight, bias, {addend.data(), relu_, elements, result.get()});
     Convert(context, narrow_, result.get(), SizeOf(wide_), elements, output, SizeOf(dtype_));
   }
 
@@ -96,6 +106,14 @@ class ConvolutionOp : public Op {
                   std::to_string(count) + " numbers of " + std::to_string(least) + " or more");
     }
     return {values.begin(), values.end()};
+  }
+
+  bool ReadsRelu(const KernelInfo& info) const {
+    const std::string name = info.String(names::kActivation, names::kActivationDefault);
+    if (name != "none" && name != "relu") {
+      check_.Fail("attribute activation is \"" + name + "\", expected \"none\" or \"relu\"");
+    }
+    return name == "relu";
   }
 
   static Shape BiasShape(const TensorView& weight) { return {weight.shape[0]}; }
@@ -176,7 +194,9 @@ class ConvolutionOp : public Op {
   }
 
   void Run(const KernelContext& context, ConvolutionProblem problem, const void* input,
-           const TensorView& weight, const TensorView& bias, char* output) const {
+           const TensorView& weight, const TensorView& bias,
+           const ConvolutionFinish& finish) const {
+    auto* const output = static_cast<char*>(finish.output);
     if (problem.of_points()) {  // as one row, so that tiles do not end with those of the plane
       problem.sizes.width = problem.sizes.out_width = problem.plane();
       problem.sizes.height = problem.sizes.out_height = 1;
@@ -184,7 +204,8 @@ class ConvolutionOp : public Op {
     const Widened filters(weight, dtype_);
     const Widened biases = bias ? Widened(bias, dtype_) : Widened();
     if (problem.of_planes()) {
-      return RunPlanes(context, problem, input, filters.data(), biases.data(), output);
+      RunPlanes(context, problem, input, filters.data(), biases.data(), output);
+      return FinishAll(context, finish);
     }
     ScratchMemory packed_now;
     const char* packed = nullptr;
@@ -195,8 +216,24 @@ class ConvolutionOp : public Op {
       packed_now = PackFilters(problem, filters.data(), biases.data(), wide_, target_);
       packed = packed_now.get();
     }
-    problem.of_filters() ? RunFilters(context, problem, input, packed, biases.data(), output)
-                         : RunProducts(context, problem, input, packed, output);
+    if (problem.of_filters()) {
+      return RunFilters(context, problem, input, packed, biases.data(), finish);
+    }
+    RunProducts(context, problem, input, packed, output);
+    FinishAll(context, finish);
+  }
+
+  void FinishAll(const KernelContext& context, const ConvolutionFinish& all) const {
+    if (all.residual == nullptr && !all.relu) return;
+    SplitRows(context, all.count, 1, all.count, [&](std::size_t first, std::size_t count) {
+      finish_({At(all.residual, first), all.relu, count,
+               static_cast<char*>(all.output) + first * SizeOf(wide_)});
+    });
+  }
+
+  /// The element of an array, which may be absent.
+  const void* At(const void* data, std::size_t index) const {
+    return data == nullptr ? nullptr : static_cast<const char*>(data) + index * SizeOf(wide_);
   }
 
   void RunPlanes(const KernelContext& context, const ConvolutionProblem& p, const void* input,
@@ -207,16 +244,13 @@ class ConvolutionOp : public Op {
     const std::size_t per_item =
         Ceil(Ceil(wanted + 1, kConvolutionFilterStep) * kConvolutionFilterStep, p.filters);
     const std::size_t items = Ceil(p.groups, per_item);
-    const auto at = [&](const void* data, std::size_t index) {
-      return data == nullptr ? nullptr : static_cast<const char*>(data) + index * size;
-    };
     RunItems(context, p.images * items, ConvolutionPlanesScratch(p.sizes),
              [&](std::size_t item, void* scratch) {
                const std::size_t image = item / items, group = item % items * per_item;
                const std::size_t groups = std::min(per_item, p.groups - group);
                const std::size_t first = group * p.filters;
-               planes_({p.sizes, at(input, (image * p.groups + group) * p.plane()),
-                        at(weight, first * p.sizes.window_size()), at(bias, first),
+               planes_({p.sizes, At(input, (image * p.groups + group) * p.plane()),
+                        At(weight, first * p.sizes.window_size()), At(bias, first),
                         output + (image * p.groups * p.filters + first) * windows * size,
                         groups * p.filters, p.filters},
                        scratch);
@@ -259,8 +293,9 @@ class ConvolutionOp : public Op {
   }
 
   void RunFilters(const KernelContext& context, const ConvolutionProblem& p, const void* input,
-                  const char* packed, const void* bias, char* output) const {
+                  const char* packed, const void* bias, const ConvolutionFinish& finish) const {
     const std::size_t size = SizeOf(wide_), windows = p.sizes.windows();
+    auto* const output = static_cast<char*>(finish.output);
     const ConvolutionParts parts(p, kColumnBytes, kItemWindows, wide_);
     const std::size_t matrices = p.images * p.groups;
     const std::size_t panels = Ceil(p.filters, kConvolutionPanelStep);
@@ -273,15 +308,12 @@ class ConvolutionOp : public Op {
                const auto panel = [&](std::size_t i) {
                  return std::min(i * panels / shares * kConvolutionPanelStep, p.filters);
                };
-               const auto* const biases = static_cast<const char*>(bias);
-               const char* const planes =
-                   static_cast<const char*>(input) + matrix * p.channels * p.plane() * size;
-               filters_(
-                   {p.sizes, planes, p.channels, parts.First(part), parts.Count(part),
-                    packed + group * matrix_bytes,
-                    bias == nullptr ? nullptr : biases + group * p.filters * size, p.filters,
-                    panel(share), panel(share + 1), output + matrix * p.filters * windows * size},
-                   scratch);
+               const std::size_t plane = matrix * p.filters * windows;
+               filters_({p.sizes, At(input, matrix * p.channels * p.plane()), p.channels,
+                         parts.First(part), parts.Count(part), packed + group * matrix_bytes,
+                         At(bias, group * p.filters), p.filters, panel(share), panel(share + 1),
+                         output + plane * size, At(finish.residual, plane), finish.relu},
+                        scratch);
              });
   }
 
@@ -300,12 +332,14 @@ class ConvolutionOp : public Op {
   Checker check_;
   std::vector<std::size_t> stride_, padding_, dilation_;
   std::int64_t groups_;
+  bool relu_;
   DType dtype_;
   DType wide_;
   Target target_;
   GatherMmKernel multiply_;
   ConvolutionPackKernel pack_;
   ConvolutionFiltersKernel filters_;
+  ConvolutionFinishKernel finish_;
   ConvolutionPlanesKernel planes_;
   WidenKernel widen_;
   NarrowKernel narrow_;

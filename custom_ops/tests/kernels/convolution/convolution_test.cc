@@ -83,7 +83,7 @@ Tensor Filters(Target target, DType dtype, const ConvolutionSizes& s, const Tens
     for (std::size_t filter = 0; filter < filters; filter += kConvolutionPanelStep) {
       const std::size_t end = std::min(filters, filter + kConvolutionPanelStep);
       FindConvolutionFilters(target, dtype)({s, image.data(), channels, first, count, packed.data(),
-                                             bias, filters, filter, end, y.data()},
+                                             bias, filters, filter, end, y.data(), nullptr, false},
                                             scratch.data());
     }
     first += count;
