@@ -83,6 +83,31 @@ def test_agrees_with_the_reference(kernels, name, dtype):
     assert_close(actual, expected.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize("name", ["few_filters", "many_filters", "many_windows", "planes"])
+def test_a_residual_is_added_to_the_result(kernels, name, activation, dtype):
+    inputs, attributes = inputs_of(name, dtype), CASES[name][-1]
+    result = COMPOSITE.reference(*double(inputs), **attributes)
+    inputs.append(torch.randn(result.shape).to(dtype))
+    attributes = {**attributes, "activation": activation}
+    actual = run_op(kernels, "convolution", inputs, threads=2, **attributes)
+    expected = COMPOSITE.reference(*double(inputs), **attributes)
+    assert_close(actual, expected.to(dtype))
+    with_relu = {**attributes, "activation": "relu"}
+    without = run_op(kernels, "convolution", inputs[:3], threads=2, **with_relu)
+    assert_close(without, COMPOSITE.reference(*double(inputs[:3]), **with_relu).to(dtype))
+
+
+@pytest.mark.parametrize("name", ["few_filters", "many_windows", "planes"])
+def test_a_residual_gives_the_bits_of_a_sum(kernels, name):
+    inputs, attributes = inputs_of(name, torch.float32), CASES[name][-1]
+    plain = run_op(kernels, "convolution", inputs, **attributes)
+    inputs.append(torch.randn(plain.shape))
+    attributes = {**attributes, "activation": "relu"}
+    assert run_op(kernels, "convolution", inputs, **attributes).equal((plain + inputs[3]).relu())
+
+
 @pytest.mark.parametrize("name", ["same", "few_filters", "many_filters", "groups", "planes"])
 def test_a_constant_weight_gives_the_same_bits(kernels, name):
     x, weight, bias = inputs_of(name, torch.float32)
@@ -130,6 +155,16 @@ def test_nan_and_infinity_stay_in_their_windows(kernels):
         (((2, 4, 4, 4), (3, 2, 1, 1)), {"groups": 2}, "do not agree with attribute groups of 2"),
         (((2, 3, 4, 4), (1, 3, 1, 1)), {"groups": 0}, "attribute groups is 0"),
         (((2, 3, 4, 4), (2, 3, 1, 1), (3,)), {}, r"bias of shape \[3\] must have one element"),
+        (
+            ((2, 3, 4, 4), (1, 3, 1, 1), (1,), (2, 1, 4, 1)),
+            {},
+            r"residual of shape \[2, 1, 4, 1\] must have the shape of the result, \[2, 1, 4, 4\]",
+        ),
+        (
+            ((2, 3, 4, 4), (1, 3, 1, 1)),
+            {"activation": "gelu"},
+            'is "gelu", expected "none" or "relu"',
+        ),
         (((2, 3, 4, 4), (1, 3, 5, 1)), {}, "has no window"),
         (((2, 3, 4, 4), (1, 3, 0, 1)), {}, "has no window"),
         (((2, 3, 4, 4), (1, 3, 3, 1)), {"dilation": [2, 1]}, "has no window"),

@@ -101,7 +101,7 @@ def expert_cases() -> Iterator[Case]:
 
 
 def convolution_cases() -> Iterator[Case]:
-    """Convolutions: windows × groups, of planes too × bias."""
+    """Convolutions: windows × groups, of planes too × bias; residual × activation × bias."""
     x = (2, 6, 9, 11)
     far = {"stride": (2, 1), "padding": (1, 0, 2, 3), "dilation": (1, 2)}
     for label, weight, attributes in (
@@ -114,6 +114,12 @@ def convolution_cases() -> Iterator[Case]:
     ):
         yield Case("convolution", (x, weight, weight[:1]), attributes, label=label)
         yield Case("convolution", (x, weight), attributes, label=f"{label}_no_bias")
+    result, relu = (2, 5, 9, 11), {"activation": "relu"}
+    for label, bias in (("", (5,)), ("_no_bias", None)):
+        inputs = (x, (5, 6, 1, 1), bias)
+        yield Case("convolution", (*inputs, result), label=f"residual{label}")
+        yield Case("convolution", (*inputs, result), relu, label=f"residual_relu{label}")
+        yield Case("convolution", inputs, relu, label=f"relu{label}")
 
 
 def low_rank_cases() -> Iterator[Case]:

@@ -143,7 +143,7 @@ def fuse_residuals(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 
     The kernel adds and activates what it has just computed, in the order of the nodes.
     """
-    for result, *residual in (node.inputs, node.inputs[::-1]):
+    for result, *residual in (node.inputs, node.inputs[::-1])[: len(node.inputs)]:
         conv = maker(result)
         if conv is None or composite(conv, "convolution") is None or not edit.holds(conv):
             continue
@@ -170,12 +170,10 @@ def _extend(
     activation = "none" if residual else "relu"
     words = [
         *(["no_bias"] if bias is None else []),
-        *(["residual"] if len(operands) > 3 else []),  # noqa: PLR2004
+        *(["residual"] if len(operands) > 3 else []),
         *([] if residual else ["relu"]),
     ]
-    op_type = bodies.provide_composite(
-        f"convolution.{'_'.join(words)}", dtype_of(node.outputs[0])
-    )
+    op_type = bodies.provide_composite(f"convolution.{'_'.join(words)}", dtype_of(node.outputs[0]))
     if op_type is None:
         return why("the model's convolution has another body", node)
     attributes = dict(conv.attrs) | {"domain": STANDARD_DOMAIN, "activation": activation}

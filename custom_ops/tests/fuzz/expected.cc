@@ -134,6 +134,9 @@ Arrays Convolution(const Call& call) {
         groups, weight.count(1), weight.count(0) / groups);
     y.data.insert(y.data.end(), part.begin(), part.end());
   }
+  if (call.Text("activation", "none") == "relu") {
+    for (double& value : y.data) value = value <= 0 ? 0 : value;
+  }
   y.present = true;
   return {y};
 }

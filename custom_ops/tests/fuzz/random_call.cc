@@ -205,9 +205,10 @@ OrtKernelInfo::Attribute RandomCall::Invent(const std::string& name) {
     return std::string(kTexts[wild ? Below(6) : first + Below(2)]);
   }
   if (name == "activation") {
-    static const char* const kActivations[] = {"none", "silu",    "gelu", "gelu_tanh",
-                                               "tanh", "sigmoid", "exp"};
-    return std::string(wild ? kTexts[Below(6)] : kActivations[Below(7)]);
+    // The first two are those of convolutions.
+    static const char* const kActivations[] = {"none",      "relu", "silu",    "gelu",
+                                               "gelu_tanh", "tanh", "sigmoid", "exp"};
+    return std::string(wild ? kTexts[Below(6)] : kActivations[Below(OneIn(2) ? 2 : 8)]);
   }
   return kInts[Below(wild ? 10 : 6)];
 }

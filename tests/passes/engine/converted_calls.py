@@ -40,6 +40,14 @@ def paged_coded(name: str, call: Any) -> list[Call]:
     return [Call(call.composite, shapes, attributes, dtypes)]
 
 
+def convolved(call: Any) -> list[Call]:
+    """Return converted calls for one that passes make of convolutions."""
+    shapes = ((2, 4, 5, 6), (4, 2, 2, 2), (4,), (2, 4, 2, 5))
+    given = tuple(shape if dims else None for shape, dims in zip(shapes, call.dims, strict=True))
+    attributes = call.attributes | {"groups": 2, "stride": (2, 1)}
+    return [Call("convolution", given, attributes)]
+
+
 def bshd(name: str, call: Any) -> list[Call]:
     """Return converted calls for one that ``attention_without_transposes`` makes."""
     words = name.partition(".")[2]
@@ -98,10 +106,7 @@ CONVERTED: dict[str, list[Call]] = {
         f"add_bias.{kind}": [Call("add_bias", ((5, 8), (8,)), {"activation": kind})]
         for kind in ("silu", "gelu", "gelu_tanh", "sigmoid", "tanh", "exp")
     },
-    "convolution": [Call("convolution", ((2, 3, 5, 6), (4, 3, 2, 2), (4,)))],
-    "convolution.no_bias": [
-        Call("convolution", ((2, 4, 5, 6), (4, 2, 2, 2)), {"groups": 2, "stride": (2, 1)})
-    ],
+    **{name: convolved(call) for name, call in CALLS.items() if call.composite == "convolution"},
     "softmax": [Call("softmax", (shape,)) for shape in ((8,), (2, 5, 8))],
     "kv_cache_update": [
         Call("kv_cache_update", ((2, 3, 9, 4), (2, 3, 2, 4), at), {}, {2: torch.int64}, limit=8)

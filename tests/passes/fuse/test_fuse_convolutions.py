@@ -11,7 +11,7 @@ import torch
 
 import coreai_onnx
 from coreai_onnx.passes import Target
-from coreai_onnx.passes.fuse.fuse_convolutions import fuse_float32_convolutions
+from coreai_onnx.passes.fuse.fuse_convolutions import fuse_float32_convolutions, fuse_residuals
 from tests.lower.checking import op_types, open_model, run_session
 from tests.passes.rewriting import leaves
 from tests.support.tolerances import assert_close
@@ -136,6 +136,58 @@ def test_padding_by_size_stays() -> None:
         '{ y = Conv <auto_pad = "SAME_UPPER"> (x, w) }',
         fuse_float32_convolutions,
         "the padding follows from the size",
+    )
+
+
+class Block(torch.nn.Module):
+    """A block of ResNet, whose shortcut is a convolution, then one whose shortcut is the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(4, 20, 3, padding=1)
+        self.shortcut = torch.nn.Conv2d(4, 20, 1, bias=False)
+        self.second = torch.nn.Conv2d(20, 20, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (self.shortcut(x) + self.first(x).relu()).relu()
+        return (self.second(x) + x).relu()
+
+
+def test_residuals_and_relu_are_parts_of_convolutions(kernels: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Block().eval(), torch.randn(2, 4, 5, 6)
+    batch = torch.export.Dim("batch")
+    program = coreai_onnx.convert(module, (x,), dynamic_shapes=({0: batch},))
+    program.optimize(target="kernels", deterministic=True)
+    assert sorted(op_types(program.model)) == [
+        "convolution.no_bias_residual_relu",
+        "convolution.no_bias_residual_relu",
+        "convolution.relu",
+    ]
+    with torch.no_grad():
+        expected = [module(x)]
+    assert_close(run_session(open_model(program.model), [x]), expected)
+    program.model.functions.clear()
+    assert_close(run_session(open_model(program.model, library=kernels), [x]), expected)
+
+
+CONVOLUTION = "c = ai.coreai.convolution <stride = [1, 1], padding = [0, 0, 0, 0]> (x, w, b)"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("y = Add (c, one)", "the terms are not known to have the same shape"),
+        ("y = Add (c, other) d = Neg (c)", "something else reads the convolution"),
+    ],
+)
+def test_other_residuals_stay(text: str, reason: str) -> None:
+    leaves(
+        "main (float[n, 2, 5, 5] x, float[3, 2, 1, 1] w, float[3] b, float[1] one, "
+        "float[n, 3, 5, 5] other) => (float[n, 3, 5, 5] y) "
+        f"{{ float[n, 3, 5, 5] {CONVOLUTION} {text} }}",
+        fuse_residuals,
+        reason,
     )
 
 

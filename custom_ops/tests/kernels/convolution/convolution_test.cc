@@ -151,6 +151,30 @@ TEST(Convolution, PlanesOnEveryTarget) {
   }
 }
 
+TEST(Convolution, FinishAddsAndActivates) {
+  for (const DType dtype : kWide) {
+    Tensor x(dtype, Normal(37, 5), 1);
+    const Tensor residual(dtype, Normal(37, 6), 2);
+    x.Set(3, NAN);
+    x.Set(20, -residual[20]);
+    for (const Target target : SupportedTargets()) {
+      for (const bool relu : {false, true}) {
+        for (const bool added : {false, true}) {
+          const Tensor y(dtype, x.Values(), 3);
+          FindConvolutionFinish(target, dtype)(
+              {added ? residual.data() : nullptr, relu, 37, y.data()});
+          std::vector<double> want = x.Values();
+          for (std::size_t i = 0; i < 37; ++i) {
+            want[i] += added ? residual[i] : 0;
+            if (relu && want[i] <= 0) want[i] = 0;
+          }
+          ExpectNear(y, want, dtype);
+        }
+      }
+    }
+  }
+}
+
 TEST(Convolution, NarrowRounds) {
   for (const DType dtype : AllDTypes()) {
     const DType wide = WideDType(dtype);
