@@ -83,7 +83,7 @@ def _convolved(b: BodyBuilder) -> Value:
             "dilations": b.ref("dilation"),
             "group": b.ref("groups"),
         }
-        return op.node("Conv", x, weight, *bias, **attributes)
+        return op.cast(op.node("Conv", x, weight, *bias, **attributes), b.wide)
     padding, none = b.attribute("padding"), op.const([0, 0])
     starts, ends = op.Gather(padding, op.const([0, 1])), op.Gather(padding, op.const([2, 3]))
     x = op.Pad(x, op.Concat(none, starts, none, ends, axis=0))
