@@ -166,7 +166,7 @@ class FiltersInLanes {
       const size_t lanes = HWY_MIN(kLanes, filters - filter);
       for (size_t i = 0; i < a_.count; i += kLanes) {
         const size_t here = HWY_MIN(kLanes, a_.count - i);
-        const W* rows[kLanes];
+        const W* rows[kLanes] = {};
         for (size_t r = 0; r < here; ++r) rows[r] = sums_ + (i + r) * kPanel;
         TransposeRows(rows, filter, here, lanes, here, s_.windows(),
                       out + filter * s_.windows() + i);
@@ -273,7 +273,7 @@ void PackFilterPanels(const void* weight, size_t depth, size_t filters, void* pa
     const size_t width = (count + kLanes - 1) / kLanes * kLanes;
     for (size_t lane = 0; lane < width; lane += kLanes) {
       const size_t lanes = HWY_MIN(kLanes, count - lane);
-      const W* rows[kLanes];
+      const W* rows[kLanes] = {};
       for (size_t i = 0; i < lanes; ++i) {
         rows[i] = static_cast<const W*>(weight) + (first + lane + i) * depth;
       }
