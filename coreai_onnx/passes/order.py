@@ -15,6 +15,7 @@ from coreai_onnx.passes.cleanup.merge_consecutive import (
     merge_casts,
     merge_reshapes,
     merge_transposes,
+    transposes_of_units,
 )
 from coreai_onnx.passes.cleanup.merge_duplicates import (
     merge_common_subexpressions,
@@ -217,6 +218,7 @@ ORDER: Final[tuple[Pass, ...]] = (
     remove_expands_in_functions,  # after the calls have their final arguments
     attention_of_rows,  # likewise; changes bodies that earlier passes compare
     admitted_keys,  # likewise
+    transposes_of_units,  # after the fusions, whose patterns contain transposes
     inline_constant_calls,  # after the fusions, which make calls
     decompose_dequantization,  # after products of few bits: what is left, onnxruntime would change
     keep_float_layers,  # after the weights that the pass above leaves in float32

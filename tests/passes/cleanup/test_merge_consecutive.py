@@ -10,8 +10,9 @@ from coreai_onnx.passes.cleanup.merge_consecutive import (
     merge_casts,
     merge_reshapes,
     merge_transposes,
+    transposes_of_units,
 )
-from tests.passes.rewriting import fuses, leaves, rewrite, same_numbers
+from tests.passes.rewriting import fuses, leaves, parse, rewrite, run_passes, same_numbers
 
 CODES = {"float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11, "bfloat16": 16}  # fmt: skip
 
@@ -208,3 +209,40 @@ def test_elementwise_ops_do_not_need_them(op: str) -> None:
 )  # fmt: skip
 def test_others_stay(op: str, perm: str, more: str, reason: str | None) -> None:
     leaves(AROUND.format(op=op, perm=perm, more=more), merge_transposes, reason)
+
+
+UNITS = "main (float[{shape}] x) => (float[{result}] y) {{ y = Transpose <perm = {perm}> (x) }}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "middle"),
+    [
+        ((2, 3, 4, 1, 5), [0, 2, 1, 4, 3], [0, 2, 1, 3]),
+        ((2, 3, 4, 1), [0, 3, 1, 2], []),
+        ((2, 3, 1, 4), [0, 1, 3, 2], []),
+        ((2, 3, 4, 1), [0, 2, 1, 3], [0, 2, 1]),
+        ((1, 3, 1, 4), [3, 1, 0, 2], [1, 0]),
+    ],
+)
+def test_axes_of_size_1_are_moved_by_views(shape, perm, middle) -> None:
+    result = [shape[axis] for axis in perm]
+    text = UNITS.format(
+        shape=", ".join(map(str, shape)), result=", ".join(map(str, result)), perm=perm
+    )
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    same_numbers(text, transposes_of_units, {"x": x})
+    model = parse(text)
+    assert run_passes(model, [transposes_of_units]).total == 1
+    found = [node.attributes["perm"].value for node in model.graph if node.op_type == "Transpose"]
+    assert found == ([tuple(middle)] if middle else [])
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    # Batches of one in a usual attention, and sizes that are not known.
+    [("1, 3, 4, 5", [0, 2, 1, 3]), ("b, s, h, d", [0, 2, 1, 3]), ("1, 1", [1, 0])],
+)
+def test_other_transposes_stay(shape: str, perm: list[int]) -> None:
+    dims = shape.split(", ")
+    result = ", ".join(dims[axis] for axis in perm)
+    leaves(UNITS.format(shape=shape, result=result, perm=perm), transposes_of_units)
