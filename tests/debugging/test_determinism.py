@@ -101,7 +101,9 @@ def test_rows_and_threads_of_a_deterministic_session(kernels: Path) -> None:
     shapes = {"x": {0: torch.export.Dim("batch")}}
     program = coreai_onnx.convert(Block().eval(), (x,), dynamic_shapes=shapes)
     program.optimize(target="kernels", deterministic=True)
-    assert program.composites()["ai.coreai::gather_mm"] == 4
+    calls = program.composites()
+    assert calls["ai.coreai::gather_mm"] == 2
+    assert calls["ai.coreai::scaled_dot_product_attention"] == 1
     found = verify_determinism(program, {"x": x.numpy()}, deterministic=True)
     assert found.ok, found
     decoders = {"chunks", "cache"}
