@@ -161,8 +161,8 @@ TEST(Convolution, FinishAddsAndActivates) {
       for (const bool relu : {false, true}) {
         for (const bool added : {false, true}) {
           const Tensor y(dtype, x.Values(), 3);
-          FindConvolutionFinish(target, dtype)(
-              {added ? residual.data() : nullptr, relu, 37, y.data()});
+          FindConvolutionFinish(target,
+                                dtype)({added ? residual.data() : nullptr, relu, 37, y.data()});
           std::vector<double> want = x.Values();
           for (std::size_t i = 0; i < 37; ++i) {
             want[i] += added ? residual[i] : 0;
