@@ -37,6 +37,8 @@ CASES = {
     ),
     "four_windows": ((2, 30, 5, 5), (200, 30, 3, 3), False, {"stride": [2, 2]}),
     "many_windows": ((2, 20, 70, 60), (24, 20, 3, 3), True, {"padding": [1, 1, 1, 1]}),
+    "padding_below": ((1, 20, 70, 33), (24, 20, 3, 3), True, {"padding": [0, 0, 2, 0]}),
+    "padding_on_the_right": ((1, 5, 1, 3001), (50, 5, 1, 5), True, {"padding": [0, 0, 0, 3]}),
     "long_row": ((1, 20, 1, 3000), (50, 20, 1, 5), True, {"stride": [1, 2]}),
     "one_channel": ((2, 1, 1, 400), (40, 1, 1, 10), True, {"stride": [1, 5]}),
     "far_points": ((2, 20, 7, 9), (37, 20, 1, 1), True, {"stride": [2, 3]}),

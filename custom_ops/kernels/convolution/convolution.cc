@@ -19,8 +19,10 @@ ConvolutionPackKernel FindConvolutionPack(Target target, DType dtype) {
 std::size_t ConvolutionFiltersScratch(const ConvolutionSizes& sizes, std::size_t channels,
                                       std::size_t count, DType dtype) {
   const std::size_t size = SizeOf(dtype);
-  const ConvolutionCover cover(sizes, channels, 0, count, size);
-  return count * kPanelBytes + (cover.in_place ? 0 : channels * cover.plane * size) +
+  // The first windows may be in place where the last ones reach padding.
+  const bool copies = !ConvolutionCover(sizes, channels, 0, sizes.windows(), size).in_place;
+  const ConvolutionCover part(sizes, channels, 0, count, size);
+  return count * kPanelBytes + (copies ? channels * part.copied * size : 0) +
          (channels * sizes.window_size() + 7) * sizeof(std::size_t);
 }
 

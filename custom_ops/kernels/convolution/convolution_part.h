@@ -38,6 +38,7 @@ inline constexpr std::size_t kInPlaceBytes = 1024 * 1024;
 /// several rows.
 struct ConvolutionCover {
   std::size_t top, left, rows, columns;
+  std::size_t copied;      ///< elements of a plane's copy
   std::size_t row, plane;  ///< elements from one row and plane to the next
   bool in_place;           ///< whether they are those of the input
 
@@ -53,9 +54,10 @@ struct ConvolutionCover {
     in_place = top >= s.top && left >= s.left && top + rows <= s.top + s.height &&
                left + columns <= s.left + s.width && s.height * s.width * size % kSets != 0 &&
                channels * s.height * s.width * size <= kInPlaceBytes;
-    row = in_place ? s.width : columns;
     // Odd numbers of cache lines.
-    plane = in_place ? s.height * s.width : ((rows * columns * size + 63) / 64 | 1) * 64 / size;
+    copied = ((rows * columns * size + 63) / 64 | 1) * 64 / size;
+    row = in_place ? s.width : columns;
+    plane = in_place ? s.height * s.width : copied;
   }
 };
 

@@ -20,8 +20,13 @@ ConvolutionSizes SizesOf(std::size_t height, std::size_t width, std::size_t wind
 
 // Sizes, strides, dilations and paddings of many kinds.
 std::vector<ConvolutionSizes> AllSizes() {
-  std::vector<ConvolutionSizes> all = {SizesOf(1, 1, 1, 1, 1, 0), SizesOf(2, 2, 3, 1, 1, 4),
-                                       SizesOf(40, 37, 3, 1, 1, 1), SizesOf(9, 300, 2, 1, 5, 3)};
+  std::vector<ConvolutionSizes> all = {SizesOf(1, 1, 1, 1, 1, 0),
+                                       SizesOf(2, 2, 3, 1, 1, 4),
+                                       SizesOf(40, 37, 3, 1, 1, 1),
+                                       SizesOf(9, 300, 2, 1, 5, 3),
+                                       // Padding below, then on the right, alone.
+                                       {6, 39, 3, 3, 5, 37, 1, 1, 1, 1, 0, 0},
+                                       {1, 39, 1, 3, 1, 39, 1, 1, 1, 1, 0, 0}};
   for (std::size_t width = 3; width < 40; width += 3) {
     for (std::size_t window = 1; window <= 3; ++window) {
       for (std::size_t stride = 1; stride <= 2; ++stride) {
