@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from coreai_onnx.passes.engine import graphs as gs
@@ -67,11 +69,15 @@ def provide_variant(
         words += ["upper_left"] if words and upper_left else []
     words += ["sinks"] if sinks is not None else ["value_heads"] * value_heads
     words += ["softcap"] if attribute_of(node, "softcap", 0.0) > 0 else []
-    suffix = "_".join([*words, *further])
-    variant = f"{name}.{suffix}" if suffix else name
-    return bodies.provide_composite(
-        variant, dtype_of(node.inputs[0]), *dict.fromkeys((name, variant))
-    )
+    return provide_words(bodies, name, [*words, *further], dtype_of(node.inputs[0]))
+
+
+def provide_words(
+    bodies: Bodies, name: str, words: Iterable[str], dtype: np.dtype | None
+) -> str | None:
+    """Return the op type of the variant of a composite with these words; None as above."""
+    variant = ".".join(filter(None, (name, "_".join(words))))
+    return bodies.provide_composite(variant, dtype, *dict.fromkeys((name, variant)))
 
 
 def unsupported(node: gs.Node) -> str:

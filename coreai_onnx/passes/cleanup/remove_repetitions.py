@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from coreai_onnx.passes.analysis.shape_values import ShapeValueAnalysis
 from coreai_onnx.passes.cleanup.remove_noops import remove_noop_expands
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import model_bodies
 from coreai_onnx.passes.engine.body_types import dims_by_axis
 from coreai_onnx.passes.engine.edit import Edit, rewrites, set_input
-from coreai_onnx.passes.engine.match import Dim, axes_of, is_standard, made_by, shape_of
+from coreai_onnx.passes.engine.match import (
+    Dim,
+    axes_of,
+    broadcast_shape,
+    is_standard,
+    made_by,
+    shape_of,
+)
 from coreai_onnx.passes.engine.narrow import computed_by
 from coreai_onnx.passes.engine.why import Why
 
@@ -37,7 +42,7 @@ def remove_broadcast_expands(_: Edit, node: gs.Node, why: Why) -> int:
         shapes[index] = shape_of(expand.inputs[0])
         if node.op == "Expand":
             shapes.append(_target(node))
-        if result is None or _broadcast(shapes) != result:
+        if result is None or broadcast_shape(shapes) != result:
             why("the shape may change without the Expand", node)
             continue
         set_input(node, index, expand.inputs[0])
@@ -49,23 +54,6 @@ def _target(node: gs.Node) -> tuple[Dim, ...] | None:
     """Return the target of an Expand, if it is known to be the shape of its result."""
     dims = ShapeValueAnalysis().of(node.inputs[1])
     return None if dims is None else dims.items
-
-
-def _broadcast(shapes: Sequence[tuple[Dim, ...] | None]) -> tuple[Dim, ...] | None:
-    """Return the shape that shapes broadcast to; equal names are equal dims."""
-    present = [shape for shape in shapes if shape is not None]
-    if len(present) < len(shapes):
-        return None
-    rank = max(len(shape) for shape in present)
-    result: list[Dim] = []
-    for axis in range(rank):
-        dims = {shape[axis - rank + len(shape)] for shape in present if axis >= rank - len(shape)}
-        wide = dims - {1}
-        # Two names may be different sizes at run time, one of them 1.
-        if None in wide or len(wide) > 1:
-            return None
-        result.append(wide.pop() if wide else 1)
-    return tuple(result)
 
 
 def remove_expands_in_functions(graph: gs.Graph, why: Why) -> int:

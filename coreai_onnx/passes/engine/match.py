@@ -6,6 +6,7 @@ producer of a tensor, the scalar side of a product, the calls of a composite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,23 @@ def same_known_shape(a: gs.Tensor, b: gs.Tensor) -> bool:
     """Whether both shapes are known and equal, dim by dim; equal names are equal dims."""
     first, second = shape_of(a), shape_of(b)
     return first is not None and first == second and None not in first
+
+
+def broadcast_shape(shapes: Sequence[tuple[Dim, ...] | None]) -> tuple[Dim, ...] | None:
+    """Return the shape that shapes broadcast to; equal names are equal dims."""
+    present = [shape for shape in shapes if shape is not None]
+    if len(present) < len(shapes):
+        return None
+    rank = max(len(shape) for shape in present)
+    result: list[Dim] = []
+    for axis in range(rank):
+        dims = {shape[axis - rank + len(shape)] for shape in present if axis >= rank - len(shape)}
+        wide = dims - {1}
+        # Two names may be different sizes at run time, one of them 1.
+        if None in wide or len(wide) > 1:
+            return None
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
 
 
 def constant_of(tensor: gs.Tensor, *, at_most: int | None = None) -> np.ndarray | None:

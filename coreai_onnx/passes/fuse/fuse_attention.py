@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
-from coreai_onnx.passes.analysis.attention_bodies import NAME
+from coreai_onnx.passes.analysis.attention_bodies import NAME, provide_words
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -17,6 +17,7 @@ from coreai_onnx.passes.engine.match import (
     Dim,
     attribute_of,
     behind,
+    broadcast_shape,
     dtype_of,
     ints_of,
     is_standard,
@@ -136,9 +137,8 @@ def fuse_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     if biases is None:
         return why("a bias has another dtype, or is not known to fit the scores", node)
     words = {"bias": biases, "sinks": weights.sinks, "softcap": scores.softcap > 0}
-    suffix = "_".join(word for word, has in words.items() if has)
-    variant = f"{NAME}.{suffix}" if suffix else NAME
-    op_type = bodies.provide_composite(variant, dtype, *dict.fromkeys((NAME, variant)))
+    present = (word for word, has in words.items() if has)
+    op_type = provide_words(bodies, NAME, present, dtype)
     if op_type is None:
         return why("the model's attention has another body", node)
     shape, order = (*keys[:-2], keys[-1], keys[-2]), [*perm[:-2], perm[-1], perm[-2]]
@@ -161,7 +161,7 @@ def fuse_attention(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 
 
 def _weights(tensor: gs.Tensor) -> _SoftmaxWeights | None:
-    """Return how weights are computed; None if there is no softmax."""
+    """Return the softmax that computes weights; None if something else does."""
     kept = made_by(tensor, "Slice")
     if kept is not None:
         tensor = kept.inputs[0]
@@ -215,7 +215,7 @@ def _scores(tensor: gs.Tensor) -> _ScoreSum | None:
         return None
     if tanh is None:
         return replace(scores, scale=scores.scale * factor)
-    # The cap, by which the scores are also divided.
+    # The scores were divided by the cap, which is the factor.
     return replace(scores, scale=scores.scale * factor, softcap=factor) if factor > 0 else None
 
 
@@ -261,7 +261,7 @@ def _sum(edit: Edit, like: gs.Node, biases: Sequence[_Bias], dtype: np.dtype) ->
     # onnxruntime has neither Add nor Where in bfloat16.
     wide = np.dtype(np.float32) if dtype == BFLOAT16 else dtype
     total: gs.Tensor | None = None
-    dims: tuple[Dim, ...] = ()
+    dims: tuple[Dim, ...] | None = ()
     for bias in biases:
         added, shape = bias.tensor, shape_of(bias.tensor) or ()
         if bias.choices:
@@ -269,9 +269,7 @@ def _sum(edit: Edit, like: gs.Node, biases: Sequence[_Bias], dtype: np.dtype) ->
             added = edit.add("Where", like, [added, *numbers], wide, shape)
         elif wide != dtype:
             added = edit.add("Cast", like, [added], wide, shape, to=int(ir.DataType.FLOAT))
-        longest = max(len(dims), len(shape))
-        padded = [(1,) * (longest - len(one)) + tuple(one) for one in (dims, shape)]
-        dims = tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
+        dims = broadcast_shape([dims, shape])
         total = added if total is None else edit.add("Add", like, [total, added], wide, dims)
     if total is not None and wide != dtype:
         total = edit.add("Cast", like, [total], dtype, dims, to=int(ir.DataType.BFLOAT16))

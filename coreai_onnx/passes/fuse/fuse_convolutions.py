@@ -168,12 +168,9 @@ def _extend(
     operands = [*conv.inputs[:2], gs.Variable.empty() if bias is None else bias]
     operands += residual or conv.inputs[3:]
     activation = "none" if residual else "relu"
-    words = [
-        *(["no_bias"] if bias is None else []),
-        *(["residual"] if len(operands) > 3 else []),
-        *([] if residual else ["relu"]),
-    ]
-    op_type = bodies.provide_composite(f"convolution.{'_'.join(words)}", dtype_of(node.outputs[0]))
+    words = {"no_bias": bias is None, "residual": len(operands) > 3, "relu": not residual}
+    suffix = "_".join(word for word, has in words.items() if has)
+    op_type = bodies.provide_composite(f"convolution.{suffix}", dtype_of(node.outputs[0]))
     if op_type is None:
         return why("the model's convolution has another body", node)
     attributes = dict(conv.attrs) | {"domain": STANDARD_DOMAIN, "activation": activation}

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
@@ -53,7 +52,6 @@ class OpenedModel:
         hides_adapters: Whether inputs for adapters were removed.
         signature: Inputs, outputs and states.
         undo: The undo log of updates in place; None if no state is updated in place.
-        initial: The values in the file that the states start from, by the states' names.
     """
 
     ort: ort.InferenceSession
@@ -61,7 +59,11 @@ class OpenedModel:
     hides_adapters = False
     signature: Signature
     undo: UndoLog | None = None
-    initial: Mapping[str, ir.TensorProtocol] = MappingProxyType({})
+
+    @cached_property
+    def initial(self) -> Mapping[str, ir.TensorProtocol]:
+        """The values in the file that the states start from, by the states' names."""
+        return {}
 
     def finish_profile(self, skip: int) -> Profile:
         """Return the profile of the runs, once; see `Session.profile`."""
@@ -96,7 +98,7 @@ class PreparedModel(OpenedModel):
             self.undo = UndoLog(Recipe.from_json(record["undo"]))
 
     @cached_property
-    def initial(self) -> Mapping[str, ir.TensorProtocol]:  # type: ignore[override]  # read on use
+    def initial(self) -> Mapping[str, ir.TensorProtocol]:
         """The values in the file that the states start from."""
         from coreai_onnx.runtime.sessions.sources import ModelSource, initial_values  # see above
 

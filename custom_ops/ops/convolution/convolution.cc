@@ -86,13 +86,14 @@ class ConvolutionOp : public Op {
     const std::size_t elements = ElementCount(shape);
     if (elements == 0) return;
     const Widened addend = residual ? Widened(residual, dtype_) : Widened();
-    const ConvolutionFinish finish = {addend.data(), relu_, elements, output};
+    ConvolutionFinish finish = {addend.data(), relu_, elements, output};
     if (dtype_ == wide_) return Run(context, problem, input.data, weight, bias, finish);
     const std::size_t count = ElementCount(input.shape);
     const ScratchMemory wide = AllocateScratch(count * SizeOf(wide_));
     const ScratchMemory result = AllocateScratch(elements * SizeOf(wide_));
     Convert(context, widen_, input.data, SizeOf(dtype_), count, wide.get(), SizeOf(wide_));
-    Run(context, problem, wide.get(), weight, bias, {addend.data(), relu_, elements, result.get()});
+    finish.output = result.get();
+    Run(context, problem, wide.get(), weight, bias, finish);
     Convert(context, narrow_, result.get(), SizeOf(wide_), elements, output, SizeOf(dtype_));
   }
 
