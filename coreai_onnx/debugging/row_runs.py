@@ -77,8 +77,13 @@ class Runs:
         key = threads, target
         if key not in self._sessions:
             with _on_target(target):
-                self._sessions[key] = Session(self.model, threads=threads, **self._settings)
+                settings = self._settings_on(target)
+                self._sessions[key] = Session(self.model, threads=threads, **settings)
         return self._sessions[key]
+
+    def _settings_on(self, target: str) -> dict[str, Any]:
+        # By default, a session runs bodies if the kernels of a target cannot be registered.
+        return self._settings | ({"kernels": True} if target else {})
 
     def targets(self) -> list[str]:
         """Return the targets of this processor, if the model has kernels."""
@@ -179,7 +184,8 @@ class Runs:
                 if value not in present and value.dtype is not None and value.name:
                     copy.graph.outputs.append(value)
         with _on_target(case.target):
-            return Session(copy, threads=case.threads or self._threads, **self._settings)
+            settings = self._settings_on(case.target)
+            return Session(copy, threads=case.threads or self._threads, **settings)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 import coreai_onnx
 from coreai_onnx.debugging import verify_determinism
 from coreai_onnx.debugging.determinism import AXES, BATCHES, THREADS
+from coreai_onnx.debugging.row_runs import Runs
 from coreai_onnx.errors import ComparisonError
 from tests.support.huggingface_folders import llama
 from tests.support.kernel_targets import targets_of_this_machine
@@ -140,6 +141,15 @@ def test_calls_that_count_are_found_in_chunks() -> None:
     assert found.axes == ("repeated", "threads", "batch")
     assert {one.node.split()[0] for one in found.deviations if one.axis == "chunks"} == {"Mul"}
     assert found.deviations[-2].case == "chunks of 1"
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot register the kernels:RuntimeWarning")
+def test_targets_that_the_processor_lacks_are_no_bodies(kernels: Path) -> None:
+    program = coreai_onnx.convert(torch.nn.RMSNorm(8), (torch.randn(3, 8),))
+    (name,) = (info.name for info in coreai_onnx.session(program).inputs)
+    runs = Runs(program.model, {name: rows(3, 8)["x"]}, None, None, {})
+    found = runs.targets()
+    assert set(found) == set(targets_of_this_machine(kernels)) - {"scalar_fma", "amx"}
 
 
 def test_norms_have_equal_bits_on_every_target_in_any_session(kernels: Path) -> None:
