@@ -274,22 +274,27 @@ def empty_states(session: Session, batch: int, capacity: int) -> dict[str, Any]:
     }
 
 
-def empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
-    """Return zeros for a state, with sizes of its dims by name; others are 0.
+def shape_of(info: TensorInfo, sizes: dict[Any, int]) -> tuple[int, ...]:
+    """Return the shape of a state, with sizes of its dims by name; others are 0.
 
     Raises:
         GenerationError: If the machine does not have the memory. Allocating more than it has may
             succeed, and end the process when the pages are written to.
     """
-    shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in info.dims]
+    shape = tuple(dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in info.dims)
     size = math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
     memory = memory_bytes()
     if size > memory:
         raise GenerationError(
-            f"the cache {info.name} {shape} needs {size_text(size)}, and the machine has "
+            f"the cache {info.name} {list(shape)} needs {size_text(size)}, and the machine has "
             f"{size_text(memory)}: choose a smaller max_new_tokens or batch, or export it again"
         )
-    return np.zeros(shape, info.numpy_dtype)
+    return shape
+
+
+def empty(info: TensorInfo, sizes: dict[Any, int]) -> Any:
+    """Return zeros for a state; see `shape_of`."""
+    return np.zeros(shape_of(info, sizes), info.numpy_dtype)
 
 
 def _limit(session: Session) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from coreai_onnx.errors import GenerationError
 from coreai_onnx.huggingface.generation.block_pool import BlockPool
-from coreai_onnx.huggingface.generation.decoding import empty
+from coreai_onnx.huggingface.generation.decoding import empty, shape_of
 from coreai_onnx.model.contract import (
     BLOCK_TABLE,
     BLOCKS,
@@ -98,7 +98,7 @@ class PagedStream:
         count = -(-tokens // size) if pools else 0
         sizes = {BLOCKS: count, SOURCE_BLOCKS: count, SLOTS: slots}
         # First: the machine may not have the memory.
-        self._first = {info.name: empty(info, sizes) for info in session.state_inputs}
+        shapes = {info.name: shape_of(info, sizes) for info in session.state_inputs}
         self._chunk = -(-chunk // size) * size
         self.pool, self.sources = (BlockPool(count, size, self._chunk) for _ in range(2))
         self._encoder = encoder
@@ -109,7 +109,7 @@ class PagedStream:
         self.read_tokens = self.shared_tokens = 0
         self._tokens = tokens if pools else sys.maxsize
         self._context, self._free = context, list(range(slots))[::-1]
-        self._stream = session.stream()
+        self._stream = session.stream(zeros=shapes)
         self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
 
     @property
@@ -221,8 +221,7 @@ class PagedStream:
         inputs = {name: x for name, x in feeds.items() if name in self._names}
         if self._counts:
             inputs["num_logits_to_keep"] = np.array(count)
-        outputs = self._stream.run(**inputs, **self._first)
-        self._first = {}
+        outputs = self._stream.run(**inputs)
         for row in rows:
             row.encoded = len(row.source)
         return torch.from_numpy(np.asarray(outputs["logits"], np.float32))[:, -count:]

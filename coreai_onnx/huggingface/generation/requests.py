@@ -41,8 +41,14 @@ class Choice:
         for processor in self.processors:
             scores = processor(ids, scores)
         if not self.settings.do_sample:
-            return int(scores.argmax())
+            return _most_likely(scores)
         return int(torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=random))
+
+
+def _most_likely(scores: torch.Tensor) -> int:
+    """Return the index of the largest score."""
+    # torch's argmax takes 0.7 ms for a vocabulary of 262,144 tokens, and numpy's 0.06 (2026-11).
+    return int(scores.numpy().argmax())
 
 
 Guess = Callable[[torch.Tensor], list[int]]
@@ -87,10 +93,10 @@ class Draft:
         kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         decoding.crop(kept - decoding.get_seq_length())
         decoding.extend(ids[:, kept:])
-        tokens = [int(decoding.logits().argmax())]
+        tokens = [_most_likely(decoding.logits())]
         while len(tokens) < _DRAFTED:
             decoding.extend(torch.tensor([tokens[-1:]]))
-            tokens.append(int(decoding.logits().argmax()))
+            tokens.append(_most_likely(decoding.logits()))
         return tokens
 
 

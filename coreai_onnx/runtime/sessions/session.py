@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from types import MappingProxyType
@@ -258,11 +258,7 @@ class Session:
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
         with self._used("set"):
-            states = self._signature.state_inputs
-            for name in values:
-                if name not in states:
-                    there = ", ".join(states) or "none"
-                    raise InputError(f"the model has no state {name!r}; there are {there}")
+            states = self._states_of(values)
             arrays = {name: to_numpy(value, states[name]) for name, value in values.items()}
             types = {name: described(array, states[name]) for name, array in arrays.items()}
             self._signature.check(types, frozenset())
@@ -329,10 +325,30 @@ class Session:
         other._begin(self._program.with_adapters(), self._name, States())  # noqa: SLF001
         return other
 
-    def stream(self) -> Session:
-        """Return a session on the same loaded model with all states at their initial values."""
+    def stream(self, *, zeros: Mapping[str, tuple[int, ...]] = MappingProxyType({})) -> Session:
+        """Return a session on the same loaded model with all states at their initial values.
+
+        Args:
+            zeros: The shapes of states that start as zeros instead, by name. A first call that is
+                given arrays copies them; these are in memory that it may update in place.
+
+        Raises:
+            InputError: If there is no such state, or a shape is wrong.
+        """
         self._check_open()
-        return self._on(States(), self._name)
+        states = self._states_of(zeros)
+        self._signature.check({n: (states[n].dtype, x) for n, x in zeros.items()}, frozenset())
+        other = self._on(States(), self._name)
+        other._stream.zero(zeros)  # noqa: SLF001 - of this class
+        return other
+
+    def _states_of(self, names: Iterable[str]) -> Mapping[str, TensorInfo]:
+        states = self._signature.state_inputs
+        for name in names:
+            if name not in states:
+                there = ", ".join(states) or "none"
+                raise InputError(f"the model has no state {name!r}; there are {there}")
+        return states
 
     def _on(
         self, calls: States, name: str, values: Mapping[str, ort.OrtValue] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,14 +124,16 @@ def bytes_of(info: TensorInfo, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * np.dtype(info.numpy_dtype).itemsize
 
 
-def new_memories(sizes: Mapping[str, int]) -> dict[str, Memory]:
+def new_memories(
+    sizes: Mapping[str, int], allocate: Callable[..., Memory] = np.empty
+) -> dict[str, Memory]:
     """Return memory by name; that of one size is one block, which the undo log copies at once."""
     memories: dict[str, Memory] = {}
     for size in set(sizes.values()):
         names = [name for name in sizes if sizes[name] == size]
         step = -(-size // _ALIGNMENT) * _ALIGNMENT
         # numpy aligns no better than malloc does: 16 bytes on most systems.
-        raw = np.empty(len(names) * step + _ALIGNMENT, np.uint8)
+        raw = allocate(len(names) * step + _ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % _ALIGNMENT
         memories |= {n: raw[start + i * step :][:size] for i, n in enumerate(names)}
     return memories

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coreai_onnx.errors import SessionError
+from coreai_onnx.errors import InputError, SessionError
 from coreai_onnx.runtime.sessions.session import Session
 from coreai_onnx.runtime.states import streams
 from tests.support.small_models import counter_model, growing_model, rows_model
@@ -36,6 +36,32 @@ def test_a_state_is_updated_in_place() -> None:
         places.add(addresses(session))
     assert len(places) == 1
     assert next(iter(places))[1] == 0, "one memory is enough"
+
+
+@pytest.mark.parametrize("reads_old", [False, True])
+def test_a_stream_starts_from_zeros_of_its_own(reads_old: bool) -> None:
+    stream = Session(rows_model(reads_old=reads_old), kernels=False).stream(
+        zeros={"cache": (512, 64)}
+    )
+    assert (stream.state["cache"] == 0).all()
+    before = addresses(stream)
+    outputs = call(stream, 2, 3)
+    expected = np.zeros((512, 64), np.float32)
+    expected[2] = 3
+    assert_close(outputs["y"], np.full(64, 3, np.float32))
+    assert_close(stream.state["cache"], expected)
+    place = addresses(stream)[1 if reads_old else 0]
+    assert place == before[0], "the zeros have the memory of the stream"
+
+
+@pytest.mark.parametrize(
+    ("zeros", "message"),
+    [({"other": (1,)}, "no state 'other'; there are cache"), ({"cache": (2, 2)}, "cache")],
+)
+def test_zeros_of_a_wrong_state(zeros: Any, message: str) -> None:
+    session = Session(rows_model(), kernels=False)
+    with pytest.raises(InputError, match=message):
+        session.stream(zeros=zeros)
 
 
 def test_a_state_that_is_read_later_has_two_memories_in_turn() -> None:
