@@ -214,7 +214,7 @@ WRONG: dict[str, dict[str, list[list[str]]]] = {
         "name": [["--name"]],
         **{
             name: [[f"--{name.replace('_', '-')}", value] for value in ("0", "-1", "many", "")]
-            for name in ("slots", "tokens", "chunk", "queue", "max_body", "max_prompt")
+            for name in ("slots", "tokens", "chunk", "prompts", "queue", "max_body", "max_prompt")
         },
         "timeout": [["--timeout", value] for value in ("0", "-1", "nan", "86401", "")],
         "grace": [["--grace", value] for value in ("0", "-1", "nan", "86401", "")],

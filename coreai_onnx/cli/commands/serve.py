@@ -34,7 +34,7 @@ _PACKAGES = ("llguidance", "prometheus_client", "starlette", "uvicorn")
 _SECONDS = integer(1, 86_400)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 """A scheme and a host, perhaps with a port: browsers send no more."""
-_SETTINGS = ("slots", "tokens", "chunk", "queue")
+_SETTINGS = ("slots", "tokens", "chunk", "prompts", "queue")
 
 
 def _origin(text: str) -> str:
@@ -71,6 +71,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         ("--slots", 16, "requests that are served at once (default: 16)"),
         ("--tokens", None, "cached tokens of all of them (default: the context for each)"),
         ("--chunk", 128, "tokens of a prompt that are read between two steps (default: 128)"),
+        ("--prompts", 4, "prompts of which a chunk is read between two steps (default: 4)"),
         ("--queue", 256, "requests that may wait (default: 256)"),
         ("--max-body", 1 << 20, "the most bytes of a request (default: 1048576)"),
         ("--max-prompt", None, "the most tokens of a prompt (default: what the cache holds)"),

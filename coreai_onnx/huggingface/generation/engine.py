@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from coreai_onnx.errors import GenerationError, QueueFullError, failures_as
 from coreai_onnx.huggingface.generation.configuration import Options, checked_options, is_stepwise
-from coreai_onnx.huggingface.generation.paged_stream import PagedStream
+from coreai_onnx.huggingface.generation.paged_stream import CacheRow, PagedStream
 from coreai_onnx.huggingface.generation.prompts import Prompt
 from coreai_onnx.huggingface.generation.replies import Channel, Reply, StoppedText, checked_stops
 from coreai_onnx.huggingface.generation.requests import (
@@ -41,6 +41,7 @@ class Settings(TypedDict, total=False):
     slots: int
     tokens: int | None
     chunk: int
+    prompts: int
     queue: int
 
 
@@ -79,9 +80,9 @@ class Engine:
         print([reply.result() for reply in replies])
     ```
 
-    A thread runs while there are requests. In each step it reads one chunk of one prompt, and then
-    computes one token for all rows whose prompts are read. A running reply therefore waits for one
-    chunk and one token of all rows, at most.
+    A thread runs while there are requests. In each step it reads one chunk of one prompt, and of
+    others whose chunks have as many tokens, and then computes one token for all rows whose prompts
+    are read. A running reply therefore waits for a few chunks and one token of all rows, at most.
 
     Requests of higher priority start first, and those of equal priority in order of arrival. A
     request starts when a slot is free, and blocks for its prompt and all tokens that it may
@@ -93,6 +94,7 @@ class Engine:
         tokens: The cached tokens of all rows; by default, as many as the model knows for each slot,
             and at most 1,024.
         chunk: The tokens of a prompt that are read between two steps.
+        prompts: The prompts of which a chunk is read between two steps, at most.
         queue: The number of requests that may wait.
 
     Raises:
@@ -107,17 +109,19 @@ class Engine:
         slots: int = 16,
         tokens: int | None = None,
         chunk: int = 128,
+        prompts: int = 4,
         queue: int = 256,
     ) -> None:
         """Allocate the cache."""
         if tokens is None and type(slots) is int:
             tokens = slots * min(model.context or _TOKENS, _TOKENS)
-        settings = {"slots": slots, "tokens": tokens, "chunk": chunk, "queue": queue}
+        sizes = {"slots": slots, "tokens": tokens, "chunk": chunk}
+        settings = {**sizes, "prompts": prompts, "queue": queue}
         for name, value in settings.items():
             if type(value) is not int or value < 1:
                 raise GenerationError(f"{name}={value!r:.40} must be an integer of 1 or more")
         assert tokens is not None
-        self._model, self._queue, self._slots = model, queue, slots
+        self._model, self._queue, self._slots, self._prompts = model, queue, slots, prompts
         self._stream = PagedStream(
             model.session, slots, tokens, chunk, model.context, model.encoder
         )
@@ -319,21 +323,31 @@ class Engine:
                 heapq.heappush(self._reading, (priority, arrival, request))
 
     def _read(self) -> None:
-        """Read a chunk of the first prompt."""
-        if not self._reading:
+        """Read a chunk of the first prompt, and of others whose chunks have as many tokens."""
+        requests = [request for *_, request in sorted(self._reading)]
+        rows = [request.row for request in requests if request.row is not None]
+        places = self._stream.together(rows, self._prompts)
+        self._read_chunks([(requests[place], rows[place]) for place in places])
+
+    def _read_chunks(self, chunks: Sequence[tuple[Request, CacheRow]]) -> None:
+        if not chunks:
             return
-        request = self._reading[0][-1]
-        assert request.row is not None
         try:
-            logits = self._stream.read(request.row)
+            logits = self._stream.read([row for _, row in chunks])
         except Exception as error:  # noqa: BLE001 - whatever the model raises is the client's
-            self._fail([request], error)
+            if len(chunks) == 1:
+                self._fail([chunks[0][0]], error)
+                return
+            # The call has changed no state: only a request that fails alone has failed.
+            for chunk in chunks:
+                self._read_chunks([chunk])
             return
-        if logits is not None:
-            with self._lock:
-                heapq.heappop(self._reading)
-                self._running.append(request)
-            self._choose([request], [logits])
+        read = {r: x for (r, _), x in zip(chunks, logits, strict=True) if x is not None}
+        with self._lock:
+            self._reading = [entry for entry in self._reading if entry[-1] not in read]
+            heapq.heapify(self._reading)
+            self._running += read
+        self._choose(list(read), list(read.values()))
 
     def _step(self) -> None:
         """Compute the next token of all rows whose prompts are read."""

@@ -167,20 +167,53 @@ class PagedStream:
         self.sources.give_back(row.source_blocks)
         self._free.append(row.slot)
 
-    def read(self, row: CacheRow) -> torch.Tensor | None:
-        """Read the next chunk of a prompt; return the logits ``[1, vocabulary]`` after the last."""
+    def together(self, rows: Sequence[CacheRow], most: int) -> list[int]:
+        """Return the places of rows whose next chunks one call reads.
+
+        These are that of the first row, and up to ``most`` in all of as many tokens.
+        """
+        places: list[int] = []
+        beginnings: list[Sequence[int]] = []
+        for place, row in enumerate(rows):
+            end = self._end(row)
+            beginning = row.prompt[:end]
+            is_as_long = not places or end - row.read == len(beginnings[0]) - rows[places[0]].read
+            # One that the others will share is not read twice.
+            is_shared = self._shares and end % self._chunk == 0 and beginning in beginnings
+            if is_as_long and not is_shared:
+                places.append(place)
+                beginnings.append(beginning)
+            if len(places) == most or self._encoder is not None:
+                break
+        return places
+
+    def read(self, rows: Sequence[CacheRow]) -> list[torch.Tensor | None]:
+        """Read the next chunks of prompts, of as many tokens each.
+
+        Returns:
+            The logits ``[1, vocabulary]`` of each row after its last chunk; None after others.
+        """
+        ends = [self._end(row) for row in rows]
+        ids = [row.prompt[row.read : end] for row, end in zip(rows, ends, strict=True)]
+        logits = self._run(rows, np.array(ids, np.int64))
+        for row, end in zip(rows, ends, strict=True):
+            self.read_tokens += end - row.read
+            row.read = end
+            if self._shares:
+                self.pool.keep(row.prompt, end, row.blocks)
+        return [
+            one if row.read == len(row.prompt) else None
+            for row, one in zip(rows, logits, strict=True)
+        ]
+
+    def _end(self, row: CacheRow) -> int:
+        """Return where the next chunk of a prompt ends, after those that others have read."""
         if self._shares and row.read % self._chunk == 0:
             shared = self.pool.share(row.prompt, row.read, row.blocks)
             self.shared_tokens += shared - row.read
             row.read = shared
         # Chunks end at the same tokens wherever the row begins to read.
-        end = min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
-        logits = self._run([row], np.array([row.prompt[row.read : end]], np.int64))
-        self.read_tokens += end - row.read
-        row.read = end
-        if self._shares:
-            self.pool.keep(row.prompt, end, row.blocks)
-        return logits[0] if end == len(row.prompt) else None
+        return min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
 
     def step(self, rows: Sequence[CacheRow]) -> list[torch.Tensor]:
         """Read the last token of each row with its candidates, rows of as many in one call.

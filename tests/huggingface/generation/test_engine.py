@@ -233,16 +233,25 @@ def test_a_request_that_fails_fails_alone(engine: Engine, monkeypatch: pytest.Mo
 
     read = PagedStream.read
 
-    def fails_to_read(self: PagedStream, row: Any) -> torch.Tensor | None:
-        if row.prompt[0] == 77:
+    calls = []
+
+    def fails_to_read(self: PagedStream, rows: Any) -> list[torch.Tensor | None]:
+        calls.append([row.prompt[0] for row in rows])
+        if 77 in calls[-1]:
             raise SessionError("out of memory")
-        return read(self, row)
+        return read(self, rows)
 
     monkeypatch.setattr(PagedStream, "read", fails_to_read)
+    gate = Gate()
+    first = engine.submit([6], max_new_tokens=1, logits_processor=[gate])
+    assert gate.reached.wait(60)
     bad = engine.submit([5, 9, 17], max_new_tokens=9, stop_ids=(), logits_processor=[fails])
-    unread = engine.submit([77, 5], max_new_tokens=9)
+    unread = engine.submit([77, 5, 6], max_new_tokens=9)
     good = engine.submit(LONG, max_new_tokens=9, stop_ids=())
+    gate.opened.set()
+    assert len(first.result(60)) == 2
     assert good.result(60).tolist() == expected
+    assert calls[1:4] == [[5, 77], [5], [77]], "a call of both fails, and then one of them"
     assert [type(next(bad)), type(next(bad))] == [int, int]
     with pytest.raises(GenerationError, match="the request failed: of the client"):
         next(bad)

@@ -43,11 +43,11 @@ def test_rows_have_the_logits_of_torch(exported: tuple[Any, Session]) -> None:
     assert rows[0] is not None
     assert rows[1] is not None
     # A chunk is a whole block of 16.
-    assert stream.read(rows[0]) is None
-    assert stream.read(rows[0]) is None
+    assert stream.read(rows[:1]) == [None]
+    assert stream.read(rows[:1]) == [None]
     assert rows[0].read == 32
     for row, prompt in zip(rows, prompts, strict=True):
-        logits = stream.read(row)
+        (logits,) = stream.read([row])
         assert_close(logits, logits_after(model, prompt))
     for token in (7, 11):
         for row in rows:
@@ -56,6 +56,28 @@ def test_rows_have_the_logits_of_torch(exported: tuple[Any, Session]) -> None:
         prompts = [[*prompt, token] for prompt in prompts]
         assert_close(logits, torch.cat([logits_after(model, prompt) for prompt in prompts[::-1]]))
     assert session.state == {}, "the states of the session do not change"
+    stream.close()
+
+
+def test_chunks_of_as_many_tokens_are_read_in_one_call(exported: tuple[Any, Session]) -> None:
+    model, session = exported
+    stream = PagedStream(session, slots=5, tokens=320, chunk=16)
+    # 21 tokens, 5, 21, the beginning of the first one, 16.
+    prompts = [list(range(3, 24)), [5] * 5, list(range(30, 51)), [*range(3, 19), 9], [7] * 16]
+    rows = [row for prompt in prompts if (row := stream.join(prompt, 30)) is not None]
+    assert stream.together(rows, 1) == [0]
+    # Row 3 will share what row 0 reads.
+    assert stream.together(rows, 9) == [0, 2, 4]
+    assert stream.together(rows[1:], 9) == [0]
+    *others, last = stream.read([rows[0], rows[2], rows[4]])
+    assert others == [None, None]
+    assert_close(last, logits_after(model, prompts[4]))
+    assert stream.together(rows[:4], 9) == [0, 1, 2]
+    for row, logits in zip(rows[:3], stream.read(rows[:3]), strict=True):
+        assert_close(logits, logits_after(model, list(row.prompt)))
+    assert stream.together(rows[3:4], 9) == [0]
+    assert rows[3].read == stream.shared_tokens == 16
+    assert_close(stream.read(rows[3:4])[0], logits_after(model, prompts[3]))
     stream.close()
 
 
@@ -87,8 +109,8 @@ def test_a_slot_begins_without_the_states_of_the_row_before(tmp_path: Path) -> N
     for prompt in ([5, 9, 17], list(range(3, 23)), [5, 9, 17]):
         row = stream.join(prompt, 30)
         assert row is not None
-        logits = stream.read(row)
-        results.append(logits if logits is not None else stream.read(row))
+        logits = stream.read([row])[0]
+        results.append(logits if logits is not None else stream.read([row])[0])
         stream.leave(row)
     assert stream.shared_tokens == 0
     assert torch.equal(results[0], results[2])
