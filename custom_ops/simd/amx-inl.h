@@ -33,15 +33,17 @@ inline constexpr size_t kAmxByteDepth = kAmxRowBytes;
 
 /// The tile registers of this thread, all of 16 rows of 64 bytes, during the lifetime of the
 /// object. Only if CpuHasAmx(). Tile registers are released at the end: until another AmxTiles, the
-/// thread has no tile state to save, and sees none of ours.
+/// thread has no tile state to save, and sees none of ours. Products of tiles 6 and 7 by 4 and 5
+/// may have a smaller inner dimension, of `depth` bytes: rows of 6 and 7 are so long then, and 4
+/// and 5 have a row for each four of them.
 class AmxTiles {
  public:
-  AmxTiles() {
+  explicit AmxTiles(size_t depth = kAmxByteDepth) {
     // Palette 1: rows and bytes per row of each register.
     alignas(64) uint8_t config[64] = {1};
     for (size_t tile = 0; tile < 8; ++tile) {
-      config[16 + 2 * tile] = kAmxRowBytes;
-      config[48 + tile] = kAmxRows;
+      config[16 + 2 * tile] = static_cast<uint8_t>(tile >= 6 ? depth : kAmxRowBytes);
+      config[48 + tile] = static_cast<uint8_t>(tile / 2 == 2 ? depth / 4 : kAmxRows);
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(config));
   }
@@ -105,15 +107,18 @@ class AmxTiles {
 /// Developer's Manual, volume 2, defines them.
 class ModelTiles {
  public:
+  explicit ModelTiles(size_t depth = kAmxByteDepth) : depth_(depth) {}
   template <int kTile>
   void Zero() {
     hwy::ZeroBytes(tiles_[kTile], kAmxBytes);
   }
   template <int kTile>
   void Load(const void* base, size_t stride) {
-    for (size_t row = 0; row < kAmxRows; ++row) {
+    Zero<kTile>();
+    const size_t bytes = kTile >= 6 ? depth_ : kAmxRowBytes;
+    for (size_t row = 0; row < (kTile / 2 == 2 ? depth_ / 4 : kAmxRows); ++row) {
       const auto* from = static_cast<const char*>(base) + row * stride;
-      hwy::CopyBytes(from, tiles_[kTile] + row * kAmxRowBytes, kAmxRowBytes);
+      hwy::CopyBytes(from, tiles_[kTile] + row * kAmxRowBytes, bytes);
     }
   }
   template <int kTile>
@@ -186,6 +191,7 @@ class ModelTiles {
     });
   }
 
+  size_t depth_;
   alignas(64) uint8_t tiles_[8][kAmxBytes];
 };
 
