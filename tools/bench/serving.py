@@ -34,6 +34,8 @@ import numpy as np
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.messages import render
+from coreai_onnx.model.files.program_files import MODEL_FILE
+from coreai_onnx.runtime.sessions.session import Session
 from tools.bench.generation_models import SOURCE, write_source
 from tools.bench.generation_worker import VOCABULARY
 from tools.bench.gguf_models import write_floats
@@ -53,6 +55,10 @@ GGUF_FILES: dict[str, dict[str, Any]] = {
     "codes of the file, inputs rounded": {
         "target": "kernels",
         "quantization": {"activation_bits": 8},
+    },
+    "4 bits of ours, inputs rounded": {
+        "target": "kernels",
+        "quantization": {"bits": 4, "activation_bits": 8},
     },
 }
 """llama.cpp rounds the inputs of products of few bits."""
@@ -95,7 +101,10 @@ def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
     growing = None
     if options.gguf is None and options.rate is None:
         growing = LanguageModel.open(written(options.folder, name, "growing"), **how)
-    paged = LanguageModel.open(written(options.folder, name, "paged", options.gguf), **how)
+    # Prompts are token ids: as the peers', it has no tokenizer, which takes 420 MiB for Gemma 3.
+    paged = LanguageModel(
+        Session(written(options.folder, name, "paged", options.gguf) / MODEL_FILE, **how)
+    )
     slots = max(options.clients)
     tokens = slots * (PROMPT + NEW + SHARED)
     peers = peers_of(name, options, [slots, options.threads, tokens])
@@ -159,12 +168,14 @@ def clients_of(engine: Engine) -> Ask:
 class Peer:
     """A server of another project in a process of its own; see ``serving_peers.py``."""
 
-    def __init__(self, name: str, python: Path, model: Path, numbers: list[int]) -> None:
+    def __init__(
+        self, kind: str, python: Path, model: Path, numbers: list[int], precision: str = ""
+    ) -> None:
         """Start it, and wait until it has read the model."""
-        self.name = name
+        self.name = f"{kind} {precision}".strip()
         worker = Path(__file__).with_name("serving_peers.py")
         self._process = subprocess.Popen(
-            [python, worker, name, model, *map(str, numbers)],
+            [python, worker, kind, model, *map(str, numbers), *precision.split()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -191,15 +202,15 @@ def peers_of(name: str, options: argparse.Namespace, numbers: list[int]) -> list
         peers.append(Peer("llama.cpp", options.llama, options.gguf, numbers))
     if options.openvino:
         model = openvino_folder(name, options)
-        peers.append(Peer("openvino", options.openvino, model, numbers))
+        # By default, OpenVINO computes in bfloat16 where the processor does.
+        precisions = ("", "f32") if name == "float32" else ("",)
+        peers += [Peer("openvino", options.openvino, model, numbers, x) for x in precisions]
     return peers
 
 
 def openvino_folder(name: str, options: argparse.Namespace) -> Path:
     """Return the folder of OpenVINO's model, which is written unless it is there."""
-    source = options.folder / ("floats" if options.gguf else SOURCE)
-    if not source.exists():
-        write_floats(options.gguf, source)
+    source = floats_of(options.folder, options.gguf)
     form = OPENVINO_FORMATS.get(name, ["int4", "--group-size", "32", "--ratio", "1.0"])
     path: Path = options.folder / f"openvino {form[0]}"
     if not path.exists():
@@ -211,12 +222,21 @@ def openvino_folder(name: str, options: argparse.Namespace) -> Path:
 
 def written(folder: Path, name: str, cache: Any, gguf: Path | None = None) -> Path:
     """Return a folder, which is written unless it is there."""
-    if gguf is None and not (folder / SOURCE).exists():
-        write_source(folder / SOURCE)
     path = folder / f"{cache} {name}"
+    if path.exists():
+        return path
+    settings = GGUF_FILES[name] if gguf else FILES[name]
+    is_quantized = "bits" in settings.get("quantization", {})
+    source = floats_of(folder, gguf) if gguf is None or is_quantized else gguf
+    export_model(source, path, cache=cache, check=False, **settings)
+    return path
+
+
+def floats_of(folder: Path, gguf: Path | None) -> Path:
+    """Return the folder of the model in float32, which is written unless it is there."""
+    path = folder / ("floats" if gguf else SOURCE)
     if not path.exists():
-        settings = GGUF_FILES[name] if gguf else FILES[name]
-        export_model(gguf or folder / SOURCE, path, cache=cache, check=False, **settings)
+        write_floats(gguf, path) if gguf else write_source(path)
     return path
 
 

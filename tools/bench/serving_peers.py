@@ -1,13 +1,13 @@
 """Servers of other projects, which answer clients when they are asked to.
 
     /llama/bin/python tools/bench/serving_peers.py llama.cpp MODEL.gguf SLOTS THREADS TOKENS
-    /openvino/bin/python tools/bench/serving_peers.py openvino FOLDER SLOTS THREADS TOKENS
+    /openvino/bin/python tools/bench/serving_peers.py openvino FOLDER SLOTS THREADS TOKENS [f32]
 
 ``llama.cpp`` is llama.cpp's server, by ``xllamacpp``; ``openvino`` is the continuous batching of
-OpenVINO GenAI. A line of the standard input is a JSON list of prompts, each a list of token ids,
-the seconds after which each arrives, and the number of new tokens; the answer is a line of JSON,
-what `measured` returns. This file imports nothing of the project, so that it runs in an environment
-that has only these libraries.
+OpenVINO GenAI, in the dtype that is given. A line of the standard input is a JSON list of prompts,
+each a list of token ids, the seconds after which each arrives, and the number of new tokens; the
+answer is a line of JSON, what `measured` returns. This file imports nothing of the project, so that
+it runs in an environment that has only these libraries.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def llama_cpp(path: str, slots: int, threads: int, tokens: int) -> Ask:
     return ask
 
 
-def openvino(path: str, slots: int, threads: int, tokens: int) -> Ask:
+def openvino(path: str, slots: int, threads: int, tokens: int, precision: str = "") -> Ask:
     """Start OpenVINO GenAI's continuous batching, with a thread that computes its steps."""
     import numpy as np
     import openvino as ov
@@ -91,7 +91,9 @@ def openvino(path: str, slots: int, threads: int, tokens: int) -> Ask:
     scheduler.max_num_seqs, scheduler.enable_prefix_caching = slots, True
     # Blocks of 32 tokens on a CPU; a few more for those that end within one.
     scheduler.num_kv_blocks = -(-tokens // 32) + slots
-    settings = {"INFERENCE_NUM_THREADS": threads}
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+    if precision:
+        settings["INFERENCE_PRECISION_HINT"] = precision
     pipeline = genai.ContinuousBatchingPipeline(path, scheduler, "CPU", settings)
     lock, arrived = threading.Lock(), threading.Event()
     running: dict[int, tuple[Any, Callable[[], None], threading.Event]] = {}
@@ -134,8 +136,12 @@ def openvino(path: str, slots: int, threads: int, tokens: int) -> Ask:
 
 def main() -> None:
     """Answer the lines of the standard input."""
-    kind, path, *numbers = sys.argv[1:]
-    ask = {"llama.cpp": llama_cpp, "openvino": openvino}[kind](path, *map(int, numbers))
+    kind, path, *numbers = sys.argv[1:6]
+    slots, threads, tokens = map(int, numbers)
+    if kind == "llama.cpp":
+        ask = llama_cpp(path, slots, threads, tokens)
+    else:
+        ask = openvino(path, slots, threads, tokens, *sys.argv[6:])
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(measured(ask, *json.loads(line))), flush=True)
