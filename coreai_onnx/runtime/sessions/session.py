@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from types import MappingProxyType
@@ -258,7 +258,7 @@ class Session:
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
         with self._used("set"):
-            states = self._states_of(values)
+            states = self._signature.states_of(values)
             arrays = {name: to_numpy(value, states[name]) for name, value in values.items()}
             types = {name: described(array, states[name]) for name, array in arrays.items()}
             self._signature.check(types, frozenset())
@@ -336,19 +336,11 @@ class Session:
             InputError: If there is no such state, or a shape is wrong.
         """
         self._check_open()
-        states = self._states_of(zeros)
+        states = self._signature.states_of(zeros)
         self._signature.check({n: (states[n].dtype, x) for n, x in zeros.items()}, frozenset())
         other = self._on(States(), self._name)
         other._stream.zero(zeros)  # noqa: SLF001 - of this class
         return other
-
-    def _states_of(self, names: Iterable[str]) -> Mapping[str, TensorInfo]:
-        states = self._signature.state_inputs
-        for name in names:
-            if name not in states:
-                there = ", ".join(states) or "none"
-                raise InputError(f"the model has no state {name!r}; there are {there}")
-        return states
 
     def _on(
         self, calls: States, name: str, values: Mapping[str, ort.OrtValue] | None = None

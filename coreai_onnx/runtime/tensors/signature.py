@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -176,6 +176,18 @@ class Signature:
     def info(self, name: str) -> TensorInfo:
         """Return the expected dtype and dims of an input or state."""
         return self._infos[name]
+
+    def states_of(self, names: Iterable[str]) -> Mapping[str, TensorInfo]:
+        """Return the states by name.
+
+        Raises:
+            InputError: If there is none of one of ``names``.
+        """
+        for name in names:
+            if name not in self.state_inputs:
+                there = ", ".join(self.state_inputs) or "none"
+                raise InputError(f"the model has no state {name!r}; there are {there}")
+        return self.state_inputs
 
     @cached_property
     def _required(self) -> frozenset[str]:

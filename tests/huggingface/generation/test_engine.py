@@ -334,14 +334,6 @@ def test_stop_strings_across_tokens(opened: tuple[Any, LanguageModel], engine: E
     assert other.result(60) == text
 
 
-def test_tokens_that_end_a_reply(engine: Engine) -> None:
-    whole = engine.submit(LONG, max_new_tokens=30, stop_ids=()).result(60).tolist()
-    third = whole[len(LONG) + 2]
-    reply = engine.submit(LONG, max_new_tokens=30, stop_ids=(third,))
-    assert reply.result(60).tolist() == whole[: whole.index(third, len(LONG)) + 1]
-    assert reply.finish_reason == "stop"
-
-
 def test_a_common_beginning_is_read_once(engine: Engine) -> None:
     first = engine.submit(LONG, max_new_tokens=5, stop_ids=()).result(60).tolist()
     read = engine.statistics["read_tokens"]

@@ -24,7 +24,7 @@ from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.huggingface.generation.paged_stream import CacheRow, PagedStream
 from coreai_onnx.huggingface.generation.replies import Channel
 from coreai_onnx.huggingface.generation.requests import Choice, Draft, Lookup, Request, choice
-from tests.huggingface.generation.test_engine import CHUNK, check_orders
+from tests.huggingface.generation.test_engine import CHUNK, LONG, check_orders
 from tests.huggingface.generation.test_paged_stream import T5
 from tests.models.generators import GENERATORS
 from tests.support.externalized import kernels_built
@@ -193,3 +193,12 @@ def test_candidates_that_are_refused(paged: tuple[Any, LanguageModel], tmp_path:
         pytest.raises(GenerationError, match="recurrent states cannot be taken back"),
     ):
         engine.submit([5], prompt_lookup_num_tokens=2)
+
+
+def test_tokens_that_end_a_reply(paged: tuple[Any, LanguageModel]) -> None:
+    with paged[1].engine(slots=3, tokens=480, chunk=CHUNK) as engine:
+        whole = engine.submit(LONG, max_new_tokens=30, stop_ids=()).result(60).tolist()
+        third = whole[len(LONG) + 2]
+        reply = engine.submit(LONG, max_new_tokens=30, stop_ids=(third,))
+        assert reply.result(60).tolist() == whole[: whole.index(third, len(LONG)) + 1]
+    assert reply.finish_reason == "stop"
