@@ -324,10 +324,9 @@ class Engine:
 
     def _read(self) -> None:
         """Read a chunk of the first prompt, and of others whose chunks have as many tokens."""
-        requests = [request for *_, request in sorted(self._reading)]
-        rows = [request.row for request in requests if request.row is not None]
-        places = self._stream.together(rows, self._prompts)
-        self._read_chunks([(requests[place], rows[place]) for place in places])
+        queue = [(x, x.row) for *_, x in sorted(self._reading) if x.row is not None]
+        places = self._stream.together([row for _, row in queue], self._prompts)
+        self._read_chunks([queue[place] for place in places])
 
     def _read_chunks(self, chunks: Sequence[tuple[Request, CacheRow]]) -> None:
         if not chunks:
