@@ -115,8 +115,7 @@ class Engine:
         """Allocate the cache."""
         if tokens is None and type(slots) is int:
             tokens = slots * min(model.context or _TOKENS, _TOKENS)
-        sizes = {"slots": slots, "tokens": tokens, "chunk": chunk}
-        settings = {**sizes, "prompts": prompts, "queue": queue}
+        settings = Settings(slots=slots, tokens=tokens, chunk=chunk, prompts=prompts, queue=queue)
         for name, value in settings.items():
             if type(value) is not int or value < 1:
                 raise GenerationError(f"{name}={value!r:.40} must be an integer of 1 or more")

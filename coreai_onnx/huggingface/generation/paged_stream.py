@@ -170,11 +170,13 @@ class PagedStream:
     def together(self, rows: Sequence[CacheRow], most: int) -> list[int]:
         """Return the places of rows whose next chunks one call reads.
 
-        These are that of the first row, and up to ``most`` in all of as many tokens.
+        These are that of the first row, and up to ``most`` in all of as many tokens. Rows first
+        share what others have read.
         """
         places: list[int] = []
         beginnings: list[Sequence[int]] = []
         for place, row in enumerate(rows):
+            self._share(row)
             end = self._end(row)
             beginning = row.prompt[:end]
             is_as_long = not places or end - row.read == len(beginnings[0]) - rows[places[0]].read
@@ -188,7 +190,7 @@ class PagedStream:
         return places
 
     def read(self, rows: Sequence[CacheRow]) -> list[torch.Tensor | None]:
-        """Read the next chunks of prompts, of as many tokens each.
+        """Read the next chunks of prompts, of as many tokens each; see `together`.
 
         Returns:
             The logits ``[1, vocabulary]`` of each row after its last chunk; None after others.
@@ -206,12 +208,14 @@ class PagedStream:
             for row, one in zip(rows, logits, strict=True)
         ]
 
-    def _end(self, row: CacheRow) -> int:
-        """Return where the next chunk of a prompt ends, after those that others have read."""
+    def _share(self, row: CacheRow) -> None:
+        """Take the next chunks of a prompt that others have read."""
         if self._shares and row.read % self._chunk == 0:
             shared = self.pool.share(row.prompt, row.read, row.blocks)
             self.shared_tokens += shared - row.read
             row.read = shared
+
+    def _end(self, row: CacheRow) -> int:
         # Chunks end at the same tokens wherever the row begins to read.
         return min((row.read // self._chunk + 1) * self._chunk, len(row.prompt))
 

@@ -333,14 +333,13 @@ class Session:
                 given arrays copies them; these are in memory that it may update in place.
 
         Raises:
-            InputError: If there is no such state, or a shape is wrong.
+            InputError: If the model does not have a state of this name, or a shape does not match
+                its dims.
         """
         self._check_open()
         states = self._signature.states_of(zeros)
         self._signature.check({n: (states[n].dtype, x) for n, x in zeros.items()}, frozenset())
-        other = self._on(States(), self._name)
-        other._stream.zero(zeros)  # noqa: SLF001 - of this class
-        return other
+        return self._on(States.of_zeros(self._signature.new_states, zeros), self._name)
 
     def _on(
         self, calls: States, name: str, values: Mapping[str, ort.OrtValue] | None = None

@@ -14,7 +14,7 @@ from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.states.binding import Binding
 from coreai_onnx.runtime.states.undo import Overwritten
 from coreai_onnx.runtime.tensors.outputs import Array
-from coreai_onnx.runtime.tensors.values import to_ort
+from coreai_onnx.runtime.tensors.values import has_memory, to_ort
 
 _ALIGNMENT = 64
 """Bytes; a line of the cache, and the widest register."""
@@ -94,6 +94,22 @@ class States:
     kept: dict[str, Kept] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
+
+    @classmethod
+    def of_zeros(
+        cls, infos: Mapping[str, TensorInfo], shapes: Mapping[str, tuple[int, ...]]
+    ) -> States:
+        """Return states that start as zeros, in memory that the next call may update in place."""
+        by_name = {}
+        sizes = {name: bytes_of(infos[name], shape) for name, shape in shapes.items()}
+        # The system provides zeros when they are written to: a cache takes what it holds.
+        for name, memory in new_memories(sizes, np.zeros).items():
+            info = infos[name]
+            value = to_ort(array_in(memory, info, shapes[name]), info)
+            # Pairs of real numbers, and packed ones, are copies.
+            is_memory = has_memory(info) and not info.is_complex
+            by_name[name] = State(info, value, memory if is_memory else None)
+        return cls(by_name)
 
     def change(self) -> None:
         """Count a change that moves states."""

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import onnxruntime as ort
 
 from coreai_onnx.errors import SessionError
@@ -275,19 +274,6 @@ class Stream:
             self.states[name].reset()
             # The caller may change the array afterwards.
             self.states[name].value = to_ort(array.copy(), info)
-
-    def zero(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Start states from zeros, in memory that the next call may update in place."""
-        self.held.change()
-        infos = {name: self.signature.state_inputs[name] for name in shapes}
-        sizes = {name: bytes_of(infos[name], shape) for name, shape in shapes.items()}
-        # The system provides zeros when they are written to: a cache takes what it holds.
-        for name, memory in new_memories(sizes, np.zeros).items():
-            info, state = infos[name], self.states[name]
-            state.reset()
-            state.value = to_ort(array_in(memory, info, shapes[name]), info)
-            # Pairs of real numbers, and packed ones, are copies.
-            state.memory = memory if has_memory(info) and not info.is_complex else None
 
     def read(self, name: str) -> Array | None:
         """Return a copy of a state; None if it has its initial value."""

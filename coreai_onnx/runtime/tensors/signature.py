@@ -181,7 +181,7 @@ class Signature:
         """Return the states by name.
 
         Raises:
-            InputError: If there is none of one of ``names``.
+            InputError: If the model does not have one of them.
         """
         for name in names:
             if name not in self.state_inputs:

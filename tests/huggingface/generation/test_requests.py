@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.huggingface.generation.paged_stream import CacheRow, PagedStream
 from coreai_onnx.huggingface.generation.replies import Channel
 from coreai_onnx.huggingface.generation.requests import Choice, Draft, Lookup, Request, choice
-from tests.huggingface.generation.test_engine import CHUNK, LONG, check_orders
+from tests.huggingface.generation.test_engine import CHUNK, LONG, check_orders, wait_until_idle
 from tests.huggingface.generation.test_paged_stream import T5
 from tests.models.generators import GENERATORS
 from tests.support.externalized import kernels_built
@@ -201,4 +202,7 @@ def test_tokens_that_end_a_reply(paged: tuple[Any, LanguageModel]) -> None:
         third = whole[len(LONG) + 2]
         reply = engine.submit(LONG, max_new_tokens=30, stop_ids=(third,))
         assert reply.result(60).tolist() == whole[: whole.index(third, len(LONG)) + 1]
-    assert reply.finish_reason == "stop"
+        assert reply.finish_reason == "stop"
+        wait_until_idle(engine)
+        assert engine.statistics["free_blocks"] == 30
+    assert all(thread.name != "coreai_onnx engine" for thread in threading.enumerate())
