@@ -52,6 +52,10 @@ FewBitsSplitKernel FindFewBitsSplit(Target target) {
 
 RoundKernel FindRound(Target target) { return COREAI_FOR(target, Round); }
 
+RoundPairsKernel FindRoundPairs(Target target) {
+  return COREAI_FOR_WITH_AMX(target, SelectRoundPairs, SelectRoundPairsOfAmx)();
+}
+
 FinishKernel FindFinish(Target target) { return COREAI_FOR(target, Finish); }
 
 }  // namespace coreai

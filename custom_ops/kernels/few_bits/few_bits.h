@@ -54,6 +54,12 @@ struct FewBitsWeight {
   bool IsWithin(float low, float high) const { return low <= least && most <= high; }
   /// Tiles of pairs of bfloat16 that a group fills, the last one with zeros at the end.
   std::size_t pair_tiles() const { return (group + kFewBitsPairDepth - 1) / kFewBitsPairDepth; }
+  /// Groups in a tile of pairs of a row: two, if each fills half of it.
+  std::size_t tile_groups() const {
+    return padded == group && 2 * group == kFewBitsPairDepth && groups % 2 == 0 ? 2 : 1;
+  }
+  /// Tiles of pairs of a row.
+  std::size_t row_tiles() const { return groups / tile_groups() * pair_tiles(); }
 };
 
 /// Rows in float, multiplied by the columns of a strip: output[r][c] = sum over k of
@@ -134,14 +140,17 @@ RoundedKernel FindRounded(Target target);
 /// The same; `vnni` selects the version for CPUs with VNNI of a target that does not require it.
 RoundedKernel FindRounded(Target target, bool vnni);
 
-/// Rows as sums of bfloat16, multiplied by the columns of a strip. The weight's is_bfloat16 is
-/// true.
+/// Rows as sums of bfloat16, multiplied by the columns of a strip, and the products of each group
+/// by steps, if there are any. The weight's is_bfloat16 is true.
 struct FewBitsParts {
-  const void* left;    ///< written by FewBitsSplitKernel, aligned to 64
-  std::size_t parts;   ///< 1, 2 or 3
-  float* output;       ///< [rows rounded up to 16, kFewBitsStrip], aligned to 64
-  std::size_t rows;    ///< at least 1
-  std::size_t column;  ///< the first one, a multiple of kFewBitsStrip
+  const void* left;              ///< written by FewBitsSplitKernel, aligned to 64
+  std::size_t parts;             ///< 1, 2 or 3
+  float* output;                 ///< [rows rounded up to 16, kFewBitsStrip], aligned to 64
+  std::size_t rows;              ///< at least 1
+  std::size_t column;            ///< the first one, a multiple of kFewBitsStrip
+  const float* steps = nullptr;  ///< [groups, stride] of one part, and 15 readable after them;
+                                 ///< null: all are 1, and sums of large groups are cut
+  std::size_t stride = 0;        ///<
 };
 using FewBitsPartsKernel = void (*)(const FewBitsWeight&, const FewBitsParts&);
 /// Null if the target has no tiles.
@@ -149,13 +158,19 @@ FewBitsPartsKernel FindFewBitsParts(Target target);
 
 /// Rows of a tile.
 inline constexpr std::size_t kFewBitsTileRows = 16;
+/// The first of some rounded rows, in tiles: fewer than 12 in the last tile take less time without
+/// it (768 inputs, 2048 outputs, groups of 32, AMX, 2026-11).
+constexpr std::size_t RowsInTiles(std::size_t rows) {
+  const std::size_t last = rows % kFewBitsTileRows;
+  return last < 12 ? rows - last : rows;
+}
 /// Size of `parts` parts of up to 16 rows.
 inline std::size_t PartsBytes(const FewBitsWeight& weight, std::size_t parts) {
-  return weight.groups * weight.pair_tiles() * parts * kFewBitsTileRows * kFewBitsPairDepth * 2;
+  return weight.row_tiles() * parts * kFewBitsTileRows * kFewBitsPairDepth * 2;
 }
 
 /// Splits `count` (1 to 16) rows of [groups * group] elements into parts whose sum they are: as
-/// [groups, pair_tiles, parts] tiles, with zeros for rows and elements that there are not. Three
+/// [row_tiles, parts] tiles, with zeros for rows and elements that there are not. Three
 /// parts are exact for float32, two for float16, one for bfloat16, if no part is subnormal.
 using FewBitsSplitKernel = void (*)(const FewBitsWeight& weight, const float* rows,
                                     std::size_t count, std::size_t parts, void* tiles);
@@ -172,6 +187,14 @@ using RoundKernel = void (*)(const float* row, std::size_t groups, std::size_t g
                              std::size_t padded, std::int8_t* left, float* steps, float* sums,
                              std::size_t stride);
 RoundKernel FindRound(Target target);
+
+/// The same for `count` (1 to 16) rows, whose integers are written as one part (FewBitsParts), in
+/// which they are exact. Groups have up to kFewBitsPairDepth elements; `sums` are written for
+/// minimums only.
+using RoundPairsKernel = void (*)(const FewBitsWeight& weight, const float* rows, std::size_t count,
+                                  void* tiles, float* steps, float* sums, std::size_t stride);
+/// Null if the target has no tiles.
+RoundPairsKernel FindRoundPairs(Target target);
 
 /// Adds a bias (float, or null) to `count` elements and stores them as `dtype`, which is not
 /// float64.

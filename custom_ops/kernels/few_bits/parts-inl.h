@@ -65,15 +65,16 @@ HWY_INLINE void SplitElements(const float* HWY_RESTRICT x, size_t count, size_t 
 inline void SplitIntoParts(const FewBitsWeight& w, const float* HWY_RESTRICT rows, size_t count,
                            size_t parts, void* tiles) {
   auto* const out = static_cast<uint8_t*>(tiles);
-  const size_t depth = w.groups * w.group, tile_bytes = parts * kAmxBytes;
-  if (count < kAmxRows) hwy::ZeroBytes(out, w.groups * w.pair_tiles() * tile_bytes);
+  const size_t depth = w.groups * w.group, group = w.group * w.tile_groups();
+  const size_t tile_bytes = parts * kAmxBytes;
+  if (count < kAmxRows) hwy::ZeroBytes(out, w.row_tiles() * tile_bytes);
   for (size_t row = 0; row < count; ++row) {
     uint8_t* to = out + row * kAmxRowBytes;
-    for (const float* x = rows + row * depth; x < rows + (row + 1) * depth; x += w.group) {
+    for (const float* x = rows + row * depth; x < rows + (row + 1) * depth; x += group) {
       for (size_t k = 0; k < w.pair_tiles() * kFewBitsPairDepth; to += tile_bytes) {
         for (size_t part = 0; part < kAmxRowBytes; part += kLanes * 4, k += kTwoVectors) {
-          const size_t at = HWY_MIN(k, w.group);
-          SplitElements(x + at, w.group - at, parts, to + part);
+          const size_t at = HWY_MIN(k, group);
+          SplitElements(x + at, group - at, parts, to + part);
         }
       }
     }

@@ -129,41 +129,59 @@ inline void RoundedWithVnni(const FewBitsWeight& w, const RoundedRows& rows) {
   RoundedOfBits<kHasVnniVersion>(w, rows);
 }
 
-/// The largest magnitude of a group; NaN if an element is not finite.
-HWY_INLINE float LargestOf(const float* HWY_RESTRICT x, size_t count) {
-  const FloatTag d;
-  const size_t lanes = hn::Lanes(d);
-  Floats most = hn::Zero(d), check = hn::Zero(d);
-  for (size_t i = 0; i < count; i += lanes) {
-    const Floats v = hn::LoadN(d, x + i, HWY_MIN(lanes, count - i));
-    most = hn::Max(most, hn::Abs(v));
-    check = hn::MulAdd(v, hn::Zero(d), check);
+/// A group of a row, as integers times a step: its largest magnitude / 127.
+class RoundedGroup {
+ public:
+  HWY_INLINE RoundedGroup(const float* x, size_t count) : x_(x), count_(count) {
+    const WordTag d;
+    // Bits of magnitudes have their order, and those that are not finite are the largest.
+    Words most = hn::Zero(d);
+    for (size_t i = 0; i < count; i += kLanes) {
+      most = hn::Max(most, hn::And(hn::BitCast(d, Load(i)), hn::Set(d, 0x7FFFFFFFu)));
+    }
+    const uint32_t bits = hn::ReduceMax(d, most);
+    finite_ = bits < 0x7F800000u;
+    const float largest = HWY_MAX(hwy::BitCastScalar<float>(bits), kSmallestLargest);
+    step = finite_ ? largest / 127.0f : hwy::BitCastScalar<float>(0x7FC00000u);
+    inverse_ = finite_ ? 127.0f / largest : 0.0f;
   }
-  return hn::ReduceMax(d, most) + hn::ReduceSum(d, check);
-}
+
+  /// The integers from element `i` on, zeros after the last one; all are zeros if the step is NaN.
+  HWY_INLINE Floats From(size_t i) const {
+    const FloatTag d;
+    if (!finite_ || i >= count_) return hn::Zero(d);
+    return hn::Round(hn::Mul(Load(i), hn::Set(d, inverse_)));
+  }
+
+  float step;
+
+ private:
+  HWY_INLINE Floats Load(size_t i) const {
+    return hn::LoadN(FloatTag(), x_ + i, HWY_MIN(kLanes, count_ - i));
+  }
+
+  const float* x_;
+  size_t count_;
+  bool finite_;
+  float inverse_;
+};
 
 inline void Round(const float* row, size_t groups, size_t group, size_t padded,
                   int8_t* HWY_RESTRICT left, float* HWY_RESTRICT steps, float* HWY_RESTRICT sums,
                   size_t stride) {
-  const FloatTag d;
   const hn::Rebind<int8_t, FloatTag> narrow;
-  const size_t lanes = hn::Lanes(d);
   for (size_t g = 0; g < groups; ++g, row += group, left += padded) {
-    const float most = LargestOf(row, group);
-    const bool finite = most == most;
-    const float largest = most > kSmallestLargest || !finite ? most : kSmallestLargest;
-    steps[g * stride] = largest / 127.0f;
-    const Floats inverse = hn::Set(d, finite ? 127.0f / largest : 0.0f);
-    Ints sum = hn::Zero(IntTag());
-    for (size_t i = 0; i < group; i += lanes) {
-      const size_t count = HWY_MIN(lanes, group - i);
-      const Floats x = finite ? hn::LoadN(d, row + i, count) : hn::Zero(d);
-      const Ints q = hn::NearestInt(hn::Mul(x, inverse));
-      sum = hn::Add(sum, q);
-      hn::StoreN(hn::DemoteTo(narrow, q), narrow, left + i, count);
+    const RoundedGroup rounded(row, group);
+    steps[g * stride] = rounded.step;
+    Floats sum = hn::Zero(FloatTag());
+    for (size_t i = 0; i < group; i += kLanes) {
+      const Floats integers = rounded.From(i);
+      sum = hn::Add(sum, integers);
+      hn::StoreN(hn::DemoteTo(narrow, hn::ConvertTo(IntTag(), integers)), narrow, left + i,
+                 HWY_MIN(kLanes, group - i));
     }
     hwy::ZeroBytes(left + group, padded - group);
-    sums[g * stride] = static_cast<float>(hn::ReduceSum(IntTag(), sum));
+    sums[g * stride] = hn::ReduceSum(FloatTag(), sum);
   }
 }
 

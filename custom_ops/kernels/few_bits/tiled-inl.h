@@ -21,11 +21,9 @@ namespace HWY_NAMESPACE {
 // Groups that are multiplied while their tiles of rows are in registers.
 inline constexpr size_t kTiledGroups = 4;
 inline constexpr size_t kStripTiles = kFewBitsStrip / kAmxColumns;
-// From this number of rows on, tiles of 16 rows take less time than VNNI, and so does a last tile
-// with fewer (768 inputs, 2048 outputs, groups of 32, AMX, 2026-11;
-// docs/internals/performance_log.md).
+// From this number of rows on, tiles of 16 rows take less time than VNNI (768 inputs, 2048 outputs,
+// groups of 32, AMX, 2026-11; docs/internals/performance_log.md).
 inline constexpr size_t kLeastTiledRows = 16;
-inline constexpr size_t kLeastLastRows = 12;
 // Up to this number of rows, codes of 8 bits are multiplied where they are. 16 rows by 640 × 65536
 // codes take 0.65 to 0.7 of the time, 64 rows 0.97, and 512 rows, whose own tiles are loaded more
 // often, 1.08 (AMX, one thread, 2026-11).
@@ -279,8 +277,7 @@ void TileRounded(const FewBitsWeight& w, const RoundedRows& rows) {
 /// Like Rounded; the last rows are not computed as a tile if they are too few, nor large groups.
 template <class Tiles>
 void RoundedWithTiles(const FewBitsWeight& w, const RoundedRows& rows) {
-  const size_t last = rows.rows % kAmxRows < kLeastLastRows ? rows.rows % kAmxRows : 0;
-  const size_t tiled = rows.rows >= kLeastTiledRows && FitsTiles(w) ? rows.rows - last : 0;
+  const size_t tiled = rows.rows >= kLeastTiledRows && FitsTiles(w) ? RowsInTiles(rows.rows) : 0;
   RoundedRows part = rows;
   part.rows = tiled;
   if (tiled > 0) TileRounded<Tiles>(w, part);

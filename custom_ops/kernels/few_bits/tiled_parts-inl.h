@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels/few_bits/parts-inl.h"
+#include "kernels/few_bits/rounded-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coreai {
@@ -76,6 +77,21 @@ struct CenteredPairs {
   }
 };
 
+/// Pairs of codes of five or six bits less the zero point of all groups; words have them as bytes.
+template <size_t kBits>
+struct PairsInTwoRegisters {
+  hn::Vec<HalfTag> low, high;  ///< of codes from 0 and from 32 on
+
+  HWY_INLINE Words operator()(Words unit, size_t i) const {
+    // A table has as many values as the bits that are looked up: those above need no mask.
+    const Words index = ShiftedPair<8>(unit, i);
+    if constexpr (kBits == 5) return LookUpPair(low, index);
+    const HalfTag d;
+    const auto indices = hn::IndicesFromVec(d, hn::BitCast(d, index));
+    return hn::BitCast(WordTag(), hn::TwoTablesLookupLanes(d, low, high, indices));
+  }
+};
+
 /// The table whose element i is value(i), for i below 32.
 template <class Value>
 HWY_INLINE hn::Vec<HalfTag> HalfTable(const Value& value) {
@@ -87,9 +103,10 @@ HWY_INLINE hn::Vec<HalfTag> HalfTable(const Value& value) {
 }
 
 /// Calls `body` with a function that returns, for the index of a group's first scale, what makes
-/// pairs of values of its codes.
-template <size_t kBits, class Body>
+/// pairs of values of its codes, which have kBits in memory.
+template <size_t kStored, class Body>
 HWY_INLINE void WithPairs(const FewBitsWeight& w, const Body& body) {
+  constexpr size_t kBits = kWordBits<kStored>;
   if constexpr (kInRegister<kBits>) {
     if (w.palette != nullptr || w.zeros == nullptr) {
       const auto table = HalfTable([&](size_t i) {
@@ -108,6 +125,13 @@ HWY_INLINE void WithPairs(const FewBitsWeight& w, const Body& body) {
       });
     }
   }
+  if constexpr (kLanes == 16 && (kStored == 5 || kStored == 6)) {
+    if (w.palette == nullptr && w.zeros == nullptr) {
+      const auto low = HalfTable([&](size_t i) { return static_cast<float>(i) - w.zero; });
+      const auto high = HalfTable([&](size_t i) { return static_cast<float>(i + 32) - w.zero; });
+      return body([&](size_t) HWY_ATTR { return PairsInTwoRegisters<kStored>{low, high}; });
+    }
+  }
   WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
     body([&](size_t at) HWY_ATTR { return ValuePairs<decltype(make(at))>{make(at)}; });
   });
@@ -115,214 +139,214 @@ HWY_INLINE void WithPairs(const FewBitsWeight& w, const Body& body) {
 
 // ── products ──────────────────────────────────────────────────────────────────────────────────
 
-/// Multiplies rows by a strip. A group is cut into pieces of few tiles, so that any group fits.
-/// Some pieces are expanded at a time, and all rows are multiplied by them: a step multiplies 32
-/// rows by 32 columns and a piece. Between its first products the sums of the step before are
-/// stored, and vector instructions scale those of the step before that, so that neither takes time
-/// (docs/internals/performance_log.md, "Few-bit weights").
-template <class Tiles, size_t kBits, size_t kParts>
+/// Multiplies rows by a strip. A block of codes is expanded at a time, and all rows are multiplied
+/// by it. A step multiplies 16 rows by it, stores the sums of the step before, and scales those of
+/// the step before that, one after the other: vector instructions then find the sums in the cache,
+/// and run while tiles are multiplied (docs/internals/performance_log.md, "Few-bit weights").
+template <class Tiles, size_t kBits, size_t kParts, bool kSteps>
 class PartsStrip {
  public:
   PartsStrip(const FewBitsWeight& w, const FewBitsParts& rows)
-      : w_(w), rows_(rows), columns_(w, rows.column), all_(w.groups * w.pair_tiles()) {}
+      : w_(w),
+        rows_(rows),
+        columns_(w, rows.column),
+        all_(w.groups * w.pair_tiles()),
+        halves_(w.tile_groups() > 1) {}
 
   template <class MakePairs>
   void Run(const MakePairs& make) {
-    const size_t tiles = (rows_.rows + kAmxRows - 1) / kAmxRows;
-    hwy::ZeroBytes(rows_.output, tiles * kAmxRows * kFewBitsStrip * sizeof(float));
-    for (size_t tile = 0; tile < all_;) {
-      size_t count = 0;
-      for (; count < kPieces && tile < all_; ++count) {
-        SetPiece(tile, pieces_[count]);
-        tile += pieces_[count].count;
-        Expand(make, pieces_[count]);
+    const size_t tiles = w_.pair_tiles(), most = HWY_MAX(kBlockTiles / tiles, 1);
+    if (halves_) hwy::ZeroBytes(codes_, sizeof(codes_));  // where the other group is
+    Block block = {0, 0, 0};
+    for (; block.first < all_; block.first += block.pieces * block.tiles) {
+      block.tiles = HWY_MIN(kBlockTiles, tiles - block.first % tiles);
+      block.pieces = HWY_MIN(HWY_MIN(most, kPieces), (all_ - block.first + tiles - 1) / tiles);
+      for (size_t i = 0; i < block.pieces * block.tiles; ++i) {
+        Expand(make, block.first + i, codes_[i]);
       }
-      MultiplyRows(count, tiles);
+      Multiply(block, (rows_.rows + kAmxRows - 1) / kAmxRows * (kStripTiles / kWide));
     }
-    const Step none = {nullptr, nullptr, 0, 0, 0, false};
-    Multiply(none);
-    Multiply(none);
+    Multiply({all_, 0, 0}, 2);
   }
 
  private:
-  static constexpr size_t kPieces = 2;
-  static constexpr size_t kMostTiles = 2;  // of a piece
+  static constexpr size_t kBlockTiles = 4;
   static constexpr size_t kStripTiles = kFewBitsStrip / kAmxColumns;
-  // Tiles of rows and of columns that are multiplied together.
-  static constexpr size_t kHigh = 2, kWide = 2;
-  using Sums = float[kHigh * kWide][kAmxRows * kAmxColumns];
+  // Tiles of columns of a step, and groups: of several parts, whose tiles of rows are loaded for
+  // two tiles of columns, and of one, whose totals are loaded for four groups.
+  static constexpr size_t kWide = kParts == 1 ? 1 : 2;
+  static constexpr size_t kPieces = 4 / kWide;
+  static constexpr size_t kVecs = kAmxColumns / kLanes;
+  using Codes = uint32_t[kStripTiles][kAmxBytes / 4];
+  using Sums = float[kPieces * kWide][kAmxRows * kAmxColumns];
+  using Totals = Floats[kAmxRows][kVecs];
 
-  /// Consecutive tiles of a group.
-  struct Piece {
-    size_t first, count, group;
-    alignas(64) uint32_t codes[kMostTiles][kStripTiles][kAmxBytes / 4];
+  /// Consecutive tiles of codes: pieces of as many tiles, each of another group.
+  struct Block {
+    size_t first, tiles, pieces;
   };
 
-  /// One or two tiles of rows by two of columns, for a piece.
-  struct Step {
-    const Piece* piece;  // null if there is none
-    float* output;       // of the first row and column
-    size_t row, column;  // tiles
-    size_t scales;       // of the first column
-    bool is_high;        // two tiles of rows
+  /// Where the sums of a step belong.
+  struct Place {
+    float* output;        // of the first row and column
+    const float* scales;  // of the first group and column
+    const float* steps;   // of the first group and row
+    size_t pieces;        // 0 if there is no step
+    bool is_first;        // nothing was added before
   };
-
-  void SetPiece(size_t first, Piece& piece) const {
-    piece.first = first;
-    piece.group = first / w_.pair_tiles();
-    piece.count = HWY_MIN(kMostTiles, w_.pair_tiles() - first % w_.pair_tiles());
-  }
 
   template <class MakePairs>
-  void Expand(const MakePairs& make, Piece& piece) const {
+  void Expand(const MakePairs& make, size_t tile, Codes& expanded) const {
     constexpr size_t kUnit = UnitCodes(kBits);
-    const size_t begin = piece.first % w_.pair_tiles() * kAmxPairDepth;
+    const size_t group = tile / w_.pair_tiles();
+    const size_t begin = tile % w_.pair_tiles() * kAmxPairDepth;
+    const size_t depth = halves_ ? kAmxPairDepth / 2 : kAmxPairDepth;
     for (size_t c = 0; c < kFewBitsStrip; c += kLanes) {
-      const auto pairs = make(columns_.scales + piece.group * kFewBitsStrip + c);
+      const auto pairs = make(columns_.scales + group * kFewBitsStrip + c);
       const uint8_t* codes =
-          columns_.codes + (piece.group * w_.padded + begin) / kUnit * kUnitBytes<kBits> + c * 4;
-      for (size_t tile = 0; tile < piece.count; ++tile) {
-        uint32_t* to = piece.codes[tile][c / kAmxColumns] + c % kAmxColumns;
-        for (size_t k = 0; k < kAmxPairDepth; k += kUnit, codes += kUnitBytes<kBits>) {
-          PrefetchUnit<kBits>(codes, 1);
-          const bool any = begin + tile * kAmxPairDepth + k < w_.padded;
+          columns_.codes + (group * w_.padded + begin) / kUnit * kUnitBytes<kBits> + c * 4;
+      uint32_t* to = expanded[c / kAmxColumns] + c % kAmxColumns +
+                     (halves_ ? group % 2 * depth * kAmxColumns / 2 : 0);
+      for (size_t k = 0; k < depth; k += kUnit, codes += kUnitBytes<kBits>) {
+        PrefetchUnit<kBits>(codes, 1);
+        const bool any = begin + k < w_.padded;
 #pragma GCC unroll 8
-          for (size_t n = 0; n < kUnitWords<kBits>; ++n) {
-            const Words word = any ? UnitWord<kBits>(codes, n) : hn::Zero(WordTag());
+        for (size_t n = 0; n < kUnitWords<kBits>; ++n) {
+          const Words word = any ? UnitWord<kBits>(codes, n) : hn::Zero(WordTag());
 #pragma GCC unroll 8
-            for (size_t i = 0; i < kWordCodes<kBits> / 2; ++i, to += kAmxColumns) {
-              hn::StoreU(any ? pairs(word, i) : word, WordTag(), to);
-            }
+          for (size_t i = 0; i < kWordCodes<kBits> / 2; ++i, to += kAmxColumns) {
+            hn::StoreU(any ? pairs(word, i) : word, WordTag(), to);
           }
         }
       }
     }
   }
 
-  void MultiplyRows(size_t pieces, size_t end) {
-    for (size_t row = 0; row < end; row += kHigh) {
-      for (size_t column = 0; column < kStripTiles; column += kWide) {
-        const size_t at = column * kAmxColumns;
-        float* const output = rows_.output + row * kAmxRows * kFewBitsStrip + at;
-        for (size_t i = 0; i < pieces; ++i) {
-          const size_t scales = columns_.scales + pieces_[i].group * kFewBitsStrip + at;
-          Multiply({&pieces_[i], output, row, column, scales, row + 1 < end});
+  /// Multiplies rows by a block. The sums of the last two steps are left to the next call.
+  HWY_NOINLINE void Multiply(const Block& block, size_t steps) {
+    const size_t group = block.first / w_.pair_tiles(),
+                 row_bytes = w_.row_tiles() * kParts * kAmxBytes;
+    float* const scales = scales_[block_];
+    for (size_t c = 0; c < block.pieces * kFewBitsStrip; c += kLanes) {
+      const Floats scale = ScalesOf(w_, columns_.scales + group * kFewBitsStrip + c);
+      hn::Store(scale, FloatTag(), scales + c);
+    }
+    const auto* left =
+        static_cast<const uint8_t*>(rows_.left) + (block.first >> halves_) * kParts * kAmxBytes;
+    // Copies in registers: stores to tiles could change members.
+    Place previous = previous_, before = before_;
+    for (size_t step = 0; step < steps; ++step, turn_ = 1 - turn_) {
+      const size_t row = step / (kStripTiles / kWide), tile = step % (kStripTiles / kWide) * kWide;
+      const Place place = {rows_.output + row * kAmxRows * kFewBitsStrip + tile * kAmxColumns,
+                           scales + tile * kAmxColumns,
+                           kSteps ? rows_.steps + group * rows_.stride + row * kAmxRows : nullptr,
+                           block.pieces, block.first == 0};
+      Totals totals;
+      MultiplyPieces<0>(block, left + row * row_bytes, tile, previous, before, totals);
+      before = previous;
+      previous = place;
+    }
+    previous_ = previous;
+    before_ = before;
+    block_ = 1 - block_;
+  }
+
+  /// The pieces of a step from kPiece on.
+  template <size_t kPiece>
+  HWY_INLINE void MultiplyPieces(const Block& block, const uint8_t* left, size_t tile,
+                                 const Place& previous, const Place& before, Totals& totals) {
+    if constexpr (kPiece < kPieces) {
+      constexpr size_t kSum = kPiece * kWide;
+      if (kPiece < previous.pieces) {
+        tiles_.template Store<kSum>(sums_[turn_][kSum], kAmxRowBytes);
+        if constexpr (kWide > 1) {
+          tiles_.template Store<kSum + 1>(sums_[turn_][kSum + 1], kAmxRowBytes);
         }
       }
-    }
-  }
-
-  HWY_INLINE void Multiply(const Step& step) {
-    const Adds adds(*this, before_);
-    if (step.piece == nullptr) {
-      MultiplyTile<true, true>(step, 0, adds);
-    } else {
-      MultiplyTile<false, true>(step, 0, adds);
-      for (size_t i = 1; i < step.piece->count; ++i) MultiplyTile<false, false>(step, i, adds);
-    }
-    before_ = previous_;
-    previous_ = step;
-    turn_ = 1 - turn_;
-  }
-
-  /// Adds the sums of a step, times the scales of their group, to the output.
-  struct Adds {
-    static constexpr size_t kVecs = kAmxColumns / kLanes;
-    const float* HWY_RESTRICT sums;
-    float* HWY_RESTRICT output;
-    size_t high;  // tiles of rows, 0 if there is no step
-    Floats scales[kWide][kVecs];
-
-    HWY_INLINE Adds(const PartsStrip& strip, const Step& step)
-        : sums(strip.sums_[1 - strip.turn_][0]),
-          output(step.output),
-          high(step.piece == nullptr ? 0
-               : step.is_high        ? 2
-                                     : 1) {
-      for (size_t i = 0; i < kWide * kVecs; ++i) {
-        scales[i / kVecs][i % kVecs] = ScalesOf(strip.w_, step.scales + i * kLanes);
+      if (kPiece < block.pieces) {
+        tiles_.template Zero<kSum>();
+        if constexpr (kWide > 1) tiles_.template Zero<kSum + 1>();
+        for (size_t i = kPiece * block.tiles; i < (kPiece + 1) * block.tiles; ++i) {
+          MultiplyTile<kSum>(left + (i >> halves_) * kParts * kAmxBytes, codes_[i], tile);
+        }
       }
+      if (before.pieces > 0) {
+        AddScaled<kSum>(before, totals);
+        if constexpr (kWide > 1) AddScaled<kSum + 1>(before, totals);
+      }
+      MultiplyPieces<kPiece + 1>(block, left, tile, previous, before, totals);
     }
+  }
 
-    /// Rows [kBegin, kEnd) of a tile.
-    template <size_t kSum, size_t kBegin, size_t kEnd>
-    HWY_INLINE void Rows() const {
-      const FloatTag d;
-      if (kSum / kWide >= high) return;
-      float* HWY_RESTRICT out =
-          output + kSum / kWide * kAmxRows * kFewBitsStrip + kSum % kWide * kAmxColumns;
-      const float* HWY_RESTRICT from = sums + kSum * kAmxRows * kAmxColumns;
-#pragma GCC unroll 16
-      for (size_t r = kBegin; r < kEnd; ++r) {
+  template <size_t kSum>
+  HWY_INLINE void MultiplyTile(const uint8_t* left, const Codes& codes, size_t tile) {
+    constexpr int kTurn = kSum / kWide % 2, kCodes = kWide > 1 ? 4 : 4 + kTurn;
+    tiles_.template Load<kCodes>(codes[tile], kAmxRowBytes);
+    if constexpr (kWide > 1) tiles_.template Load<5>(codes[tile + 1], kAmxRowBytes);
+    AddPart<kSum, 6 + kTurn, kCodes>(left);
+    if constexpr (kParts > 1) AddPart<kSum, 7 - kTurn, kCodes>(left + kAmxBytes);
+    if constexpr (kParts > 2) AddPart<kSum, 6 + kTurn, kCodes>(left + 2 * kAmxBytes);
+  }
+
+  template <size_t kSum, int kLeft, int kCodes>
+  HWY_INLINE void AddPart(const uint8_t* left) {
+    tiles_.template Load<kLeft>(left, kAmxRowBytes);
+    tiles_.template AddPairs<kSum, kLeft, kCodes>();
+    if constexpr (kWide > 1) tiles_.template AddPairs<kSum + 1, kLeft, 5>();
+  }
+
+  /// Adds sum kItem of a step to the totals, in the order of columns and then of pieces: totals of
+  /// a tile of columns are in registers.
+  template <size_t kItem>
+  HWY_INLINE void AddScaled(const Place& place, Totals& totals) const {
+    constexpr size_t kColumn = kItem / kPieces * kAmxColumns, kPiece = kItem % kPieces;
+    const FloatTag d;
+    const float* HWY_RESTRICT sums = sums_[1 - turn_][kPiece * kWide + kItem / kPieces];
+    const float* HWY_RESTRICT steps = kSteps ? place.steps + kPiece * rows_.stride : nullptr;
 #pragma GCC unroll 4
-        for (size_t v = 0; v < kVecs; ++v) {
-          const Floats sum = hn::Load(d, from + r * kAmxColumns + v * kLanes);
-          const Floats total = hn::Load(d, out + r * kFewBitsStrip + v * kLanes);
-          hn::Store(hn::MulAdd(sum, scales[kSum % kWide][v], total), d,
-                    out + r * kFewBitsStrip + v * kLanes);
+    for (size_t v = 0; v < kVecs; ++v) {
+      float* const output = place.output + kColumn + v * kLanes;
+#pragma GCC unroll 16
+      for (size_t r = 0; kPiece == 0 && r < kAmxRows; ++r) {
+        totals[r][v] = place.is_first ? hn::Zero(d) : hn::Load(d, output + r * kFewBitsStrip);
+      }
+      if (kPiece < place.pieces) {
+        const Floats scale =
+            hn::Load(d, place.scales + kPiece * kFewBitsStrip + kColumn + v * kLanes);
+#pragma GCC unroll 16
+        for (size_t r = 0; r < kAmxRows; ++r) {
+          const Floats factor = kSteps ? hn::Mul(scale, hn::Set(d, steps[r])) : scale;
+          const Floats sum = hn::Load(d, sums + r * kAmxColumns + v * kLanes);
+          totals[r][v] = hn::MulAdd(sum, factor, totals[r][v]);
         }
       }
-    }
-  };
-
-  /// Multiplies by a tile of the piece. The first one also stores and scales sums.
-  template <bool kNone, bool kStores>
-  HWY_INLINE void MultiplyTile(const Step& step, size_t tile, const Adds& adds) {
-    const size_t row_bytes = all_ * kParts * kAmxBytes;
-    const uint8_t* left = static_cast<const uint8_t*>(rows_.left);
-    if constexpr (!kNone) {
-      left += step.row * row_bytes + (step.piece->first + tile) * kParts * kAmxBytes;
-      tiles_.template Load<6>(step.piece->codes[tile][step.column], kAmxRowBytes);
-      tiles_.template Load<7>(step.piece->codes[tile][step.column + 1], kAmxRowBytes);
-    }
-    const uint8_t* const below = step.is_high ? left + row_bytes : nullptr;
-    MultiplyPart<kNone, kStores, 0>(left, below, adds);
-    if constexpr (kParts > 1) MultiplyPart<kNone, kStores, 1>(left, below, adds);
-    if constexpr (kParts > 2) MultiplyPart<kNone, kStores, 2>(left, below, adds);
-  }
-
-  template <bool kNone, bool kStores, size_t kPart>
-  HWY_INLINE void MultiplyPart(const uint8_t* left, const uint8_t* below, const Adds& adds) {
-    constexpr size_t kAt = kPart * kAmxBytes;
-    if constexpr (!kNone) tiles_.template Load<4>(left + kAt, kAmxRowBytes);
-    AddProduct<0, kNone, kStores, kPart>(true, adds);
-    AddProduct<1, kNone, kStores, kPart>(true, adds);
-    if (below != nullptr) tiles_.template Load<5>(below + kAt, kAmxRowBytes);
-    AddProduct<2, kNone, kStores, kPart>(below != nullptr, adds);
-    AddProduct<3, kNone, kStores, kPart>(below != nullptr, adds);
-  }
-
-  template <size_t kSum, bool kNone, bool kStores, size_t kPart>
-  HWY_INLINE void AddProduct(bool any, const Adds& adds) {
-    if constexpr (kStores && kPart == 0) {
-      tiles_.template Store<kSum>(sums_[turn_][kSum], kAmxRowBytes);
-      tiles_.template Zero<kSum>();
-    }
-    if constexpr (!kNone) {
-      if (any) tiles_.template AddPairs<kSum, 4 + kSum / kWide, 6 + kSum % kWide>();
-    }
-    if constexpr (kStores) {
-      adds.template Rows<kSum, kPart * kAmxRows / kParts, (kPart + 1) * kAmxRows / kParts>();
+#pragma GCC unroll 16
+      for (size_t r = 0; kPiece == kPieces - 1 && r < kAmxRows; ++r) {
+        hn::Store(totals[r][v], d, output + r * kFewBitsStrip);
+      }
     }
   }
 
   const FewBitsWeight& w_;
   const FewBitsParts& rows_;
   const Columns columns_;
-  const size_t all_;  // tiles of a row
-  size_t turn_ = 0;
-  Step previous_ = {}, before_ = {};
+  const size_t all_;   // tiles of codes of a column
+  const bool halves_;  // two groups are in a tile of rows
+  size_t turn_ = 0, block_ = 0;
+  Place previous_ = {}, before_ = {};
   Tiles tiles_;
-  Piece pieces_[kPieces];
-  alignas(64) Sums sums_[2];
+  alignas(64) float scales_[2][kPieces * kFewBitsStrip];  // of even and odd blocks
+  alignas(64) Codes codes_[kBlockTiles];
+  alignas(64) Sums sums_[2];  // of even and odd steps
 };
 
 template <class Tiles, size_t kBits>
 void TileParts(const FewBitsWeight& w, const FewBitsParts& rows) {
-  WithPairs<kWordBits<kBits>>(w, [&](const auto& make) HWY_ATTR {
-    if (rows.parts == 1) return PartsStrip<Tiles, kBits, 1>(w, rows).Run(make);
-    if (rows.parts == 2) return PartsStrip<Tiles, kBits, 2>(w, rows).Run(make);
-    PartsStrip<Tiles, kBits, 3>(w, rows).Run(make);
+  WithPairs<kBits>(w, [&](const auto& make) HWY_ATTR {
+    if (rows.steps != nullptr) return PartsStrip<Tiles, kBits, 1, true>(w, rows).Run(make);
+    if (rows.parts == 1) return PartsStrip<Tiles, kBits, 1, false>(w, rows).Run(make);
+    if (rows.parts == 2) return PartsStrip<Tiles, kBits, 2, false>(w, rows).Run(make);
+    PartsStrip<Tiles, kBits, 3, false>(w, rows).Run(make);
   });
 }
 
@@ -335,10 +359,36 @@ void FewBitsPartsInTiles(const FewBitsWeight& w, const FewBitsParts& rows) {
   TileParts<Tiles, 8>(w, rows);
 }
 
+inline void RoundPairs(const FewBitsWeight& w, const float* rows, size_t count, void* tiles,
+                       float* HWY_RESTRICT steps, float* HWY_RESTRICT sums, size_t stride) {
+  auto* const out = static_cast<uint8_t*>(tiles);
+  if (count < kAmxRows) hwy::ZeroBytes(out, w.row_tiles() * kAmxBytes);
+  const size_t depth = kAmxPairDepth / w.tile_groups();
+  for (size_t row = 0; row < count; ++row) {
+    const float* x = rows + row * w.groups * w.group;
+    for (size_t g = 0; g < w.groups; ++g, x += w.group) {
+      const RoundedGroup group(x, w.group);
+      steps[g * stride + row] = group.step;
+      Floats sum = hn::Zero(FloatTag());
+      const size_t at = g * depth;
+      uint8_t* const to =
+          out + at / kAmxPairDepth * kAmxBytes + row * kAmxRowBytes + at % kAmxPairDepth * 2;
+      for (size_t k = 0; k < depth; k += kTwoVectors) {
+        const Floats first = group.From(k), second = group.From(k + kLanes);
+        sum = hn::Add(sum, hn::Add(first, second));
+        hn::StoreN(PairsOf(first, second), WordTag(), reinterpret_cast<uint32_t*>(to + k * 2),
+                   HWY_MIN(kLanes, depth / 2));
+      }
+      if (w.minimums != nullptr) sums[g * stride + row] = hn::ReduceSum(FloatTag(), sum);
+    }
+  }
+}
+
 #endif
 
 inline FewBitsPartsKernel SelectFewBitsParts() { return nullptr; }
 inline FewBitsSplitKernel SelectFewBitsSplit() { return nullptr; }
+inline RoundPairsKernel SelectRoundPairs() { return nullptr; }
 
 inline FewBitsPartsKernel SelectFewBitsPartsOfAmx() {
 #if HWY_TARGET != HWY_SCALAR
@@ -350,6 +400,13 @@ inline FewBitsPartsKernel SelectFewBitsPartsOfAmx() {
 inline FewBitsSplitKernel SelectFewBitsSplitOfAmx() {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kHasTiles) return SplitIntoParts;
+#endif
+  return nullptr;
+}
+
+inline RoundPairsKernel SelectRoundPairsOfAmx() {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kHasTiles) return RoundPairs;
 #endif
   return nullptr;
 }

@@ -44,6 +44,7 @@ class FewBitsProduct {
   void MultiplyLargeBatch(const KernelContext& context, const FewBitsWeight& weight,
                           const FewBitsCall& call) const;
   bool UsesTiles(const FewBitsWeight& weight, std::size_t rows) const;
+  std::size_t PairedRows(const FewBitsWeight& weight, std::size_t rows) const;
   void MultiplyParts(const KernelContext& context, const FewBitsWeight& weight, std::size_t parts,
                      const FewBitsCall& call) const;
   template <class Body>
@@ -63,6 +64,7 @@ class FewBitsProduct {
   FewBitsMinimumsKernel minimums_;
   RoundedKernel rounded_;
   RoundKernel round_;
+  RoundPairsKernel round_pairs_;
   FewBitsPartsKernel multiply_parts_;
   FewBitsSplitKernel split_;
   FinishKernel finish_;

@@ -212,6 +212,49 @@ inline void CheckRoundedKernels(const Product& p, Target target,
   }
 }
 
+/// Rounded rows as pairs, which have the bits of rounded rows as bytes.
+inline void CheckRoundedPairs(const Product& p, Target target, RoundPairsKernel round,
+                              FewBitsPartsKernel kernel) {
+  SCOPED_TRACE(std::string(TargetName(target)) + ", " + Text(p));
+  const Weight weight(p);
+  const FewBitsWeight& w = weight.packed;
+  const std::size_t depth = w.groups * w.padded, length = p.groups * p.group;
+  const Tensor x(DType::kFloat32, Normal(p.rows * length, 5));
+  const auto* rows = static_cast<const float*>(x.data());
+  const Tensor left(DType::kFloat32, RoundedBytes(p.rows, depth) / 4 + 1);
+  const Tensor steps(DType::kFloat32, p.rows * p.groups + 15), sums(DType::kFloat32, steps.size());
+  const Tensor paired(DType::kFloat32, steps.size()), added(DType::kFloat32, steps.size());
+  const auto floats = [](const Tensor& tensor) { return static_cast<float*>(tensor.data()); };
+  auto* const integers = static_cast<std::int8_t*>(left.data());
+  for (std::size_t r = 0; r < p.rows; ++r) {
+    FindRound(target)(rows + r * length, p.groups, p.group, w.padded, integers + r * depth,
+                      floats(steps) + r, floats(sums) + r, p.rows);
+  }
+  const std::size_t tiles = (p.rows + kFewBitsTileRows - 1) / kFewBitsTileRows;
+  const std::size_t bytes = PartsBytes(w, 1);
+  const Tensor pairs(DType::kFloat32, tiles * bytes / 4);
+  for (std::size_t tile = 0; tile < tiles; ++tile) {
+    const std::size_t row = tile * kFewBitsTileRows;
+    round(w, rows + row * length, std::min(kFewBitsTileRows, p.rows - row),
+          static_cast<char*>(pairs.data()) + tile * bytes, floats(paired) + row,
+          floats(added) + row, p.rows);
+  }
+  EXPECT_EQ(paired.Values(), steps.Values());
+  if (p.minimums) {
+    EXPECT_EQ(added.Values(), sums.Values());
+  }
+  std::vector<Tensor> want, got;
+  for (std::size_t column = 0; column < p.columns; column += kFewBitsStrip) {
+    for (std::vector<Tensor>* strips : {&want, &got}) {
+      strips->emplace_back(DType::kFloat32, tiles * kFewBitsTileRows * kFewBitsStrip);
+    }
+    FindRounded(target)(
+        w, {integers, floats(steps), floats(sums), p.rows, floats(want.back()), p.rows, column});
+    kernel(w, {pairs.data(), 1, floats(got.back()), p.rows, column, floats(paired), p.rows});
+  }
+  EXPECT_EQ(Joined(got, p).Values(), Joined(want, p).Values());
+}
+
 /// Splits rows of a type, multiplies their parts and compares.
 inline void CheckPartsKernels(const Product& p, DType type, Target target, FewBitsSplitKernel split,
                               FewBitsPartsKernel kernel) {

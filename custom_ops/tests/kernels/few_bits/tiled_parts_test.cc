@@ -27,6 +27,14 @@ inline FewBitsSplitKernel SplitForModel() {
 #endif
 }
 
+inline RoundPairsKernel RoundForModel() {
+#if HWY_TARGET == HWY_SCALAR
+  return nullptr;
+#else
+  return RoundPairs;
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace coreai
 HWY_AFTER_NAMESPACE();
@@ -52,6 +60,22 @@ TEST(FewBitsPartsTiles, AgreeWithTheReferenceInTheModel) {
     ForEachPartsCase([&](const Product& p, DType type) {
       if (p.rows < 64) CheckPartsKernels(p, type, target, SplitOf(target), PartsOf(target));
     });
+  }
+}
+
+TEST(FewBitsPartsTiles, RoundedPairsHaveTheBitsOfRoundedBytes) {
+  for (const Target target : SupportedTargets()) {
+    const RoundPairsKernel round = COREAI_FOR(target, RoundForModel)();
+    if (round == nullptr) continue;
+    for (const std::size_t bits : {8u, 6u, 5u, 4u, 2u}) {
+      for (const std::size_t group : {8u, 16u, 24u, 32u}) {
+        for (const std::size_t rows : {16u, 29u, 34u}) {
+          Product p = {bits, group, 6, 70, rows, DType::kFloat16, rows % 2 == 0};
+          p.minimums = rows == 29;
+          CheckRoundedPairs(p, target, round, PartsOf(target));
+        }
+      }
+    }
   }
 }
 
