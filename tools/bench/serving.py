@@ -107,6 +107,8 @@ def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
     )
     slots = max(options.clients)
     tokens = slots * (PROMPT + NEW + SHARED)
+    # Like the peers', one for all rounds: their prompts have nothing in common.
+    engine = paged.engine(slots=slots, tokens=tokens)
     peers = peers_of(name, options, [slots, options.threads, tokens])
     found: dict[Any, list[dict[str, Any]]] = {}
     for seed in range(options.rounds):
@@ -126,13 +128,12 @@ def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
             if options.rate is not None:
                 waits = draw.exponential(1 / options.rate, clients).cumsum()
             key = clients if options.rate is None else f"{clients}, {options.rate:g} a second"
-            # A new one: prompts of earlier rounds are not in its cache.
-            with paged.engine(slots=slots, tokens=tokens) as engine:
-                results = {key: measured(clients_of(engine), asked, waits.tolist(), NEW)}
+            results = {key: measured(clients_of(engine), asked, waits.tolist(), NEW)}
             for peer in peers:
                 results[f"{peer.name}, {key}"] = peer.run(asked, waits.tolist())
             for one, result in results.items():
                 found.setdefault(one, []).append(result)
+    engine.close()
     return [row(name, str(key), runs) for key, runs in found.items()]
 
 
