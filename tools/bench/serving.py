@@ -106,7 +106,7 @@ def measure(name: str, options: argparse.Namespace) -> list[list[str]]:
         Session(written(options.folder, name, "paged", options.gguf) / MODEL_FILE, **how)
     )
     slots = max(options.clients)
-    tokens = slots * (PROMPT + NEW + SHARED)
+    tokens = slots * (PROMPT + NEW + (SHARED if options.shared else 0))
     # Like the peers', one for all rounds: their prompts have nothing in common.
     engine = paged.engine(slots=slots, tokens=tokens)
     peers = peers_of(name, options, [slots, options.threads, tokens])

@@ -92,6 +92,22 @@ struct PairsInTwoRegisters {
   }
 };
 
+/// Pairs of codes of eight bits less their integral zero points.
+struct PairsOfBytes {
+  Floats zero;  ///< plus 2^23
+
+  HWY_INLINE Words operator()(Words unit, size_t i) const {
+    const WordTag d;
+    // The bits of 2^23 plus an integer have the integer as the lowest ones.
+    const auto value = [&](size_t place) HWY_ATTR {
+      const Words shifted = hn::ShiftRightSame(unit, static_cast<int>(place * 8));
+      const Words sum = hn::OrAnd(hn::Set(d, 0x4B000000u), shifted, hn::Set(d, 0xFFu));
+      return hn::BitCast(d, hn::Sub(hn::BitCast(FloatTag(), sum), zero));
+    };
+    return hn::OrAnd(hn::ShiftRight<16>(value(i)), value(i + 2), hn::Set(d, 0xFFFF0000u));
+  }
+};
+
 /// The table whose element i is value(i), for i below 32.
 template <class Value>
 HWY_INLINE hn::Vec<HalfTag> HalfTable(const Value& value) {
@@ -130,6 +146,13 @@ HWY_INLINE void WithPairs(const FewBitsWeight& w, const Body& body) {
       const auto low = HalfTable([&](size_t i) { return static_cast<float>(i) - w.zero; });
       const auto high = HalfTable([&](size_t i) { return static_cast<float>(i + 32) - w.zero; });
       return body([&](size_t) HWY_ATTR { return PairsInTwoRegisters<kStored>{low, high}; });
+    }
+  }
+  if constexpr (kStored == 8) {
+    if (w.palette == nullptr && w.IsWithin(-256, 255)) {
+      return body([&](size_t at) HWY_ATTR {
+        return PairsOfBytes{hn::Add(ZerosOf(w, at), hn::Set(FloatTag(), 0x1p23f))};
+      });
     }
   }
   WithValues<kBits>(w, [&](const auto& make) HWY_ATTR {
