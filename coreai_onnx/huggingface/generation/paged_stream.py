@@ -109,7 +109,8 @@ class PagedStream:
         self.read_tokens = self.shared_tokens = 0
         self._tokens = tokens if pools else sys.maxsize
         self._context, self._free = context, list(range(slots))[::-1]
-        self._stream = session.stream(zeros=shapes)
+        # A call that fails has written to places that no row has read yet, but for states in slots.
+        self._stream = session.stream(zeros=shapes, undo=not self.is_rewindable)
         self._counts = any(x.name == "num_logits_to_keep" for x in session.optional_inputs)
 
     @property

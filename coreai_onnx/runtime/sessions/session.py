@@ -16,7 +16,7 @@ from coreai_onnx.model.interface import TensorInfo
 from coreai_onnx.runtime.sessions.entrypoints import HasModels, OpenProgram
 from coreai_onnx.runtime.sessions.given_outputs import output_arrays, output_targets
 from coreai_onnx.runtime.sessions.settings import SessionSettings, checked_timeout
-from coreai_onnx.runtime.states.held import States
+from coreai_onnx.runtime.states.held import Shapes, States
 from coreai_onnx.runtime.states.streams import Stream
 from coreai_onnx.runtime.tensors.outputs import Array, Outputs
 from coreai_onnx.runtime.tensors.values import described, from_ort, to_numpy, to_ort
@@ -325,12 +325,13 @@ class Session:
         other._begin(self._program.with_adapters(), self._name, States())  # noqa: SLF001
         return other
 
-    def stream(self, *, zeros: Mapping[str, tuple[int, ...]] = MappingProxyType({})) -> Session:
+    def stream(self, *, zeros: Shapes = MappingProxyType({}), undo: bool = True) -> Session:
         """Return a session on the same loaded model with all states at their initial values.
 
         Args:
             zeros: The shapes of states that start as zeros instead, by name. A first call that is
                 given arrays copies them; these are in memory that it may update in place.
+            undo: Whether a call that fails leaves states that are updated in place as they were.
 
         Raises:
             InputError: If the model does not have a state of this name, or a shape does not match
@@ -339,7 +340,8 @@ class Session:
         self._check_open()
         states = self._signature.states_of(zeros)
         self._signature.check({n: (states[n].dtype, x) for n, x in zeros.items()}, frozenset())
-        return self._on(States.of_zeros(self._signature.new_states, zeros), self._name)
+        calls = States.of_zeros(self._signature.new_states, zeros, undoes=undo)
+        return self._on(calls, self._name)
 
     def _on(
         self, calls: States, name: str, values: Mapping[str, ort.OrtValue] | None = None

@@ -22,6 +22,8 @@ _ALIGNMENT = 64
 Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Type = tuple[str, tuple[int, ...]]
 """Dtype and shape of a value."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of states by name."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class States:
             empty after a change that moves one.
         lock: Held by the thread that makes a call.
         closed: Whether no further call may be made.
+        undoes: Whether a call that fails leaves the states as they were.
     """
 
     by_name: dict[str, State] = field(default_factory=dict)
@@ -94,11 +97,10 @@ class States:
     kept: dict[str, Kept] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
+    undoes: bool = True
 
     @classmethod
-    def of_zeros(
-        cls, infos: Mapping[str, TensorInfo], shapes: Mapping[str, tuple[int, ...]]
-    ) -> States:
+    def of_zeros(cls, infos: Mapping[str, TensorInfo], shapes: Shapes, *, undoes: bool) -> States:
         """Return states that start as zeros, in memory that the next call may update in place."""
         by_name = {}
         sizes = {name: bytes_of(infos[name], shape) for name, shape in shapes.items()}
@@ -109,7 +111,7 @@ class States:
             # Pairs of real numbers, and packed ones, are copies.
             is_memory = has_memory(info) and not info.is_complex
             by_name[name] = State(info, value, memory if is_memory else None)
-        return cls(by_name)
+        return cls(by_name, undoes=undoes)
 
     def change(self) -> None:
         """Count a change that moves states."""
@@ -132,7 +134,8 @@ class States:
         """Return copies of the states."""
         sizes = {n: len(x.memory) for n, x in self.by_name.items() if x.memory is not None}
         memories = new_memories(sizes)
-        return States({n: state.copy(memories.get(n)) for n, state in self.by_name.items()})
+        by_name = {n: state.copy(memories.get(n)) for n, state in self.by_name.items()}
+        return States(by_name, undoes=self.undoes)
 
 
 def bytes_of(info: TensorInfo, shape: tuple[int, ...]) -> int:

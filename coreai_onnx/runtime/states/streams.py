@@ -256,7 +256,7 @@ class Stream:
             sizes: The sizes of its symbolic dims.
         """
         saved: list[Saved] = []
-        if self.undo is not None:
+        if self.undo is not None and self.held.undoes:
             overwritten = [*start.kept.overwritten, *self.undo.overwritten(targets.overwritten)]
             saved = self.undo.save(overwritten, {**feeds, **start.kept.values}, sizes)
         try:

@@ -139,6 +139,20 @@ def test_the_call_that_fails_did_write(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (session.state["cache"] != before).any()
 
 
+@pytest.mark.parametrize("of_a_fork", [False, True])
+def test_a_stream_without_undo_keeps_what_a_call_that_fails_wrote(of_a_fork: bool) -> None:
+    update, index, (first, second) = FORMS["kv"]
+    session = Session(model(update, index), kernels=False)
+    stream = session.stream(zeros={"cache": SHAPE}, undo=False)
+    stream = stream.fork() if of_a_fork else stream
+    stream.run(rows(3), first, np.array(0))
+    before = stream.state["cache"]
+    with pytest.raises(SessionError, match="pick"):
+        stream.run(rows(3), second, np.array(99))
+    assert (stream.state["cache"] != before).any()
+    assert (stream.run(rows(3), second, np.array(1)).states["cache"] != 0).any(), "it goes on"
+
+
 def test_positions_that_another_state_counts() -> None:
     one_model = model(
         "n = Shape<start = 2, end = 3>(made)  cache_out = ai.coreai.kv_cache_update"
