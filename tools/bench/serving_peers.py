@@ -41,7 +41,7 @@ def measured(
     start = time.perf_counter()
 
     def client(place: int) -> None:
-        # Not the time of this line: a server that holds the interpreter's lock keeps clients waiting.
+        # Not the time of this line: who holds the interpreter's lock keeps clients waiting.
         begin = start + arrivals[place]
         time.sleep(max(0.0, begin - time.perf_counter()))
         ask(prompts[place], count, lambda: times[place].append(time.perf_counter() - begin))
@@ -84,6 +84,14 @@ def llama_cpp(path: str, slots: int, threads: int, tokens: int) -> Ask:
     return ask
 
 
+def tell_tokens(handle: Any, seen: Callable[[], None]) -> None:
+    """Call a function at each new token of a request of OpenVINO."""
+    while handle.can_read():
+        for output in handle.read().values():
+            for _ in output.generated_ids:
+                seen()
+
+
 def openvino(path: str, slots: int, threads: int, tokens: int, precision: str = "") -> Ask:
     """Start OpenVINO GenAI's continuous batching, with a thread that computes its steps."""
     import numpy as np
@@ -103,7 +111,9 @@ def openvino(path: str, slots: int, threads: int, tokens: int, precision: str = 
     running: dict[int, tuple[Any, Callable[[], None], threading.Event]] = {}
     numbers = itertools.count()
 
-    def add(prompt: list[int], count: int, seen: Callable[[], None], ended: threading.Event) -> None:
+    def add(
+        prompt: list[int], count: int, seen: Callable[[], None], ended: threading.Event
+    ) -> None:
         config = genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
         number = next(numbers)
         handle = pipeline.add_request(number, ov.Tensor(np.array([prompt], np.int64)), config)
@@ -121,10 +131,7 @@ def openvino(path: str, slots: int, threads: int, tokens: int, precision: str = 
                 add(*arrived.get())
             pipeline.step()
             for number, (handle, seen, ended) in list(running.items()):
-                while handle.can_read():
-                    for output in handle.read().values():
-                        for _ in output.generated_ids:
-                            seen()
+                tell_tokens(handle, seen)
                 if handle.get_status() != genai.GenerationStatus.RUNNING:
                     del running[number]
                     ended.set()
