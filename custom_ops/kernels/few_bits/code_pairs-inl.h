@@ -48,7 +48,8 @@ HWY_INLINE Words LookUpPair(hn::Vec<HalfTag> table, Words index) {
   return hn::BitCast(WordTag(), hn::TableLookupLanes(table, indices));
 }
 
-/// Pairs of values in a register. It has each value twice or more often, for the bits above a code.
+/// Pairs of values in a register. It has a value for each five bits: of codes with fewer, each
+/// value several times, for the bits above.
 template <size_t kBits>
 struct PairsInRegister {
   hn::Vec<HalfTag> table;
@@ -73,17 +74,14 @@ struct CenteredPairs {
   }
 };
 
-/// Pairs of codes of five or six bits less the zero point of all groups; words have them as bytes.
-template <size_t kBits>
+/// Pairs of codes of six bits less the zero point of all groups; words have them as bytes.
 struct PairsInTwoRegisters {
   hn::Vec<HalfTag> low, high;  ///< of codes from 0 and from 32 on
 
   HWY_INLINE Words operator()(Words unit, size_t i) const {
-    // A table has as many values as the bits that are looked up: those above need no mask.
-    const Words index = ShiftedPair<8>(unit, i);
-    if constexpr (kBits == 5) return LookUpPair(low, index);
     const HalfTag d;
-    const auto indices = hn::IndicesFromVec(d, hn::BitCast(d, index));
+    // Both have as many values as the bits that are looked up: those above need no mask.
+    const auto indices = hn::IndicesFromVec(d, hn::BitCast(d, ShiftedPair<8>(unit, i)));
     return hn::BitCast(WordTag(), hn::TwoTablesLookupLanes(d, low, high, indices));
   }
 };
@@ -139,9 +137,16 @@ HWY_INLINE void WithPairs(const FewBitsWeight& w, const Body& body) {
   }
   if constexpr (kLanes == 16 && (kStored == 5 || kStored == 6)) {
     if (w.palette == nullptr && w.zeros == nullptr) {
-      const auto low = HalfTable([&](size_t i) { return static_cast<float>(i) - w.zero; });
-      const auto high = HalfTable([&](size_t i) { return static_cast<float>(i + 32) - w.zero; });
-      return body([&](size_t) HWY_ATTR { return PairsInTwoRegisters<kStored>{low, high}; });
+      const auto table_from = [&](size_t first) HWY_ATTR {
+        return HalfTable([&](size_t i) { return static_cast<float>(first + i) - w.zero; });
+      };
+      if constexpr (kStored == 5) {
+        const PairsInRegister<kBits> pairs = {table_from(0)};
+        return body([&](size_t) HWY_ATTR { return pairs; });
+      } else {
+        const PairsInTwoRegisters pairs = {table_from(0), table_from(32)};
+        return body([&](size_t) HWY_ATTR { return pairs; });
+      }
     }
   }
   if constexpr (kStored == 8) {

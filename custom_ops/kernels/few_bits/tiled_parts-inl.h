@@ -73,7 +73,7 @@ class PartsStrip {
     float* output;        // of the first row and column
     const float* scales;  // of the first group and column
     const float* steps;   // of the first group and row
-    size_t pieces;        // 0 if there is no step
+    size_t pieces;        // 0 for no step
     bool is_first;        // nothing was added before
   };
 
@@ -106,8 +106,8 @@ class PartsStrip {
 
   /// Multiplies rows by a block. The sums of the last two steps are left to the next call.
   HWY_NOINLINE void Multiply(const Block& block, size_t steps) {
-    const size_t group = block.first / w_.pair_tiles(),
-                 row_bytes = w_.row_tiles() * kParts * kAmxBytes;
+    const size_t group = block.first / w_.pair_tiles();
+    const size_t row_bytes = w_.row_tiles() * kParts * kAmxBytes;
     float* const scales = scales_[block_];
     for (size_t c = 0; c < block.pieces * kFewBitsStrip; c += kLanes) {
       const Floats scale = ScalesOf(w_, columns_.scales + group * kFewBitsStrip + c);
