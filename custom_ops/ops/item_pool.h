@@ -16,6 +16,9 @@ struct FreeScratch {
 };
 using ScratchMemory = std::unique_ptr<char, FreeScratch>;
 
+/// A thread fetches this fraction of its share of the items that are left.
+inline constexpr std::size_t kShares = 4;
+
 /// Uninitialized memory aligned to 64 bytes. Throws std::bad_alloc.
 inline ScratchMemory AllocateScratch(std::size_t bytes) {
   return ScratchMemory(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
@@ -23,7 +26,8 @@ inline ScratchMemory AllocateScratch(std::size_t bytes) {
 
 /// Calls `body(item, scratch)` once for each item below `items`, on onnxruntime's threads, each
 /// call with its own scratch memory (`bytes` long, aligned to 64) that no concurrent call uses.
-/// Threads fetch the next item when they finish one, so that uneven items are balanced.
+/// Threads fetch runs of items, fewer and fewer of them, so that uneven items are balanced and most
+/// items follow the one before in memory.
 /// `body` must not throw. Throws std::bad_alloc.
 template <class Body>
 void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes,
@@ -36,9 +40,19 @@ void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes
   std::atomic<std::size_t> next{0};
   context.ParallelFor(workers, [&](std::size_t worker) {
     // Items need no memory ordering among each other; the end of the parallel run synchronizes.
-    const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
-    for (std::size_t item = take(); item < items; item = take()) {
-      body(item, scratch.get() + worker * stride);
+    const auto take = [&](std::size_t& first) -> std::size_t {
+      first = next.load(std::memory_order_relaxed);
+      while (first < items) {
+        const std::size_t run = std::max<std::size_t>(1, (items - first) / (kShares * workers));
+        if (next.compare_exchange_weak(first, first + run, std::memory_order_relaxed)) return run;
+      }
+      return 0;
+    };
+    std::size_t item = 0;
+    while (const std::size_t run = take(item)) {
+      for (const std::size_t end = item + run; item < end; ++item) {
+        body(item, scratch.get() + worker * stride);
+      }
     }
   });
 }

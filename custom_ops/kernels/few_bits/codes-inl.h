@@ -88,6 +88,54 @@ HWY_INLINE void PrefetchUnit(const uint8_t* p, size_t vecs) {
   }
 }
 
+/// Prefetches codes and scales of later groups, some lines with each call, while tiles of rows are
+/// multiplied by those of a block: memory would be idle meanwhile, and then read in bursts.
+class GroupsAhead {
+ public:
+  GroupsAhead() = default;
+
+  /// Of a block of `depth` codes of each column from `first` on, with `groups` scales, in `calls`
+  /// calls.
+  GroupsAhead(const FewBitsWeight& w, const Columns& columns, size_t first, size_t depth,
+              size_t groups, size_t calls) {
+    const size_t code = kFewBitsStrip / 8 * w.bits;
+    const bool is_single = w.scale_factors == nullptr;
+    const size_t size = is_single ? SizeOf(w.scale) : 1, scales = kFewBitsStrip * size;
+    const auto* from = is_single ? static_cast<const uint8_t*>(w.scales)
+                                 : reinterpret_cast<const uint8_t*>(w.scale_factors);
+    const size_t ahead = first + kDistance / code;
+    codes_ = {columns.codes + ahead * code, CeilLines(depth * code, calls)};
+    scales_ = {from + columns.scales * size + ahead / w.padded * scales,
+               CeilLines(groups * scales, calls)};
+  }
+
+  HWY_INLINE void Fetch() {
+    codes_.Fetch();
+    scales_.Fetch();
+  }
+
+ private:
+  // Bytes of codes. 16 rows by 640 × 65536 codes of 5 bits took 0.85 of the time with codes alone a
+  // page ahead, 0.84 to 0.9 at 8 and 32 KB, and 0.93 without scales (AMX, 2026-11).
+  static constexpr size_t kDistance = 16384;
+  static constexpr size_t kLine = 64;
+
+  struct Lines {
+    HWY_INLINE void Fetch() {
+      for (size_t i = 0; i < count; ++i, next += kLine) __builtin_prefetch(next, 0, 2);
+    }
+
+    const uint8_t* next;
+    size_t count;
+  };
+
+  static size_t CeilLines(size_t bytes, size_t calls) {
+    return (bytes + kLine * calls - 1) / (kLine * calls);
+  }
+
+  Lines codes_ = {}, scales_ = {};
+};
+
 /// Numbers of a type from index `at` on. The type is looked up at run time, since a kernel per type
 /// would be as fast and three times as large.
 HWY_INLINE Floats LoadOf(DType type, const void* from, size_t at) {

@@ -56,6 +56,8 @@ class TiledStrip {
     for (first_ = 0; first_ < w_.groups; first_ += groups_) {
       if constexpr (kInPlace) {
         groups_ = HWY_MIN(kTiledGroups, w_.groups - first_);
+        ahead_ = GroupsAhead(w_, columns_, first_ * w_.padded, groups_ * w_.padded, groups_,
+                             groups_ * kStripTiles);
       } else {
         ExpandGroups();
       }
@@ -78,8 +80,6 @@ class TiledStrip {
 
  private:
   using ByteTag = hn::Repartition<uint8_t, WordTag>;
-  // Distance at which codes in place are prefetched: the next groups of 32.
-  static constexpr size_t kAhead = kTiledGroups * 32 * kFewBitsStrip;
   using Sums = int32_t[kTiledGroups][kAmxRows * kAmxColumns];
 
   /// 16 rows by 16 columns: a product for each group.
@@ -175,10 +175,7 @@ class TiledStrip {
       tiles_.template Load<kCodes>(codes, kWordBytes);
       tiles_.template Load<kCodes + 2>(left, depth_);
       tiles_.template AddSignedUnsigned<kGroup, kCodes + 2, kCodes>();
-      // Here and not at once: the memory has time while tiles are multiplied.
-      for (size_t k = 0; step.row == 0 && k < w_.padded; k += 4) {
-        __builtin_prefetch(codes + k * kFewBitsStrip + kAhead);
-      }
+      if (step.row == 0) ahead_.Fetch();
       return;
     }
     if (is_used_[kGroup][0]) {
@@ -257,6 +254,7 @@ class TiledStrip {
   size_t first_ = 0;       // of the groups that are expanded
   size_t groups_ = 0;      // their number
   size_t first_tile_ = 0;  // of a row, in which the first one begins
+  GroupsAhead ahead_;      // of codes in place
   Tiles tiles_;
   bool is_used_[kTiledGroups][2];
   alignas(64) uint8_t codes_[kTiledGroups][2][kStripTiles][kAmxBytes];

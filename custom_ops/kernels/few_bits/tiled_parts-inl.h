@@ -90,7 +90,6 @@ class PartsStrip {
       uint32_t* to = expanded[c / kAmxColumns] + c % kAmxColumns +
                      (halves_ ? group % 2 * depth * kAmxColumns / 2 : 0);
       for (size_t k = 0; k < depth; k += kUnit, codes += kUnitBytes<kBits>) {
-        PrefetchUnit<kBits>(codes, 1);
         const bool any = begin + k < w_.padded;
 #pragma GCC unroll 8
         for (size_t n = 0; n < kUnitWords<kBits>; ++n) {
@@ -117,14 +116,19 @@ class PartsStrip {
         static_cast<const uint8_t*>(rows_.left) + (block.first >> halves_) * kParts * kAmxBytes;
     // Copies in registers: stores to tiles could change members.
     Place previous = previous_, before = before_;
+    constexpr size_t kRowSteps = kStripTiles / kWide;
+    const size_t begin = group * w_.padded + block.first % w_.pair_tiles() * kAmxPairDepth;
+    const size_t depth = block.pieces * HWY_MIN(block.tiles * kAmxPairDepth, w_.padded);
+    GroupsAhead ahead(w_, columns_, begin, depth, block.pieces, kRowSteps * kPieces);
     for (size_t step = 0; step < steps; ++step, turn_ = 1 - turn_) {
-      const size_t row = step / (kStripTiles / kWide), tile = step % (kStripTiles / kWide) * kWide;
+      const size_t row = step / kRowSteps, tile = step % kRowSteps * kWide;
       const Place place = {rows_.output + row * kAmxRows * kFewBitsStrip + tile * kAmxColumns,
                            scales + tile * kAmxColumns,
                            kSteps ? rows_.steps + group * rows_.stride + row * kAmxRows : nullptr,
                            block.pieces, block.first == 0};
+      if (step == kRowSteps) ahead = {};
       Totals totals;
-      MultiplyPieces<0>(block, left + row * row_bytes, tile, previous, before, totals);
+      MultiplyPieces<0>(block, left + row * row_bytes, tile, previous, before, ahead, totals);
       before = previous;
       previous = place;
     }
@@ -136,7 +140,8 @@ class PartsStrip {
   /// The pieces of a step from kPiece on.
   template <size_t kPiece>
   HWY_INLINE void MultiplyPieces(const Block& block, const uint8_t* left, size_t tile,
-                                 const Place& previous, const Place& before, Totals& totals) {
+                                 const Place& previous, const Place& before, GroupsAhead& ahead,
+                                 Totals& totals) {
     if constexpr (kPiece < kPieces) {
       constexpr size_t kSum = kPiece * kWide;
       if (kPiece < previous.pieces) {
@@ -152,11 +157,12 @@ class PartsStrip {
           MultiplyTile<kSum>(left + (i >> halves_) * kParts * kAmxBytes, codes_[i], tile);
         }
       }
+      ahead.Fetch();
       if (before.pieces > 0) {
         AddScaled<kSum>(before, totals);
         if constexpr (kWide > 1) AddScaled<kSum + 1>(before, totals);
       }
-      MultiplyPieces<kPiece + 1>(block, left, tile, previous, before, totals);
+      MultiplyPieces<kPiece + 1>(block, left, tile, previous, before, ahead, totals);
     }
   }
 
