@@ -72,10 +72,12 @@ from coreai_onnx.targets.contrib import default_padding
 from coreai_onnx.targets.opsets import Target, chosen_opset
 
 _ENCODER_DECODERS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
-"""The dtypes of the computation; onnxruntime has no bfloat16 on a CPU."""
-WEIGHTS_DTYPES = {**DTYPES, "bfloat16": torch.bfloat16}
-"""The dtypes of stored weights."""
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+"""The dtypes of the computation, and of stored weights."""
 MAPPED_BYTES = 64 << 20
 """More weights for kernels are in a data file: sessions map it, and copy a model file."""
 
@@ -111,8 +113,8 @@ def export_model(
         cache: Of a decoder: ``"growing"``, ``"static"``, or ``"paged"``, for an engine.
         cache_bits: Of keys and values in the cache of a decoder: 8 or 4; None: as computed.
         padding: Of prompts: ``"left"``, or ``"none"``, the default with ``GroupQueryAttention``.
-        dtype: The dtype of the computation, ``"float32"`` (the default) or ``"float16"``.
-        weights_dtype: Of stored weights: those of ``dtype`` or ``"bfloat16"``; None: as the source.
+        dtype: Of the computation: ``"float32"`` (the default), ``"float16"`` or ``"bfloat16"``.
+        weights_dtype: Of stored weights, one of the same; None: as the source.
         target: What will run the file, as for `OnnxProgram.optimize`.
         opset_version: As for `TorchConverter.to_onnx`; 18 for the target ``"portable"``.
         minimum_onnxruntime: As for `TorchConverter.to_onnx`.
@@ -206,7 +208,7 @@ def _weights_dtype(name: str | None, computation: str) -> torch.dtype | None:
     """
     if name is None:
         return None
-    chosen = WEIGHTS_DTYPES[_one_of(WEIGHTS_DTYPES, "weights_dtype", name)]
+    chosen = DTYPES[_one_of(DTYPES, "weights_dtype", name)]
     if name != computation and computation != "float32":
         raise ModelSourceError(
             f"weights_dtype={name!r} with dtype={computation!r}: a computation in {computation} "

@@ -27,7 +27,7 @@ from coreai_onnx.runtime.sessions.session import Session
 # Prefill and a step, for one text and for a batch, at other sizes than those of the example.
 SIZES = ((1, 5, 0), (1, 1, 5), (3, 8, 0), (3, 1, 8))
 """Batch, number of tokens and number of cached ones."""
-_TOLERANCE = {torch.float16: 5e-2, torch.float32: 2e-3}
+_TOLERANCE = {torch.bfloat16: 1e-1, torch.float16: 5e-2, torch.float32: 2e-3}
 """Largest difference, relative to the largest value: more than rounding, less than an error."""
 _SCALE, _CODE = 0.5, 1 / 64
 _CHANGED_CODES = 0.01
@@ -36,7 +36,7 @@ _PROMPT, _NEW = 5, 3
 """Tokens of a prompt, and those that follow it."""
 _SPARE = 64
 """Tokens that are drawn beside those needed, in place of those without an embedding."""
-_NOISE = {torch.float16: 1e-3, torch.float32: 1e-5}
+_NOISE = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 1e-5}
 """Relative changes of embeddings and caches, about those that another order of sums makes."""
 _TRIALS, _MARGIN = 3, 2.0
 
@@ -220,7 +220,8 @@ def difference(actual: Any, expected: torch.Tensor) -> tuple[float, float]:
         changed = np.asarray(actual) != expected.numpy()
         return float(changed.mean() if changed.size else 0.0), _CHANGED_CODES
     reference = expected.float().numpy()
-    result = np.asarray(actual, np.float32)
+    # numpy has no bfloat16.
+    result = np.asarray(actual.float() if isinstance(actual, torch.Tensor) else actual, np.float32)
     # Relative to the largest value: single logits near 0 have no relative accuracy.
     limit = _TOLERANCE[expected.dtype] * (np.abs(reference).max(initial=0) + 1e-6)
     error = np.abs(result - reference).max(initial=0) if result.shape == reference.shape else np.inf

@@ -31,19 +31,17 @@ from typing import Any
 
 import numpy as np
 
-from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.messages import render
 from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
-from tools.bench.generation_models import SOURCE, write_source
 from tools.bench.generation_worker import VOCABULARY
-from tools.bench.gguf_models import write_floats
 from tools.bench.serving_peers import Ask, measured
 
 PROMPT, NEW, SHARED = 128, 64, 500
 FILES: dict[str, dict[str, Any]] = {
     "float32": {},
+    "bfloat16": {"target": "kernels", "dtype": "bfloat16"},
     "4 bits": {"target": "kernels", "quantization": {"bits": 4}},
     "4 bits, inputs rounded": {
         "target": "kernels",
@@ -64,7 +62,7 @@ GGUF_FILES: dict[str, dict[str, Any]] = {
 """llama.cpp rounds the inputs of products of few bits."""
 
 
-OPENVINO_FORMATS = {"float32": ["fp32"]}
+OPENVINO_FORMATS = {"float32": ["fp32"], "bfloat16": ["fp32"]}
 """The weights of OpenVINO's model, by the name of ours; of others, groups of 32 codes of 4 bits."""
 
 
@@ -204,8 +202,8 @@ def peers_of(name: str, options: argparse.Namespace, numbers: list[int]) -> list
     if options.openvino:
         model = openvino_folder(name, options)
         # By default, OpenVINO computes in bfloat16 where the processor does.
-        precisions = ("", "f32") if name == "float32" else ("",)
-        peers += [Peer("openvino", options.openvino, model, numbers, x) for x in precisions]
+        precision = "f32" if name == "float32" else ""
+        peers.append(Peer("openvino", options.openvino, model, numbers, precision))
     return peers
 
 
@@ -226,6 +224,9 @@ def written(folder: Path, name: str, cache: Any, gguf: Path | None = None) -> Pa
     path = folder / f"{cache} {name}"
     if path.exists():
         return path
+    # Here, as below: what serves needs no memory for exporting.
+    from coreai_onnx.huggingface import export_model
+
     settings = GGUF_FILES[name] if gguf else FILES[name]
     is_quantized = "bits" in settings.get("quantization", {})
     source = floats_of(folder, gguf) if gguf is None or is_quantized else gguf
@@ -235,9 +236,13 @@ def written(folder: Path, name: str, cache: Any, gguf: Path | None = None) -> Pa
 
 def floats_of(folder: Path, gguf: Path | None) -> Path:
     """Return the folder of the model in float32, which is written unless it is there."""
-    path = folder / ("floats" if gguf else SOURCE)
-    if not path.exists():
-        write_floats(gguf, path) if gguf else write_source(path)
+    path = folder / ("floats" if gguf else "transformers")
+    if path.exists():
+        return path
+    from tools.bench.generation_models import write_source
+    from tools.bench.gguf_models import write_floats
+
+    write_floats(gguf, path) if gguf else write_source(path)
     return path
 
 

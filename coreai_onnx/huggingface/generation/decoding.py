@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from transformers import Cache
@@ -24,6 +25,7 @@ from coreai_onnx.model.contract import (
 from coreai_onnx.model.files.mapped_tensors import memory_bytes
 from coreai_onnx.model.interface import CAPACITY, TensorInfo
 from coreai_onnx.runtime.sessions.session import Session
+from coreai_onnx.runtime.tensors.outputs import Array
 
 _STATE = "encoder_hidden_states"
 _ENCODED = {_STATE, "encoder_attention_mask", "use_cache_branch"}
@@ -120,7 +122,7 @@ class Decoding(Cache):
         # The stream holds the states from now on; the empty ones start it only.
         self._first_states, self._read = {}, self.ids.shape[1]
         # Files of others may name it in another way; logits come first in all of them.
-        self.attentions = tuple(torch.from_numpy(outputs[name]) for name in self._attentions)
+        self.attentions = tuple(tensor_of(outputs[name]) for name in self._attentions)
         logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
         return torch.from_numpy(np.asarray(logits, np.float32))
 
@@ -326,3 +328,9 @@ def _grown(info: TensorInfo, state: Any, capacity: int) -> Any:
         return state
     places = [(0, capacity - state.shape[2] if dim == CAPACITY else 0) for dim in info.dims]
     return np.pad(state, places)
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return an array as a tensor; bfloat16, which torch does not read from numpy, as float32."""
+    is_bfloat16 = array.dtype == ml_dtypes.bfloat16
+    return torch.from_numpy(array.astype(np.float32) if is_bfloat16 else np.asarray(array))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from coreai_onnx.errors import GenerationError
+from coreai_onnx.huggingface.generation.decoding import tensor_of
 from coreai_onnx.runtime.sessions.session import Session
 
 
@@ -60,4 +60,4 @@ def run_session(
     missing = [info.name for info in session.inputs if info.name not in feeds]
     if missing:
         raise GenerationError(f"the encoder takes {', '.join(missing)}, which the inputs lack")
-    return [torch.from_numpy(np.asarray(x)) for x in session.run(**feeds)]
+    return [tensor_of(x) for x in session.run(**feeds)]

@@ -149,8 +149,8 @@ class Request:
             Why the reply ends; nothing if it goes on.
         """
         assert self.row is not None
-        for place, one in enumerate(scores):
-            reason = self.choose(one[None])
+        for place in range(len(scores)):
+            reason = self.choose(scores[place : place + 1])
             if reason or self.row.candidates[place : place + 1] != [self.row.last]:
                 return reason
             self.row.read += 1

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable
+from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable, tensor_of
 from coreai_onnx.huggingface.transformers_names import CACHE
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -29,7 +29,8 @@ SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """The options that turn on sampling."""
 
 
-_SAME_KINDS = frozenset({("f", "f"), ("i", "i")})
+# numpy knows bfloat16 as an extension, of kind V.
+_SAME_KINDS = frozenset({("f", "f"), ("f", "V"), ("i", "i")})
 _DEFAULTS: Mapping[str, Callable[..., torch.Tensor]] = {
     "attention_mask": torch.ones_like,
     "token_type_ids": torch.zeros_like,
@@ -210,7 +211,7 @@ class SessionEncoder(torch.nn.Module):
             if x is not None and name in infos
         }
         (state, *_) = self._session.run(**feeds)
-        result = BaseModelOutput(last_hidden_state=torch.from_numpy(state))
+        result = BaseModelOutput(last_hidden_state=tensor_of(state))
         if "attention_mask" in infos:
             # The decoder reads it too, and the states need not have its length: Speech2Text.
             result["attention_mask"] = arguments["attention_mask"]
@@ -334,7 +335,7 @@ def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tenso
         if info.name in feeds:
             feeds[info.name] = _as_input(feeds[info.name], info)
     outputs = session.run(**feeds)
-    return {info.name: torch.from_numpy(outputs[info.name]) for info in session.outputs}
+    return {info.name: tensor_of(outputs[info.name]) for info in session.outputs}
 
 
 def _as_input(x: torch.Tensor, info: Any) -> Any:

@@ -15,15 +15,23 @@ from coreai_onnx.passes.engine.match import (
     attribute_of,
     axes_of,
     cast_to,
+    composite,
     dtype_of,
     is_standard,
     made_by,
+    maker,
     same_known_shape,
     scalar_of,
     scaled,
     shape_of,
 )
-from coreai_onnx.passes.engine.narrow import Computation, computation, computed_by, in_dtype
+from coreai_onnx.passes.engine.narrow import (
+    NARROW,
+    Computation,
+    computation,
+    computed_by,
+    in_dtype,
+)
 from coreai_onnx.passes.engine.why import Why
 
 
@@ -35,13 +43,16 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
     becomes     rms_norm(x, w)
 
+    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16
+    becomes     rms_norm(x, w:float)
+
     The order of summation, and therefore rounding, may change.
     """
     product = computation(node)
     # The product with the scale is the last node, so that a norm without one stays as it is.
     norm = _norm(product) if is_standard(product, "Mul") else None
     if norm is None:
-        return False
+        return _narrowed(edit, node, why, bodies)
     x, scale, eps = norm
     shape, row, dtype = shape_of(x), shape_of(scale), dtype_of(x)
     if not shape or row is None or len(row) != 1 or row[0] != shape[-1]:
@@ -55,6 +66,24 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
         return why("the model's rms_norm has another body", node)
     attrs = {"axes": [-1], "eps": eps, "version": 1}
     edit.become(node, op_type, [x, narrow], domain=STANDARD_DOMAIN, **attrs)
+    return True
+
+
+def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Replace a norm in float32 between Casts, as Gemma's, whose scale has more bits than x."""
+    norm = maker(node.inputs[0])
+    if norm is None or composite(norm, "rms_norm") != "" or list(norm.attrs["axes"]) != [-1]:
+        return False
+    cast, to = made_by(norm.inputs[0], "Cast"), cast_to(node)
+    x = norm.inputs[0] if cast is None else cast.inputs[0]
+    dtype = dtype_of(x)
+    is_narrow = dtype in NARROW and dtype is not None and ir.DataType.from_numpy(dtype) == to
+    if not is_narrow or edit.only_reader(norm.outputs[0]) is not node:
+        return False
+    op_type = bodies.provide_composite("rms_norm.wide_scale", dtype)
+    if op_type is None:
+        return why("the model's rms_norm has another body", node)
+    edit.become(node, op_type, [x, norm.inputs[1]], domain=STANDARD_DOMAIN, **norm.attrs)
     return True
 
 
@@ -151,7 +180,7 @@ def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool
         return why("the terms have different dtypes", node)
     # A scale that is computed from the sum would make a cycle: the node that gives the sum
     # reads it.
-    if any(tensor.inputs for tensor in node.inputs[1:]):
+    if any(tensor.inputs and not _follows_from_constants(tensor) for tensor in node.inputs[1:]):
         return why("scale or bias is computed", node)
     name = f"skip_{node.op}"
     op_type = _provided(bodies, name, node, dtype_of(add.inputs[0]))
@@ -164,6 +193,13 @@ def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool
     edit.produce(node, total)
     edit.remove(add.last)
     return True
+
+
+def _follows_from_constants(tensor: gs.Tensor) -> bool:
+    node = maker(tensor)
+    if node is None or not node.inputs:
+        return isinstance(tensor, gs.AnyConstant)
+    return all(_follows_from_constants(one) for one in node.inputs)
 
 
 def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> str | None:

@@ -93,6 +93,7 @@ ROPE = (2, 1, 5, 4)
 
 CONVERTED: dict[str, list[Call]] = {
     "rms_norm": [Call("rms_norm", ((2, 5, 8), (8,))), Call("rms_norm", ((8,), (8,)))],
+    "rms_norm.wide_scale": [Call("rms_norm", ((2, 5, 8), (8,)), {}, {1: torch.float32})],
     "rope": [
         Call("rope", ((2, 3, 5, 8), ROPE, ROPE)),
         Call("rope", ((2, 3, 5, 8), (5, 4), (5, 4))),

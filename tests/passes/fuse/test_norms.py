@@ -66,6 +66,34 @@ def test_half_precision_is_widened_inside() -> None:
     )
 
 
+NARROW = """main (float16[b, 2] x) => (float16[b, 2] y) <float[2] w = {1.001, -2}> {
+  float[b, 2] z = Cast <to = 1> (x)  float[b, 2] n = ai.coreai.rms_norm <axes = [-1], eps = 0.01, version = 1> (z, w)
+  y = Cast <to = 10> (n) }"""
+
+
+def test_a_norm_in_float32_between_casts() -> None:
+    """Its scale keeps bits that the input does not have."""
+    text, x = NARROW + RMS.format(name="rms_norm"), np.array([[1, -2], [0.5, 8]], np.float16)
+    model = parse(text)
+    wanted = run(model, {"x": x})
+    assert run_passes(model, [fuse_rms_norm, remove_dead_code]).counts["fuse_rms_norm"] == 1
+    assert [node.op_type for node in model.graph] == ["rms_norm.wide_scale"]
+    np.testing.assert_array_equal(run(model, {"x": x})[0], wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("y = Cast", "v = Neg (n)  y = Cast"),  # read in float32
+        ("float16[b, 2] x", "bfloat16[b, 2] x"),  # of another dtype
+        ("Cast <to = 1> (x)", "Relu (x)"),
+        ("axes = [-1]", "axes = [0]"),
+    ],
+)
+def test_other_norms_in_float32_stay(old: str, new: str) -> None:
+    leaves(NARROW.replace(old, new) + RMS.format(name="rms_norm"), fuse_rms_norm)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -270,6 +298,15 @@ skip_layer_norm <axes, eps: float = 1e-05, version: int = 1> (input, skip, scale
     assert [n.op_type for n in model.graph] == ["skip_layer_norm", "Neg"]
 
 
+def test_a_scale_that_follows_from_constants() -> None:
+    body = f"c = Exp (b)  s = Add (x, r)  y = ai.coreai.rms_norm {ATTRS} (s, c)  z = Neg (s)"
+    model = parse(NORMS_HEAD.format(r="n, 2", body=body) + RMS.format(name="rms_norm"))
+    wanted = run(model, FEEDS)
+    assert run_passes(model, [fuse_skip_norms]).total == 1
+    for a, b in zip(run(model, FEEDS), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_variant_keeps_its_word() -> None:
     """A dot is no part of a name in ONNX's text form, so the call is renamed."""
     body = f"s = Add (x, r)  y = ai.coreai.norm {ATTRS} (s, w)  z = Neg (s)"
@@ -294,7 +331,7 @@ def test_a_variant_keeps_its_word() -> None:
     ],
 )
 def test_others_stay(shape: str, scale: str, reason: str) -> None:
-    body = f"c = Exp (b)  s = Add (x, r)  y = ai.coreai.rms_norm {ATTRS} (s, {scale})  z = Neg (s)"
+    body = f"c = Exp (r)  s = Add (x, r)  y = ai.coreai.rms_norm {ATTRS} (s, {scale})  z = Neg (s)"
     leaves(
         NORMS_HEAD.format(r=shape, body=body) + RMS.format(name="rms_norm"), fuse_skip_norms, reason
     )
