@@ -136,9 +136,7 @@ _PLAIN = {"num_batch_axes": 0, "transpose_rhs": 0}
 
 CALLS: Mapping[str, PassCall] = {
     "rms_norm": PassCall("rms_norm", ("A2 A1", "A1"), {"axes": (-1,)}),
-    "rms_norm.wide_scale": PassCall(
-        "rms_norm", ("A2 A1", ("A1", torch.float32)), {"axes": (-1,)}
-    ),
+    "rms_norm.wide_scale": PassCall("rms_norm", ("A2 A1", ("A1", torch.float32)), {"axes": (-1,)}),
     "rope": PassCall("rope", _ROTATED, {"interleaved": 0, "dims": 0}),
     "rope.interleaved": PassCall("rope", _ROTATED, {"interleaved": 1, "dims": 0}),
     "swiglu": PassCall("swiglu", ("A2 A1", "A2 A1")),

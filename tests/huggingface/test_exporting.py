@@ -22,9 +22,11 @@ from coreai_onnx.errors import (
 )
 from coreai_onnx.huggingface import exporting
 from coreai_onnx.huggingface.exporting import export_model
+from coreai_onnx.huggingface.generation import LanguageModel
 from coreai_onnx.model.inventory import weights
 from coreai_onnx.runtime.libraries import library
 from coreai_onnx.runtime.sessions.session import Session
+from tests.huggingface.generation.test_engine import check_orders
 from tests.huggingface.heads.test_head import VIT, model
 from tests.models.generators import GENERATORS, padded, tokens_of_transformers
 from tests.support.huggingface_folders import BERT, llama, llama_folder
@@ -115,12 +117,34 @@ def test_image_models(tmp_path: Path) -> None:
     assert "model.onnx" in str(exported)
 
 
-def test_weights_of_half_precision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_computation_in_half_precision(dtype: str, tmp_path: Path) -> None:
     bert = model("BertModel", **BERT)
-    exported = export_model(bert, tmp_path / "folder", dtype="float16")
-    assert exported.program.session().outputs[0].dtype == "float16"
-    with pytest.raises(ModelSourceError, match="dtype 'int3' must be one of float32, float16"):
+    exported = export_model(bert, tmp_path / "folder", dtype=dtype)
+    assert exported.program.session().outputs[0].dtype == dtype
+    with pytest.raises(ModelSourceError, match=r"'int3' must be one of float32, float16, bfloat16"):
         export_model(bert, tmp_path / "other", dtype="int3")
+
+
+@pytest.mark.parametrize("target", ["kernels", "onnxruntime"])
+@pytest.mark.parametrize("cache", ["growing", "static", "paged"])
+def test_decoders_in_bfloat16(cache: Any, target: Any, tmp_path: Path) -> None:
+    """Norms of Gemma are in float32 between Casts; the export compares logits with torch."""
+    gemma = GENERATORS["gemma3_text"].module().to(torch.bfloat16)
+    exported = export_model(
+        gemma, tmp_path / "folder", cache=cache, target=target, dtype="bfloat16"
+    )
+    names = {node.op_type.partition(".")[0] for node in exported.program.model.graph}
+    assert {"rms_norm", "skip_rms_norm"} <= names
+    session = exported.program.session(kernels=target == "kernels")
+    assert {info.dtype for info in (*session.outputs, *session.state_inputs)} == {"bfloat16"}
+    opened = LanguageModel.open(exported.path, kernels=target == "kernels")
+    prompt = [3, 14, 15, 9, 2, 6]
+    if cache == "paged":
+        check_orders(opened, 3, 60)
+    else:
+        *_, last = opened.stream(prompt, max_new_tokens=8, stop_ids=())
+        assert opened.generate(prompt, max_new_tokens=8, stop_ids=())[-1] == last
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -43,6 +43,7 @@ FILES: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"target": "kernels", "dtype": "bfloat16"},
     "4 bits": {"target": "kernels", "quantization": {"bits": 4}},
+    "4 bits, bfloat16": {"target": "kernels", "dtype": "bfloat16", "quantization": {"bits": 4}},
     "4 bits, inputs rounded": {
         "target": "kernels",
         "quantization": {"bits": 4, "activation_bits": 8},
@@ -50,9 +51,15 @@ FILES: dict[str, dict[str, Any]] = {
 }
 GGUF_FILES: dict[str, dict[str, Any]] = {
     "codes of the file": {"target": "kernels"},
+    "codes of the file, bfloat16": {"target": "kernels", "dtype": "bfloat16"},
     "codes of the file, inputs rounded": {
         "target": "kernels",
         "quantization": {"activation_bits": 8},
+    },
+    "4 bits of ours, bfloat16": {
+        "target": "kernels",
+        "dtype": "bfloat16",
+        "quantization": {"bits": 4},
     },
     "4 bits of ours, inputs rounded": {
         "target": "kernels",

@@ -52,7 +52,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="of the prompts of a batch: left, or none, with which the targets contrib, webgpu and "
         "cuda make GroupQueryAttention (default: none for them, for cuda if in float16; else left)",
     )
-    parser.add_argument("--dtype", default="float32", help="of the computation: float32, float16")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        help="of the computation: float32 (default), float16, bfloat16",
+    )
     parser.add_argument(
         "--weights-dtype",
         help="of the weights in the file: float32, float16, bfloat16 (default: as in the source)",

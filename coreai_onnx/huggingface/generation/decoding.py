@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -35,6 +35,8 @@ _EMBEDDED = {"inputs_embeds", "token_type_ids", "deepstack_features"}
 _TOKENS = ("input_ids", "inputs_embeds")
 _ROWS = (_STATE, *_TOKENS)
 """Inputs that have a row for each sequence."""
+# numpy knows bfloat16 as an extension, of kind V.
+_SAME_KINDS = frozenset({("f", "f"), ("f", "V"), ("i", "i")})
 _INPUTS = {
     *("input_ids", "attention_mask", "position_ids", "cache_position"),
     *(BLOCK_TABLE, CACHE_LENGTHS, STATE_SLOTS, *_ENCODED, *_EMBEDDED),
@@ -122,7 +124,7 @@ class Decoding(Cache):
         # The stream holds the states from now on; the empty ones start it only.
         self._first_states, self._read = {}, self.ids.shape[1]
         # Files of others may name it in another way; logits come first in all of them.
-        self.attentions = tuple(tensor_of(outputs[name]) for name in self._attentions)
+        self.attentions = tuple(wide_tensor(outputs[name]) for name in self._attentions)
         logits = outputs["logits"] if "logits" in outputs.names else outputs[0]
         return torch.from_numpy(np.asarray(logits, np.float32))
 
@@ -148,6 +150,11 @@ class Decoding(Cache):
         inputs = {name: value() for name, value in feeds.items() if name in self._names}
         inputs |= {name: value for name, value in self.fixed.items() if name in self._names}
         return inputs | self._first_states
+
+    def fix(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Feed tensors in each step, those that are inputs of the model."""
+        infos = [info for info in self._session.inputs if info.name in values]
+        self.fixed = {info.name: as_input(values[info.name], info) for info in infos}
 
     def reserve(self, length: int) -> None:
         """Provide room for a number of tokens in a cache of a capacity.
@@ -330,7 +337,14 @@ def _grown(info: TensorInfo, state: Any, capacity: int) -> Any:
     return np.pad(state, places)
 
 
-def tensor_of(array: Array) -> torch.Tensor:
+def as_input(x: torch.Tensor, info: TensorInfo) -> Array:
+    """Return floats as the floats, and integers as the integers that an input has."""
+    dtype = np.dtype(info.numpy_dtype)
+    array: Array = x.numpy()
+    return array.astype(dtype) if (array.dtype.kind, dtype.kind) in _SAME_KINDS else array
+
+
+def wide_tensor(array: Array) -> torch.Tensor:
     """Return an array as a tensor; bfloat16, which torch does not read from numpy, as float32."""
     is_bfloat16 = array.dtype == ml_dtypes.bfloat16
     return torch.from_numpy(array.astype(np.float32) if is_bfloat16 else np.asarray(array))

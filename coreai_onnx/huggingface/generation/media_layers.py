@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from coreai_onnx.errors import GenerationError
-from coreai_onnx.huggingface.generation.decoding import tensor_of
+from coreai_onnx.huggingface.generation.decoding import wide_tensor
 from coreai_onnx.runtime.sessions.session import Session
 
 
@@ -60,4 +60,4 @@ def run_session(
     missing = [info.name for info in session.inputs if info.name not in feeds]
     if missing:
         raise GenerationError(f"the encoder takes {', '.join(missing)}, which the inputs lack")
-    return [tensor_of(x) for x in session.run(**feeds)]
+    return [wide_tensor(x) for x in session.run(**feeds)]

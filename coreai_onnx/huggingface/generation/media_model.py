@@ -245,9 +245,7 @@ class _DecoderInSession(torch.nn.Module):
                 inputs_embeds, int(self._infos[DEEPSTACK].dims[0] or 0), visual_pos_masks,
                 deepstack_visual_embeds,
             )  # fmt: skip
-        cache.fixed = {
-            name: x.numpy().astype(self._infos[name].numpy_dtype) for name, x in feeds.items()
-        }
+        cache.fix(feeds)
         # The tokens of a placeholder count, and their embeddings are given.
         tokens = torch.zeros(places, dtype=torch.int64)
         if mask is not None:

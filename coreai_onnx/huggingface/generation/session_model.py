@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from transformers import (
@@ -21,7 +20,12 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from coreai_onnx.errors import ModelSourceError, failures_as
-from coreai_onnx.huggingface.generation.decoding import Decoding, is_rewindable, tensor_of
+from coreai_onnx.huggingface.generation.decoding import (
+    Decoding,
+    as_input,
+    is_rewindable,
+    wide_tensor,
+)
 from coreai_onnx.huggingface.transformers_names import CACHE
 from coreai_onnx.runtime.sessions.session import Session
 
@@ -29,8 +33,6 @@ SAMPLING = frozenset({"temperature", "top_k", "top_p", "min_p"})
 """The options that turn on sampling."""
 
 
-# numpy knows bfloat16 as an extension, of kind V.
-_SAME_KINDS = frozenset({("f", "f"), ("f", "V"), ("i", "i")})
 _DEFAULTS: Mapping[str, Callable[..., torch.Tensor]] = {
     "attention_mask": torch.ones_like,
     "token_type_ids": torch.zeros_like,
@@ -160,7 +162,7 @@ class SessionModel(WithoutWeights, PreTrainedModel, GenerationMixin):
         if self.config.is_encoder_decoder:
             input_ids, mask = decoder_input_ids, decoder_attention_mask
             assert input_ids is not None
-            decoding.fixed = encoded(encoder_outputs, attention_mask) | self.further(input_ids)
+            decoding.fix(encoded(encoder_outputs, attention_mask) | self.further(input_ids))
         else:
             mask = attention_mask
         assert input_ids is not None
@@ -211,7 +213,7 @@ class SessionEncoder(torch.nn.Module):
             if x is not None and name in infos
         }
         (state, *_) = self._session.run(**feeds)
-        result = BaseModelOutput(last_hidden_state=tensor_of(state))
+        result = BaseModelOutput(last_hidden_state=wide_tensor(state))
         if "attention_mask" in infos:
             # The decoder reads it too, and the states need not have its length: Speech2Text.
             result["attention_mask"] = arguments["attention_mask"]
@@ -245,7 +247,7 @@ def steps(
     # The last token is returned, but not read.
     decoding.reserve(generation_config.max_length - 1)
     if model.config.is_encoder_decoder:
-        decoding.fixed = encoded(inputs["encoder_outputs"], inputs.get("attention_mask"))
+        decoding.fix(encoded(inputs["encoder_outputs"], inputs.get("attention_mask")))
         decoding.extend(input_ids)
     else:
         decoding.extend(input_ids, inputs.get("attention_mask"))
@@ -327,19 +329,12 @@ def run(session: Session, arguments: Mapping[str, Any]) -> dict[str, torch.Tenso
                 f"the file has no input {name}, and computes as if it were not given; "
                 f"its inputs are {', '.join(names)}"
             )
-    feeds = {name: tensors[name] for name in names if name in tensors}
+    feeds: dict[str, Any] = {name: tensors[name] for name in names if name in tensors}
     for name, default in _DEFAULTS.items():
         if name in names and "input_ids" in feeds:
             feeds.setdefault(name, default(feeds["input_ids"]))
     for info in session.inputs:
         if info.name in feeds:
-            feeds[info.name] = _as_input(feeds[info.name], info)
+            feeds[info.name] = as_input(feeds[info.name], info)
     outputs = session.run(**feeds)
-    return {info.name: tensor_of(outputs[info.name]) for info in session.outputs}
-
-
-def _as_input(x: torch.Tensor, info: Any) -> Any:
-    """Return floats as the floats, and integers as the integers that an input has."""
-    dtype = np.dtype(info.numpy_dtype)
-    array = x.numpy()
-    return array.astype(dtype) if (array.dtype.kind, dtype.kind) in _SAME_KINDS else array
+    return {info.name: wide_tensor(outputs[info.name]) for info in session.outputs}

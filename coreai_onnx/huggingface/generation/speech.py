@@ -191,6 +191,6 @@ class _Whisper(WithoutWeights, WhisperForConditionalGeneration):
             last.close()
         self._decoding, self._state = Decoding(self._decoder), state
         self._decoding.reserve(self.config.max_target_positions)
-        self._decoding.fixed = {"encoder_hidden_states": state}
+        self._decoding.fix({"encoder_hidden_states": state})
         self._decoding.extend(ids)
         return self._decoding

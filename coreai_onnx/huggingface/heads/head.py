@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from coreai_onnx.debugging.reference.torch_values import tensor_of
 from coreai_onnx.errors import (
     ConversionError,
     ExportError,
@@ -136,7 +137,7 @@ class Head(ModelPart):
             inputs[i] = torch.rand(inputs[i].shape, generator=random).to(inputs[i].dtype)
         session = Session(program, prepack=False)  # the weights stay in a mapped file
         outputs = session.run(**dict(zip(self.input_names, inputs, strict=True)))
-        results = [torch.as_tensor(outputs[name]) for name in self.output_names]
+        results = [tensor_of(outputs[name]) for name in self.output_names]
         references = self._outputs(*inputs)
         differences = map(difference, results, references)
         # Not ``error > limit``: NaN must fail as well.

@@ -155,6 +155,6 @@ class MusicModel:
         del input_ids, unused
         assert decoder_input_ids is not None
         decoding = Decoding(self.sessions[1]) if past_key_values is None else past_key_values
-        decoding.fixed = encoded(encoder_outputs, attention_mask)
+        decoding.fix(encoded(encoder_outputs, attention_mask))
         decoding.extend(decoder_input_ids)
         return Seq2SeqLMOutput(logits=decoding.read(0), past_key_values=decoding)

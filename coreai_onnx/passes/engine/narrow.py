@@ -15,7 +15,14 @@ import onnx_ir as ir
 
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.edit import Edit
-from coreai_onnx.passes.engine.match import cast_to, dtype_of, is_standard, made_by, maker
+from coreai_onnx.passes.engine.match import (
+    cast_to,
+    composite,
+    dtype_of,
+    is_standard,
+    made_by,
+    maker,
+)
 
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _WIDE = np.dtype(np.float32)
@@ -60,6 +67,22 @@ def computed_by(tensor: gs.Tensor, *ops: str) -> Computation | None:
         return None
     operation = computation(node)
     return operation if is_standard(operation, *ops) else None
+
+
+def widened_call(edit: Edit, node: gs.Node, name: str) -> tuple[gs.Node, gs.Tensor] | None:
+    """Return the call of a composite in float32 that only a Cast reads, and its narrow input.
+
+    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16     is     rms_norm(…, w), x
+
+    Returns None for other nodes.
+    """
+    dtype, call = _cast_dtype(node), maker(node.inputs[0]) if node.inputs else None
+    if dtype is None or call is None or composite(call, name) is None:
+        return None
+    cast = made_by(call.inputs[0], "Cast")
+    if cast is None or dtype_of(cast.inputs[0]) != dtype:
+        return None
+    return (call, cast.inputs[0]) if edit.only_reader(call.outputs[0]) is node else None
 
 
 def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:

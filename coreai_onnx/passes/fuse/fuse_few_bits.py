@@ -17,7 +17,8 @@ from coreai_onnx.passes.analysis.quantized_weights import (
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.match import input_of, made_by
+from coreai_onnx.passes.engine.match import dtype_of, input_of, made_by
+from coreai_onnx.passes.engine.narrow import widened_call
 from coreai_onnx.passes.engine.why import Why
 
 _BYTE = 8
@@ -25,18 +26,23 @@ _DEFAULT_BITS = 4
 
 
 @makes_functions
-@rewrites("MatMul", "Gemm")
+@rewrites("MatMul", "Gemm", "Cast")
 def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """MatMul or Gemm with a weight that is dequantized in groups → linear_nbits.
 
     DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
     becomes     linear_nbits(x, codes:uint8[n, k / 32, 16], scales, zeros) → y
 
+    x:bf16 ─Cast→ ─linear_nbits→ ─Cast→ y:bf16
+    becomes     linear_nbits(x, …) → y
+
     Also if Cast, Sub and Mul dequantize the weight. Codes have as many bits as the values of the
     weight need, 2, 3, 4 or 8. A product whose other factor is quantized as well stays for
     onnxruntime, which multiplies integers. The weight is packed when the model is written.
     """
     packed: dict[gs.Tensor, list[gs.Tensor]] = edit.once(dict)
+    if node.op == "Cast":
+        return _narrowed(edit, node, why, bodies)
     if len(node.inputs) < 2:
         return False
     matrix, axis = second_factor(node)
@@ -47,13 +53,28 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     reason = codes if isinstance(codes, str) else obstacle(node, codes.outputs)
     if reason or isinstance(codes, str):
         return why(reason, node)
-    op_type = bodies.provide_composite(_op_type(codes), np.dtype(np.float32))
+    op_type = bodies.provide_composite(
+        _op_type(codes.bits, has_zeros=codes.zeros() is not None), np.dtype(np.float32)
+    )
     if op_type is None:
         return why("the model's linear_nbits has another body", node)
     # A matrix that several products share is packed once.
     if matrix not in packed:
         packed[matrix] = codes.tensors(edit, "groups", np.asarray)
     _write(edit, node, op_type, codes, packed[matrix])
+    return True
+
+
+def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """Replace a product between Casts: it computes in float32 and rounds at the end itself."""
+    product, x = widened_call(edit, node, "linear_nbits") or (None, node.inputs[0])
+    if product is None or product.op not in _OP_TYPES:
+        return False
+    op_type = bodies.provide_composite(product.op, dtype_of(x))
+    if op_type is None:
+        return why("the model's linear_nbits has another body", node)
+    inputs = [x, *product.inputs[1:]]
+    edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **product.attrs)
     return True
 
 
@@ -81,11 +102,14 @@ def _codes(weight: QuantizedWeight, axis: int) -> CodedWeight | str:
     return "the weight needs more than 8 bits, or a group does not fill whole bytes"
 
 
-def _op_type(codes: CodedWeight) -> str:
+def _op_type(bits: int, *, has_zeros: bool) -> str:
     """Return the composite with the variant of its body."""
-    words = [] if codes.bits == _DEFAULT_BITS else [f"bits{codes.bits}"]
-    words += ["zero_points"] if codes.zeros() is not None else []
+    words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
+    words += ["zero_points"] if has_zeros else []
     return ".".join(["linear_nbits", "_".join(words)] if words else ["linear_nbits"])
+
+
+_OP_TYPES = {_op_type(bits, has_zeros=zeros) for bits in CODE_BITS for zeros in (False, True)}
 
 
 def _write(

@@ -15,7 +15,6 @@ from coreai_onnx.passes.engine.match import (
     attribute_of,
     axes_of,
     cast_to,
-    composite,
     dtype_of,
     is_standard,
     made_by,
@@ -26,11 +25,11 @@ from coreai_onnx.passes.engine.match import (
     shape_of,
 )
 from coreai_onnx.passes.engine.narrow import (
-    NARROW,
     Computation,
     computation,
     computed_by,
     in_dtype,
+    widened_call,
 )
 from coreai_onnx.passes.engine.why import Why
 
@@ -71,16 +70,10 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 
 def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Replace a norm in float32 between Casts, as Gemma's, whose scale has more bits than x."""
-    norm = maker(node.inputs[0])
-    if norm is None or composite(norm, "rms_norm") != "" or list(norm.attrs["axes"]) != [-1]:
+    norm, x = widened_call(edit, node, "rms_norm") or (None, node.inputs[0])
+    if norm is None or norm.op != "rms_norm" or list(norm.attrs["axes"]) != [-1]:
         return False
-    cast, to = made_by(norm.inputs[0], "Cast"), cast_to(node)
-    x = norm.inputs[0] if cast is None else cast.inputs[0]
-    dtype = dtype_of(x)
-    is_narrow = dtype in NARROW and dtype is not None and ir.DataType.from_numpy(dtype) == to
-    if not is_narrow or edit.only_reader(norm.outputs[0]) is not node:
-        return False
-    op_type = bodies.provide_composite("rms_norm.wide_scale", dtype)
+    op_type = bodies.provide_composite("rms_norm.wide_scale", dtype_of(x))
     if op_type is None:
         return why("the model's rms_norm has another body", node)
     edit.become(node, op_type, [x, norm.inputs[1]], domain=STANDARD_DOMAIN, **norm.attrs)

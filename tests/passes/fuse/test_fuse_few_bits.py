@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import coreai_onnx
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
 from tests.lower.checking import open_model, run_session
@@ -90,3 +91,17 @@ def test_only_the_kernels_target_has_it() -> None:
     for target, count in (("kernels", 1), ("onnxruntime", 0), ("contrib", 0)):
         model = linear(INT4, 32, ROWS)
         assert optimize_for(model, target).counts.get("fuse_few_bits", 0) == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_between_casts(dtype: torch.dtype) -> None:
+    """A model in half precision is quantized in float32; the product rounds its result itself."""
+    x = torch.randn(5, 128, generator=torch.Generator().manual_seed(0)).to(dtype)
+    program = coreai_onnx.convert(torch.nn.Linear(128, 96, bias=False).to(dtype), (x,))
+    program.quantize(bits=4)
+    expected = program.run(x, kernels=False)[0]
+    program.optimize(target="kernels")
+    assert [node.op_type for node in program.model.graph] == ["linear_nbits.zero_points"]
+    assert program.session().inputs[0].dtype == str(dtype).removeprefix("torch.")
+    for kernels in (True, False):
+        assert_close(program.run(x, kernels=kernels)[0], expected)
