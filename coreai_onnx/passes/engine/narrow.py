@@ -86,13 +86,16 @@ def widened_call(edit: Edit, node: gs.Node, name: str) -> tuple[gs.Node, gs.Tens
 
 
 def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:
-    """Return a tensor if it has the dtype, or a constant with the same values in this dtype.
+    """Return a tensor in a dtype: itself, before it was widened, or a constant of the same values.
 
     Small constants are stored in float32 once the Cast that widens them is folded. Returns None for
     other tensors of another dtype.
     """
     if dtype_of(tensor) == dtype:
         return tensor
+    cast = made_by(tensor, "Cast")
+    if cast is not None and dtype_of(cast.inputs[0]) == dtype:
+        return cast.inputs[0]
     if not isinstance(tensor, gs.AnyConstant) or dtype_of(tensor) != _WIDE:
         return None
     values = np.asarray(tensor.values)

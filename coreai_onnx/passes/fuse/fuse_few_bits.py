@@ -18,7 +18,7 @@ from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
 from coreai_onnx.passes.engine.match import dtype_of, input_of, made_by
-from coreai_onnx.passes.engine.narrow import widened_call
+from coreai_onnx.passes.engine.narrow import in_dtype, widened_call
 from coreai_onnx.passes.engine.why import Why
 
 _BYTE = 8
@@ -53,9 +53,7 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     reason = codes if isinstance(codes, str) else obstacle(node, codes.outputs)
     if reason or isinstance(codes, str):
         return why(reason, node)
-    op_type = bodies.provide_composite(
-        _op_type(codes.bits, has_zeros=codes.zeros() is not None), np.dtype(np.float32)
-    )
+    op_type = bodies.provide_composite(_op_type(codes), np.dtype(np.float32))
     if op_type is None:
         return why("the model's linear_nbits has another body", node)
     # A matrix that several products share is packed once.
@@ -68,13 +66,19 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
 def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """Replace a product between Casts: it computes in float32 and rounds at the end itself."""
     product, x = widened_call(edit, node, "linear_nbits") or (None, node.inputs[0])
-    if product is None or product.op not in _OP_TYPES:
+    function = None if product is None else bodies.function(product)
+    # The body of another release may have another end.
+    if product is None or function is None or made_by(function.outputs[0], "CastLike") is None:
         return False
-    op_type = bodies.provide_composite(product.op, dtype_of(x))
-    if op_type is None:
-        return why("the model's linear_nbits has another body", node)
-    inputs = [x, *product.inputs[1:]]
-    edit.become(node, op_type, inputs, domain=STANDARD_DOMAIN, **product.attrs)
+    inputs, dtype = [x, *product.inputs[1:]], dtype_of(x)
+    names = [tensor.name for tensor in function.inputs]
+    if "bias" in names:
+        place = names.index("bias")
+        bias = None if dtype is None else in_dtype(edit, inputs[place], dtype)
+        if bias is None:
+            return why("the bias has more bits than the input", node)
+        inputs[place] = bias
+    edit.become(node, product.op, inputs, domain=STANDARD_DOMAIN, **product.attrs)
     return True
 
 
@@ -102,14 +106,11 @@ def _codes(weight: QuantizedWeight, axis: int) -> CodedWeight | str:
     return "the weight needs more than 8 bits, or a group does not fill whole bytes"
 
 
-def _op_type(bits: int, *, has_zeros: bool) -> str:
+def _op_type(codes: CodedWeight) -> str:
     """Return the composite with the variant of its body."""
-    words = [] if bits == _DEFAULT_BITS else [f"bits{bits}"]
-    words += ["zero_points"] if has_zeros else []
+    words = [] if codes.bits == _DEFAULT_BITS else [f"bits{codes.bits}"]
+    words += ["zero_points"] if codes.zeros() is not None else []
     return ".".join(["linear_nbits", "_".join(words)] if words else ["linear_nbits"])
-
-
-_OP_TYPES = {_op_type(bits, has_zeros=zeros) for bits in CODE_BITS for zeros in (False, True)}
 
 
 def _write(

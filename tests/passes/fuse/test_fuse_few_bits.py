@@ -93,15 +93,19 @@ def test_only_the_kernels_target_has_it() -> None:
         assert optimize_for(model, target).counts.get("fuse_few_bits", 0) == count  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rounded", [0, 8])
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_products_between_casts(dtype: torch.dtype) -> None:
+def test_products_between_casts(dtype: torch.dtype, bias: bool, rounded: int) -> None:
     """A model in half precision is quantized in float32; the product rounds its result itself."""
     x = torch.randn(5, 128, generator=torch.Generator().manual_seed(0)).to(dtype)
-    program = coreai_onnx.convert(torch.nn.Linear(128, 96, bias=False).to(dtype), (x,))
-    program.quantize(bits=4)
+    program = coreai_onnx.convert(torch.nn.Linear(128, 96, bias=bias).to(dtype), (x,))
+    program.quantize(bits=4, activation_bits=rounded)
     expected = program.run(x, kernels=False)[0]
     program.optimize(target="kernels")
-    assert [node.op_type for node in program.model.graph] == ["linear_nbits.zero_points"]
+    words = ["rounded"] * (rounded == 8) + ["zero_points"] + ["bias"] * bias
+    (node,) = program.model.graph
+    assert node.op_type == f"linear_nbits.{'_'.join(words)}"
     assert program.session().inputs[0].dtype == str(dtype).removeprefix("torch.")
     for kernels in (True, False):
         assert_close(program.run(x, kernels=kernels)[0], expected)
