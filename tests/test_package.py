@@ -117,9 +117,24 @@ def test_what_runs_models_needs_neither_torch_nor_graph_surgeon(repo: Path) -> N
     assert result.returncode == 0, result.stderr
 
 
-def test_passes_import_torch_when_they_create_a_composite(repo: Path) -> None:
+SERVING_EXPORTS_NOTHING = """
+import sys
+import coreai_onnx.huggingface.generation
+assert "coreai_onnx.converter" not in sys.modules
+from coreai_onnx.huggingface import export_model
+assert "coreai_onnx.converter" in sys.modules
+try:
+    coreai_onnx.huggingface.missing
+except AttributeError as error:
+    assert "has no attribute 'missing'" in str(error)
+"""
+
+
+@pytest.mark.parametrize("code", [TORCH_FOR_A_BODY, SERVING_EXPORTS_NOTHING])
+def test_imports_wait_until_they_are_needed(code: str, repo: Path) -> None:
+    """Those of torch until a pass creates a composite, those of exporting until a model is."""
     result = subprocess.run(
-        [sys.executable, "-c", TORCH_FOR_A_BODY],
+        [sys.executable, "-c", code],
         cwd=repo,
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ import itertools
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from coreai_onnx.huggingface import export_model
 from coreai_onnx.huggingface.generation import LanguageModel
@@ -30,13 +31,15 @@ def main() -> int:
     parser.add_argument("--orders", type=int, default=1000)
     parser.add_argument("--only", nargs="*", default=list(ARCHITECTURES), choices=ARCHITECTURES)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", default="float32", help="of the computation")
     options = parser.parse_args()
     targets: tuple[Target, ...] = ("kernels", "onnxruntime")
     for target, name in itertools.product(targets, options.only):
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as place:
             model = ARCHITECTURES[name].module()
-            exported = export_model(model, Path(place, "f"), cache="paged", target=target)
+            how: dict[str, Any] = {"cache": "paged", "target": target, "dtype": options.dtype}
+            exported = export_model(model, Path(place, "f"), **how)
             has_kernels = target == "kernels"
             opened = LanguageModel.open(exported.path, kernels=has_kernels, threads=options.threads)
             check_orders(opened, options.orders, _VOCABULARY)
