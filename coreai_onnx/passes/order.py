@@ -102,7 +102,12 @@ from coreai_onnx.passes.fuse.masks import (
     remove_known_conditions,
     remove_open_masks,
 )
-from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms, fuse_softmax
+from coreai_onnx.passes.fuse.norms import (
+    fuse_rms_norm,
+    fuse_skip_norms,
+    fuse_softmax,
+    narrow_norms,
+)
 from coreai_onnx.passes.fuse.store_unsigned import unsigned_activations, unsigned_weights
 from coreai_onnx.passes.layout.admitted_keys import admitted_keys
 from coreai_onnx.passes.layout.attention_of_rows import (
@@ -247,6 +252,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 KERNELS: Final[tuple[Pass, ...]] = (
     fuse_attention,  # before the last one, which takes its transposes
     fuse_few_bits,  # quantized weights; independent of the other passes
+    narrow_norms,  # after norms are one node; sums before them are fused in the next round
     fuse_narrow_products,  # constants in bfloat16 and float16; likewise
     fuse_narrow_convolutions,  # likewise
     fuse_biases,  # after products, whose biases are then sums

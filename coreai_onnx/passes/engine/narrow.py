@@ -80,7 +80,7 @@ def widened_call(edit: Edit, node: gs.Node, name: str) -> tuple[gs.Node, gs.Tens
     if dtype is None or call is None or composite(call, name) is None:
         return None
     cast = made_by(call.inputs[0], "Cast")
-    if cast is None or dtype_of(cast.inputs[0]) != dtype:
+    if cast is None or cast_to(cast) != ir.DataType.FLOAT or dtype_of(cast.inputs[0]) != dtype:
         return None
     return (call, cast.inputs[0]) if edit.only_reader(call.outputs[0]) is node else None
 

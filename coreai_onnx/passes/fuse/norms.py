@@ -42,16 +42,13 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     x ─Pow(2)→ ─ReduceMean→ ─Add(eps)→ ─Sqrt→ ─Reciprocal→ r, Mul(w, Mul(x, r))
     becomes     rms_norm(x, w)
 
-    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16
-    becomes     rms_norm(x, w:float)
-
     The order of summation, and therefore rounding, may change.
     """
     product = computation(node)
     # The product with the scale is the last node, so that a norm without one stays as it is.
     norm = _norm(product) if is_standard(product, "Mul") else None
     if norm is None:
-        return _narrowed(edit, node, why, bodies)
+        return False
     x, scale, eps = norm
     shape, row, dtype = shape_of(x), shape_of(scale), dtype_of(x)
     if not shape or row is None or len(row) != 1 or row[0] != shape[-1]:
@@ -68,8 +65,14 @@ def fuse_rms_norm(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     return True
 
 
-def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
-    """Replace a norm in float32 between Casts, as Gemma's, whose scale has more bits than x."""
+@makes_functions
+@rewrites("Cast")
+def narrow_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """A norm in float32 between Casts, as Gemma's, whose scale has more bits → rms_norm.
+
+    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16
+    becomes     rms_norm(x, w:float)
+    """
     norm, x = widened_call(edit, node, "rms_norm") or (None, node.inputs[0])
     if norm is None or norm.op != "rms_norm" or list(norm.attrs["axes"]) != [-1]:
         return False

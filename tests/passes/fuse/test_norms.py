@@ -11,7 +11,12 @@ from coreai_onnx.passes.cleanup.remove_noops import remove_identities
 from coreai_onnx.passes.cleanup.remove_unused import remove_dead_code
 from coreai_onnx.passes.engine.bodies import outline
 from coreai_onnx.passes.engine.importer import Importer
-from coreai_onnx.passes.fuse.norms import fuse_rms_norm, fuse_skip_norms, fuse_softmax
+from coreai_onnx.passes.fuse.norms import (
+    fuse_rms_norm,
+    fuse_skip_norms,
+    fuse_softmax,
+    narrow_norms,
+)
 from coreai_onnx.targets.opsets import OPSETS
 from tests.passes.rewriting import fuses, leaves, parse, run, run_passes
 from tests.support.composite_calls import Case
@@ -76,7 +81,7 @@ def test_a_norm_in_float32_between_casts() -> None:
     text, x = NARROW + RMS.format(name="rms_norm"), np.array([[1, -2], [0.5, 8]], np.float16)
     model = parse(text)
     wanted = run(model, {"x": x})
-    assert run_passes(model, [fuse_rms_norm, remove_dead_code]).counts["fuse_rms_norm"] == 1
+    assert run_passes(model, [narrow_norms, remove_dead_code]).counts["narrow_norms"] == 1
     assert [node.op_type for node in model.graph] == ["rms_norm.wide_scale"]
     np.testing.assert_array_equal(run(model, {"x": x})[0], wanted[0])
 
@@ -87,11 +92,12 @@ def test_a_norm_in_float32_between_casts() -> None:
         ("y = Cast", "v = Neg (n)  y = Cast"),  # read in float32
         ("float16[b, 2] x", "bfloat16[b, 2] x"),  # of another dtype
         ("Cast <to = 1> (x)", "Relu (x)"),
+        ("float[b, 2] z = Cast <to = 1>", "double[b, 2] z = Cast <to = 11>"),
         ("axes = [-1]", "axes = [0]"),
     ],
 )
 def test_other_norms_in_float32_stay(old: str, new: str) -> None:
-    leaves(NARROW.replace(old, new) + RMS.format(name="rms_norm"), fuse_rms_norm)
+    leaves(NARROW.replace(old, new) + RMS.format(name="rms_norm"), narrow_norms)
 
 
 @pytest.mark.parametrize(
