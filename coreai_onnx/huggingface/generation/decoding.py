@@ -153,8 +153,8 @@ class Decoding(Cache):
 
     def fix(self, values: Mapping[str, torch.Tensor]) -> None:
         """Feed tensors in each step, those that are inputs of the model."""
-        infos = [info for info in self._session.inputs if info.name in values]
-        self.fixed = {info.name: as_input(values[info.name], info) for info in infos}
+        infos = (*self._session.inputs, *self._session.optional_inputs)
+        self.fixed = {x.name: as_input(values[x.name], x) for x in infos if x.name in values}
 
     def reserve(self, length: int) -> None:
         """Provide room for a number of tokens in a cache of a capacity.
