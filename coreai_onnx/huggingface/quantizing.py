@@ -232,6 +232,6 @@ def _first_step(
     """Return the inputs of the first step of a decoder, whose cache is empty."""
     prompt = read_prompt(ids, None, mask=mask)
     decoding = Decoding(session)
-    decoding.fixed = dict(fixed or {})
+    decoding.fix(fixed or {})
     decoding.extend(prompt.ids, prompt.mask)
     return decoding.feeds(0)

@@ -83,7 +83,7 @@ from coreai_onnx.passes.fuse.fuse_convolutions import (
     fuse_narrow_convolutions,
     fuse_residuals,
 )
-from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits
+from coreai_onnx.passes.fuse.fuse_few_bits import fuse_few_bits, narrow_few_bits
 from coreai_onnx.passes.fuse.fuse_gated_activations import fuse_gated_activations
 from coreai_onnx.passes.fuse.fuse_gemm import add_to_conv_bias, matmul_add_to_gemm
 from coreai_onnx.passes.fuse.fuse_low_rank import fuse_low_rank
@@ -252,6 +252,7 @@ LAYOUT: Final[tuple[Pass, ...]] = (
 KERNELS: Final[tuple[Pass, ...]] = (
     fuse_attention,  # before the last one, which takes its transposes
     fuse_few_bits,  # quantized weights; independent of the other passes
+    narrow_few_bits,  # after products are one node
     narrow_norms,  # after norms are one node; sums before them are fused in the next round
     fuse_narrow_products,  # constants in bfloat16 and float16; likewise
     fuse_narrow_convolutions,  # likewise

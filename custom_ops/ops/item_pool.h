@@ -26,9 +26,8 @@ inline ScratchMemory AllocateScratch(std::size_t bytes) {
 
 /// Calls `body(item, scratch)` once for each item below `items`, on onnxruntime's threads, each
 /// call with its own scratch memory (`bytes` long, aligned to 64) that no concurrent call uses.
-/// Threads fetch runs of items, fewer and fewer of them, so that uneven items are balanced and most
-/// items follow the one before in memory.
-/// `body` must not throw. Throws std::bad_alloc.
+/// Threads fetch runs of items that become shorter, so that uneven items are balanced, and most
+/// items follow the previous one in memory. `body` must not throw. Throws std::bad_alloc.
 template <class Body>
 void RunItems(const KernelContext& context, std::size_t items, std::size_t bytes,
               const Body& body) {

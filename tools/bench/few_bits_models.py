@@ -26,7 +26,6 @@ from coreai_onnx.runtime import ops_library_path
 from tools.bench.generation import measure, written
 from tools.bench.generation_models import (
     SIZES,
-    SOURCE,
     Peer,
     genai,
     gguf,
@@ -34,6 +33,7 @@ from tools.bench.generation_models import (
     ours,
     write_source,
 )
+from tools.bench.generation_worker import SOURCE
 
 GROUP = 32
 FLOAT = ours("growing", "onnxruntime", kernels=True)

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from coreai_onnx.messages import render
-from tools.bench.generation_models import SOURCE, Peer, peers, prepare, write_source
-from tools.bench.generation_worker import CACHED, PROMPT
+from tools.bench.generation_models import Peer, peers, prepare, write_source
+from tools.bench.generation_worker import CACHED, PROMPT, SOURCE
 
 WORKER = Path(__file__).with_name("generation_worker.py")
 STEPS = ("prefill", "decode")

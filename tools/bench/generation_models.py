@@ -16,9 +16,8 @@ import transformers
 
 import coreai_onnx
 from coreai_onnx.huggingface.decoders import Decoder
-from tools.bench.generation_worker import HEAD_DIM, VOCABULARY
+from tools.bench.generation_worker import HEAD_DIM, SOURCE, VOCABULARY
 
-SOURCE = "transformers"
 SIZES: Mapping[str, Mapping[str, int]] = {
     "100m": {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12,
              "num_key_value_heads": 4},

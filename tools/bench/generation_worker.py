@@ -25,6 +25,8 @@ PROMPT, CACHED, CAPACITY = int(os.environ.get("PROMPT", "128")), 512, 640
 
 VOCABULARY, HEAD_DIM = 16000, 64
 """Sizes of the models; see generation_models.py."""
+SOURCE = "transformers"
+"""The folder of the model in the format of transformers."""
 
 
 def tokens(count: int) -> list[int]:

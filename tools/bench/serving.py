@@ -35,7 +35,7 @@ from coreai_onnx.huggingface.generation import Engine, LanguageModel
 from coreai_onnx.messages import render
 from coreai_onnx.model.files.program_files import MODEL_FILE
 from coreai_onnx.runtime.sessions.session import Session
-from tools.bench.generation_worker import VOCABULARY
+from tools.bench.generation_worker import SOURCE, VOCABULARY
 from tools.bench.serving_peers import Ask, measured
 
 PROMPT, NEW, SHARED = 128, 64, 500
@@ -243,7 +243,7 @@ def written(folder: Path, name: str, cache: Any, gguf: Path | None = None) -> Pa
 
 def floats_of(folder: Path, gguf: Path | None) -> Path:
     """Return the folder of the model in float32, which is written unless it is there."""
-    path = folder / ("floats" if gguf else "transformers")
+    path = folder / ("floats" if gguf else SOURCE)
     if path.exists():
         return path
     from tools.bench.generation_models import write_source

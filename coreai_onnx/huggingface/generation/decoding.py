@@ -79,7 +79,8 @@ class Decoding(Cache):
         self.attentions: tuple[torch.Tensor, ...] = ()
         self._attentions = [x.name for x in session.outputs if x.name.startswith(ATTENTIONS)]
         self._session, self._stream = session, session.stream()
-        self._names = {info.name for info in (*session.inputs, *session.optional_inputs)}
+        infos = (*session.inputs, *session.optional_inputs)
+        self._infos = {info.name: info for info in infos}
         self._mask = self.ids
         self._read = self._capacity = 0
         self._limit = _limit(session)
@@ -97,7 +98,7 @@ class Decoding(Cache):
             GenerationError: If there is padding, and the model has no mask for it.
         """
         # Padding without a mask would be read as text.
-        if mask is not None and "attention_mask" not in self._names and not bool(mask.all()):
+        if mask is not None and "attention_mask" not in self._infos and not bool(mask.all()):
             raise GenerationError(
                 "the prompts have different lengths, and the model has no attention_mask: "
                 "give one prompt at a time"
@@ -147,14 +148,13 @@ class Decoding(Cache):
             "num_logits_to_keep": lambda: np.array(count),
             "use_cache_branch": lambda: torch.tensor([start > 0]),
         }
-        inputs = {name: value() for name, value in feeds.items() if name in self._names}
-        inputs |= {name: value for name, value in self.fixed.items() if name in self._names}
-        return inputs | self._first_states
+        inputs = {name: value() for name, value in feeds.items() if name in self._infos}
+        return inputs | self.fixed | self._first_states
 
-    def fix(self, values: Mapping[str, torch.Tensor]) -> None:
+    def fix(self, values: Mapping[str, Any]) -> None:
         """Feed tensors in each step, those that are inputs of the model."""
-        infos = (*self._session.inputs, *self._session.optional_inputs)
-        self.fixed = {x.name: as_input(values[x.name], x) for x in infos if x.name in values}
+        infos = self._infos
+        self.fixed = {name: as_input(x, infos[name]) for name, x in values.items() if name in infos}
 
     def reserve(self, length: int) -> None:
         """Provide room for a number of tokens in a cache of a capacity.
@@ -337,11 +337,11 @@ def _grown(info: TensorInfo, state: Any, capacity: int) -> Any:
     return np.pad(state, places)
 
 
-def as_input(x: torch.Tensor, info: TensorInfo) -> Array:
+def as_input(x: Any, info: TensorInfo) -> Array:
     """Return floats as the floats, and integers as the integers that an input has."""
-    dtype = np.dtype(info.numpy_dtype)
-    array: Array = x.numpy()
-    return array.astype(dtype) if (array.dtype.kind, dtype.kind) in _SAME_KINDS else array
+    dtype, array = np.dtype(info.numpy_dtype), np.asarray(x)
+    is_same_kind = (array.dtype.kind, dtype.kind) in _SAME_KINDS
+    return array.astype(dtype, copy=False) if is_same_kind else array
 
 
 def wide_tensor(array: Array) -> torch.Tensor:

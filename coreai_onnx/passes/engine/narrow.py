@@ -69,10 +69,12 @@ def computed_by(tensor: gs.Tensor, *ops: str) -> Computation | None:
     return operation if is_standard(operation, *ops) else None
 
 
-def widened_call(edit: Edit, node: gs.Node, name: str) -> tuple[gs.Node, gs.Tensor] | None:
-    """Return the call of a composite in float32 that only a Cast reads, and its narrow input.
+def widened_call(
+    edit: Edit, node: gs.Node, name: str
+) -> tuple[gs.Node, gs.Tensor, np.dtype[Any]] | None:
+    """Return a call in float32 that only a Cast reads, its input before it was widened, and dtype.
 
-    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16     is     rms_norm(…, w), x
+    x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16     is     rms_norm(…, w), x, bf16
 
     Returns None for other nodes.
     """
@@ -82,7 +84,7 @@ def widened_call(edit: Edit, node: gs.Node, name: str) -> tuple[gs.Node, gs.Tens
     cast = made_by(call.inputs[0], "Cast")
     if cast is None or cast_to(cast) != ir.DataType.FLOAT or dtype_of(cast.inputs[0]) != dtype:
         return None
-    return (call, cast.inputs[0]) if edit.only_reader(call.outputs[0]) is node else None
+    return (call, cast.inputs[0], dtype) if edit.only_reader(call.outputs[0]) is node else None
 
 
 def in_dtype(edit: Edit, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor | None:

@@ -17,7 +17,7 @@ from coreai_onnx.passes.analysis.quantized_weights import (
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
-from coreai_onnx.passes.engine.match import dtype_of, input_of, made_by
+from coreai_onnx.passes.engine.match import input_of, made_by
 from coreai_onnx.passes.engine.narrow import in_dtype, widened_call
 from coreai_onnx.passes.engine.why import Why
 
@@ -26,23 +26,18 @@ _DEFAULT_BITS = 4
 
 
 @makes_functions
-@rewrites("MatMul", "Gemm", "Cast")
+@rewrites("MatMul", "Gemm")
 def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     """MatMul or Gemm with a weight that is dequantized in groups → linear_nbits.
 
     DequantizeLinear(w:int4[n, k], scales, zeros) ─Transpose→ t, MatMul(x, t) → y
     becomes     linear_nbits(x, codes:uint8[n, k / 32, 16], scales, zeros) → y
 
-    x:bf16 ─Cast→ ─linear_nbits→ ─Cast→ y:bf16
-    becomes     linear_nbits(x, …) → y
-
     Also if Cast, Sub and Mul dequantize the weight. Codes have as many bits as the values of the
     weight need, 2, 3, 4 or 8. A product whose other factor is quantized as well stays for
     onnxruntime, which multiplies integers. The weight is packed when the model is written.
     """
     packed: dict[gs.Tensor, list[gs.Tensor]] = edit.once(dict)
-    if node.op == "Cast":
-        return _narrowed(edit, node, why, bodies)
     if len(node.inputs) < 2:
         return False
     matrix, axis = second_factor(node)
@@ -63,20 +58,27 @@ def fuse_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     return True
 
 
-def _narrowed(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
-    """Replace a product between Casts: it computes in float32 and rounds at the end itself."""
-    product, x = widened_call(edit, node, "linear_nbits") or (None, node.inputs[0])
-    function = None if product is None else bodies.function(product)
+@makes_functions
+@rewrites("Cast")
+def narrow_few_bits(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
+    """A product in float32 between Casts, which rounds its result itself → linear_nbits.
+
+    x:bf16 ─Cast→ ─linear_nbits→ ─Cast→ y:bf16
+    becomes     linear_nbits(x, …) → y
+    """
+    found = widened_call(edit, node, "linear_nbits")
+    function = None if found is None else bodies.function(found[0])
     # The body of another release may have another end.
-    if product is None or function is None or made_by(function.outputs[0], "CastLike") is None:
+    if found is None or function is None or made_by(function.outputs[0], "CastLike") is None:
         return False
-    inputs, dtype = [x, *product.inputs[1:]], dtype_of(x)
+    product, x, dtype = found
+    inputs = [x, *product.inputs[1:]]
     names = [tensor.name for tensor in function.inputs]
     if "bias" in names:
         place = names.index("bias")
-        bias = None if dtype is None else in_dtype(edit, inputs[place], dtype)
+        bias = in_dtype(edit, inputs[place], dtype)
         if bias is None:
-            return why("the bias has more bits than the input", node)
+            return why("bias must have the dtype of the input", node)
         inputs[place] = bias
     edit.become(node, product.op, inputs, domain=STANDARD_DOMAIN, **product.attrs)
     return True

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coreai_onnx.model.inventory import STANDARD_DOMAIN
+from coreai_onnx.passes.analysis.constant_expressions import constant_expression
 from coreai_onnx.passes.engine import graphs as gs
 from coreai_onnx.passes.engine.bodies import Bodies, append_body, makes_functions
 from coreai_onnx.passes.engine.edit import Edit, rewrites
@@ -18,7 +19,6 @@ from coreai_onnx.passes.engine.match import (
     dtype_of,
     is_standard,
     made_by,
-    maker,
     same_known_shape,
     scalar_of,
     scaled,
@@ -73,10 +73,13 @@ def narrow_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool:
     x:bf16 ─Cast→ ─rms_norm(w:float)→ ─Cast→ y:bf16
     becomes     rms_norm(x, w:float)
     """
-    norm, x = widened_call(edit, node, "rms_norm") or (None, node.inputs[0])
-    if norm is None or norm.op != "rms_norm" or list(norm.attrs["axes"]) != [-1]:
+    found = widened_call(edit, node, "rms_norm")
+    if found is None:
         return False
-    op_type = bodies.provide_composite("rms_norm.wide_scale", dtype_of(x))
+    norm, x, dtype = found
+    if norm.op != "rms_norm" or list(norm.attrs["axes"]) != [-1]:
+        return False
+    op_type = bodies.provide_composite("rms_norm.wide_scale", dtype)
     if op_type is None:
         return why("the model's rms_norm has another body", node)
     edit.become(node, op_type, [x, norm.inputs[1]], domain=STANDARD_DOMAIN, **norm.attrs)
@@ -176,7 +179,7 @@ def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool
         return why("the terms have different dtypes", node)
     # A scale that is computed from the sum would make a cycle: the node that gives the sum
     # reads it.
-    if any(tensor.inputs and not _follows_from_constants(tensor) for tensor in node.inputs[1:]):
+    if any(tensor.inputs and constant_expression(tensor) is None for tensor in node.inputs[1:]):
         return why("scale or bias is computed", node)
     name = f"skip_{node.op}"
     op_type = _provided(bodies, name, node, dtype_of(add.inputs[0]))
@@ -189,13 +192,6 @@ def fuse_skip_norms(edit: Edit, node: gs.Node, why: Why, bodies: Bodies) -> bool
     edit.produce(node, total)
     edit.remove(add.last)
     return True
-
-
-def _follows_from_constants(tensor: gs.Tensor) -> bool:
-    node = maker(tensor)
-    if node is None or not node.inputs:
-        return isinstance(tensor, gs.AnyConstant)
-    return all(_follows_from_constants(one) for one in node.inputs)
 
 
 def _provided(bodies: Bodies, name: str, norm: gs.Node, dtype: np.dtype[Any] | None) -> str | None:

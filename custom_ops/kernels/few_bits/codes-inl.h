@@ -88,8 +88,9 @@ HWY_INLINE void PrefetchUnit(const uint8_t* p, size_t vecs) {
   }
 }
 
-/// Prefetches codes and scales of later groups, some lines with each call, while tiles of rows are
-/// multiplied by those of a block: memory would be idle meanwhile, and then read in bursts.
+/// Prefetches the codes and scales of later groups, a few cache lines with each call. Calls are
+/// spread over the products of the current block, so that memory is read while tiles are
+/// multiplied.
 class GroupsAhead {
  public:
   GroupsAhead() = default;
